@@ -56,13 +56,9 @@ def square_norms(X: Features) -> Array:
     """Squared norms along the last axis, in float64: [..., s] from X as in `product`."""
     if isinstance(X, tuple):
         return np.stack([_square_norms_sparse(x) for x in X])
-    step = max(1, _CACHED // max(1, X[:1].size))
-    pieces = (X[i : i + step].astype("f8", copy=False) for i in range(0, len(X), step))
-    parts = [np.einsum("...p,...p->...", piece, piece) for piece in pieces]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-_CACHED = 2**17  # numbers converted to float64 at a time
+    wide = X.astype("f8", copy=False)
+    norms: Array = namespace(X).einsum("...p,...p->...", wide, wide)
+    return norms
 
 
 def _square_norms_sparse(x: CsrRows) -> Array:

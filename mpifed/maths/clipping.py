@@ -119,16 +119,16 @@ def _of_network(
     wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model)
 
     def of_piece(model: Parameters, X: Features, y: Array, weights: Array, *keys: Array) -> Parameters:
-        (x,), left = cast("Array", X), weights[0]  # sparse data are refused
+        (x,) = cast("Array", X)  # sparse data are refused
         if not len(x):  # which a module may not take
             return Parameters(ABSENT, map_leaves(lambda leaf: namespace(leaf).zeros((1, *leaf.shape)), model.head))
 
         def parts() -> Iterator[NamedArrays]:
-            nonlocal left
+            start = 0
             for squares, weighted in objective.sample_gradients(model.head, x, y[0], *[int(each[0]) for each in keys]):
-                known = squares < _LARGEST  # false for NaN too
-                own, left = left[: len(squares)], left[len(squares) :]
-                yield weighted(own * np.where(known, _factors(squares, clip), 0.0))
+                own = weights[0, start : start + len(squares)]
+                start += len(squares)
+                yield weighted(own * np.where(squares < _LARGEST, _factors(squares, clip), 0.0))  # false for NaN too
 
         return Parameters(ABSENT, map_leaves(lambda leaf: leaf[None], added(parts())))
 
@@ -164,9 +164,7 @@ def clip_record(record: AnyRecord, clip: float) -> AnyRecord:
 
     def clipped(leaf: Array) -> Array:
         each = column(factors, leaf)
-        part: Array = namespace(leaf).where(each > 0, leaf, 0)
-        part *= each
-        return part
+        return namespace(leaf).where(each > 0, leaf, 0) * each
 
     return map_leaves(clipped, record)
 

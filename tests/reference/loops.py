@@ -45,30 +45,9 @@ def local_job(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job
 # --- the product ---------------------------------------------------------------------------------------------------
 
 
-class Hosted(NamedTuple):
-    """All clients of a job, as if one process computed them together."""
-
-    clients: Any  # [N]
-    shards: list[Any]
-
-
-class Sums(NamedTuple):
-    """What `Played` says of where clients are."""
-
-    clients: int
-    blocks: list[Hosted]
-
-
-class Ready(NamedTuple):
-    """The clients of a job and their data."""
-
-    ranks: Sums
-
-
 class Played(NamedTuple):
     """What the product has after all rounds."""
 
-    ready: Ready
     server: Any
     clients: list[Any]  # one record, [N, ...]
     model: Any  # [d]
@@ -83,11 +62,8 @@ class Played(NamedTuple):
 def played(task: Job) -> Played:
     """All rounds of a job, by the product."""
     (*_, last) = rounds(task)
-    data = open_federation(task.data.path)
-    shards = [shard_of(data, i) for i in range(data.clients)]
-    hosted = Hosted(np.arange(data.clients), shards)
     model = np.concatenate([leaf.ravel() for leaf in last.model.values()])
-    return Played(Ready(Sums(data.clients, [hosted])), record_of(last.server), [together(last.clients)], model)
+    return Played(record_of(last.server), [together(last.clients)], model)
 
 
 def start_of(task: Job) -> Any:

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs_in_python import checked
-from loops import averaged, rows_of, softmax_slope
+from loops import averaged, local_job, played, rows_of, softmax_slope
 from paper import make_data
 from whole_runs import run
 
@@ -19,22 +18,14 @@ from mpifed.data.store import open_federation
 from mpifed.run.setup import prepare
 from mpifed.testing import Job, Solo
 
-ROUNDS, SEED = 4, 5
+ROUNDS = 4
 STEP = {"initial": 0.4, "exponent": 0.25}
+NETWORK = {"name": "mlp", "bias": False, "hidden": 5, "l2": 1e-2}
 
 
-def job(folder: Path, algorithm: dict[str, Any], **changes: Any) -> Job:
-    table: dict[str, Any] = {
-        "name": "reference",
-        "rounds": ROUNDS,
-        "seed": SEED,
-        "data": {"path": str(folder)},
-        "model": {"name": "mlp", "bias": False, "hidden": 5, "l2": 1e-2},
-        "algorithm": {"name": "fedavg", "client_optimizer": {"learning_rate": STEP}, **algorithm},
-        "record": {"evaluate_every": 0, "checkpoint_every": 0},
-        "compute": {"dtype": "float64"},
-    }
-    return checked(table | changes)
+def job(folder: Path, algorithm: dict[str, Any], block: int = 1, **changes: Any) -> Job:
+    algorithm = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": STEP}} | algorithm
+    return local_job(folder, algorithm, **{"model": NETWORK, "data": {"path": str(folder), "block": block}} | changes)
 
 
 def network_loop(task: Job) -> Any:
@@ -56,32 +47,44 @@ def network_loop(task: Job) -> Any:
     return averaged(task, gradient)
 
 
-def close(model: Any, expected: Any) -> None:
-    """Changes are rounded to multiples of 2^-40 = 1e-12, once a client and round."""
-    found = np.concatenate([leaf.ravel() for leaf in (model.first, *model.head)])
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+SOME = {"participation": {"clients_per_round": 3}}
+BLOCKS = {"aggregation": {"arithmetic": "exact-blocks"}}
+WHOLE, FEWER = 1000, "the median of rows"  # minibatches: all rows of a client; more rows than some have
+SERVER = {"server_optimizer": {"momentum": 0.8}}
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.parametrize("per_round", [None, 3])
-@pytest.mark.parametrize(("block", "arithmetic"), [(1, "exact"), (3, "exact"), (3, "exact-blocks")])
-def test_local_steps(
-    skewed: Path, tmp_path: Path, steps: int, per_round: int | None, block: int, arithmetic: str
-) -> None:
-    participation = {} if per_round is None else {"clients_per_round": per_round}
-    task = job(
-        skewed, {"batch_size": 4, "local_steps": steps}, participation=participation,
-        data={"path": str(skewed), "block": block}, aggregation={"arithmetic": arithmetic},
-    )  # fmt: skip
-    close(run(task, Solo(), tmp_path / "run").model, network_loop(task))
+@pytest.mark.parametrize(
+    ("algorithm", "block", "tables"),
+    [
+        *(
+            ({"local_steps": steps}, block, some | arithmetic)
+            for steps in (1, 3)
+            for some in ({}, SOME)
+            for block, arithmetic in ((1, {}), (3, {}), (3, BLOCKS))
+        ),
+        *(({"batch_size": batch, "local_epochs": epochs}, 3, {}) for batch in (16, WHOLE) for epochs in (1, 2)),
+        *(({"batch_size": FEWER, "local_steps": steps}, 4, more) for steps, more in ((1, {}), (1, BLOCKS), (3, {}))),
+        *((SERVER | work, 1, some) for work in ({"local_steps": 1}, {"local_epochs": 1}) for some in ({}, SOME)),
+        ({"local_steps": 3}, 1, {"regularizer": {"name": "l1", "weight": 0.01}}),
+    ],
+    ids=str,
+)
+def test_the_loop(skewed: Path, algorithm: dict[str, Any], block: int, tables: dict[str, Any]) -> None:
+    """Shards of different sizes; changes are rounded to multiples of 2^-40 = 1e-12, once a client and round."""
+    if algorithm.get("batch_size") == FEWER:
+        algorithm = algorithm | {"batch_size": int(np.median(open_federation(skewed).counts))}
+    task = job(skewed, algorithm, block, **tables)
+    found = played(task).model
+    np.testing.assert_allclose(found, network_loop(task), rtol=0, atol=1e-10)
+    assert (found == 0).any() == ("regularizer" in tables)
 
 
 @pytest.mark.parametrize(
     "work",
     [
-        {"batch_size": 4},
+        {},
         {"batch_size": 20},  # some clients have fewer rows
-        {"batch_size": 4, "client_optimizer": {"learning_rate": 0.3, "weight_decay": 0.1}},
+        {"client_optimizer": {"learning_rate": 0.3, "weight_decay": 0.1}},
     ],
     ids=str,
 )
@@ -93,54 +96,19 @@ def test_answers_a_few_at_a_time_sum_to_the_same_bits(
     """As all answers of a block at once: with weights of clients that differ, and with those that do not."""
     alike = make_data(shared_path / "few-alike", "digits", "--split", "rows", "--clients", 7, "--labels", "below:7")
     folder = skewed if data == "skewed" else alike
-    ready = prepare(job(folder, work, data={"path": str(folder), "block": 6}, compute={"dtype": dtype}), Solo())
+    ready = prepare(job(folder, work, 6, compute={"dtype": dtype}), Solo())
     models = []
     for numbers in (1, 2**40):  # four clients, or all
         monkeypatch.setattr("mpifed.algorithms.local._NUMBERS", numbers)
         server, clients = ready.server, ready.clients
         for t in range(2):
-            now = Round(t, SEED, np.ones(ready.data.clients, dtype=bool))
+            now = Round(t, 5, np.ones(ready.data.clients, dtype=bool))
             server, clients = play(ready.algorithm.exchanges, server, clients, now, ready.ranks)
         models.append(server.model.tobytes())
     assert models[0] == models[1]
 
 
-def test_local_steps_with_l1(skewed: Path, tmp_path: Path) -> None:
-    task = job(skewed, {"batch_size": 4, "local_steps": 3}, regularizer={"name": "l1", "weight": 0.01})
-    model = run(task, Solo(), tmp_path / "run").model
-    close(model, network_loop(task))
-    assert (model.first == 0).any()
-
-
-@pytest.mark.parametrize("epochs", [1, 2])
-@pytest.mark.parametrize("batch", [16, 1000])
-def test_local_epochs(skewed: Path, tmp_path: Path, epochs: int, batch: int) -> None:
-    """Shards of different sizes, so that the last minibatch of a pass is smaller; or a whole shard at once."""
-    task = job(skewed, {"batch_size": batch, "local_epochs": epochs}, rounds=2, data={"path": str(skewed), "block": 3})
-    close(run(task, Solo(), tmp_path / "run").model, network_loop(task))
-
-
-@pytest.mark.parametrize(("steps", "arithmetic"), [(1, "exact"), (1, "exact-blocks"), (3, "exact")])
-def test_clients_with_fewer_rows_than_a_minibatch_take_all(
-    skewed: Path, tmp_path: Path, steps: int, arithmetic: str
-) -> None:
-    batch = int(np.median(open_federation(skewed).counts))
-    task = job(
-        skewed, {"batch_size": batch, "local_steps": steps}, rounds=2, data={"path": str(skewed), "block": 4},
-        aggregation={"arithmetic": arithmetic},
-    )  # fmt: skip
-    close(run(task, Solo(), tmp_path / "run").model, network_loop(task))
-
-
-@pytest.mark.parametrize("per_round", [None, 3])
-@pytest.mark.parametrize("work", [{"local_steps": 1}, {"local_steps": 3}, {"local_epochs": 1}], ids=str)
-def test_momentum(skewed: Path, tmp_path: Path, work: dict[str, int], per_round: int | None) -> None:
-    participation = {} if per_round is None else {"clients_per_round": per_round}
-    task = job(skewed, {"batch_size": 4, "server_optimizer": {"momentum": 0.8}, **work}, participation=participation)
-    close(run(task, Solo(), tmp_path / "run").model, network_loop(task))
-
-
-def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regression: Path, tmp_path: Path) -> None:
+def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regression: Path) -> None:
     """E gradient steps on quadratics A_i, optima w_i: sum p_i (I - M_i) (w - w_i) = 0, where M_i = (I - h A_i)^E."""
     federation, step, epochs = open_federation(regression), 0.3, 3
     left, right = np.zeros((7, 7)), np.zeros(7)
@@ -148,13 +116,9 @@ def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regressio
         moved = np.eye(7) - np.linalg.matrix_power(np.eye(7) - step * X.T @ X / len(y), epochs)
         left += len(y) * moved
         right += len(y) * moved @ np.linalg.pinv(X) @ y
-    task = job(
-        regression, {"batch_size": 1000, "local_epochs": epochs, "client_optimizer": {"learning_rate": step}},
-        rounds=120,
-        model={"name": "least-squares", "bias": False},
-    )  # fmt: skip
-    result = run(task, Solo(), tmp_path / "run")
-    np.testing.assert_allclose(result.model.first[:, 0], np.linalg.solve(left, right), rtol=0, atol=1e-8)
+    rule = {"batch_size": WHOLE, "local_epochs": epochs, "client_optimizer": {"learning_rate": step}}
+    task = job(regression, rule, rounds=120, model={"name": "least-squares", "bias": False})
+    np.testing.assert_allclose(played(task).model, np.linalg.solve(left, right), rtol=0, atol=1e-8)
 
 
 def test_measured_columns(digits: Path, tmp_path: Path) -> None:

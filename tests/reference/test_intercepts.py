@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import checked
-from lengths import covering, long_unless
+from lengths import covering
 from paper import read
 from whole_runs import run
 
@@ -82,49 +81,33 @@ def flat(model: Any) -> Any:
 # --- optima ---------------------------------------------------------------------------------------------------------
 
 
-@covering({"everything": [False, True], "name": FULL}, 1)
-def test_ridge_with_an_intercept(tmp_path: Path, name: str, everything: bool) -> None:
-    """1/2 mean (x'w + b - y)^2 + l2 ||w||^2, with b in the penalty or not, by its normal equations."""
-    columns = name in ("vertical-sgd", "ssca, columns")
-    folder, _ = made(tmp_path, *far_targets(), "--split", "columns" if columns else "rows",
-                     "--clients", "2" if columns else "6")  # fmt: skip
+SIZES = {"everything, size": [(True, 1.0), (False, 1.0), (False, 150.0), (False, 2e5), (False, 1e9)], "name": FULL}
+
+
+@covering(SIZES, 1)
+def test_ridge_with_an_intercept(tmp_path: Path, name: str, everything: bool, size: float) -> None:
+    """1/2 mean (x'w + b - y)^2 + l2 ||w||^2, with b in the penalty or not, by its normal equations.
+
+    House prices too: exact sums take their grids from the size of the targets, and the fit is relative to it.
+    """
+    y, X = far_targets()
+    split = ("columns", "2") if name in ("vertical-sgd", "ssca, columns") else ("rows", "6")
+    folder, _ = made(tmp_path, size * y, X, "--split", split[0], "--clients", split[1], "--task", "regression")
     data = read(folder)
     Z = np.column_stack([data.X, np.ones(len(data.y))])
-    ridge = 2 * RIDGE["l2"] * np.diag([1.0] * 4 + [float(everything)])
-    best = np.linalg.solve(Z.T @ Z / len(Z) + ridge, Z.T @ data.y / len(Z))
+    ridge = RIDGE["l2"] * np.diag([1.0] * 4 + [float(everything)])
+    best = np.linalg.solve(Z.T @ Z / len(Z) + 2 * ridge, Z.T @ data.y / len(Z))
     result = trained(folder, tmp_path / "run", FULL[name], 300, model=RIDGE | {"penalize_bias": everything})
-    order = [key for key, _ in leaves(result.model)]
-    assert order == ["first", "head.bias"]
-    np.testing.assert_allclose(flat(result.model), best, atol=2e-6 if name == "fedavg" else 1e-9)
-    objective = np.mean((Z @ best - data.y) ** 2) / 2 + RIDGE["l2"] * (best[:4] @ best[:4] + everything * best[4] ** 2)
-    assert result.columns["objective"] == pytest.approx(objective, rel=1e-9)
+    assert [key for key, _ in leaves(result.model)] == ["first", "head.bias"]
+    np.testing.assert_allclose(flat(result.model) / size, best / size, atol=2e-6 if name == "fedavg" else 1e-9)
+    loss = np.mean((Z @ best - data.y) ** 2) / 2
+    assert result.columns["train_loss"] == pytest.approx(loss, rel=1e-5)
+    assert result.columns["objective"] == pytest.approx(loss + best @ ridge @ best, rel=1e-9)
 
 
 def about(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((out / "run.json").read_text())
     return found
-
-
-@pytest.mark.parametrize(
-    ("name", "size"),
-    long_unless(
-        lambda name, size: size == (150.0 if name in ("fedavg", "ssca") else 1e9) or (name, size) == ("ssca", 1e9),
-        itertools.product(FULL, (1.0, 150.0, 2e5, 1e9)),
-    ),
-)
-def test_targets_of_any_size(tmp_path: Path, size: float, name: str) -> None:
-    """House prices too: exact sums take their grids from the size of the targets, and the fit is relative to it."""
-    y, X = far_targets()
-    columns = name in ("vertical-sgd", "ssca, columns")
-    folder, _ = made(tmp_path, size * y, X, "--split", "columns" if columns else "rows",
-                     "--clients", "2" if columns else "6", "--task", "regression")  # fmt: skip
-    data = read(folder)
-    Z = np.column_stack([data.X, np.ones(len(data.y))])
-    best = np.linalg.lstsq(Z, data.y, rcond=None)[0]
-    result = trained(folder, tmp_path / "run", FULL[name], 300, model={"name": "least-squares"})
-    np.testing.assert_allclose(flat(result.model) / size, best / size, atol=2e-6 if name == "fedavg" else 1e-9)
-    loss = np.mean((Z @ best - data.y) ** 2) / 2
-    assert result.columns["train_loss"] == pytest.approx(loss, rel=1e-6)
 
 
 def test_private_runs_take_no_scale_from_the_targets(tmp_path: Path) -> None:
@@ -134,10 +117,6 @@ def test_private_runs_take_no_scale_from_the_targets(tmp_path: Path) -> None:
     rule, privacy = FULL["fedavg"] | {"batch_size": 5}, {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 2.0}
     with pytest.raises(NumericalError, match=r"outside the bound.*lower .* or scale the columns and targets"):
         trained(folder, tmp_path / "run", rule, privacy=privacy)
-
-
-def warned(out: Path) -> list[str]:
-    return [text for text in about(out)["warnings"] if "targets have mean" in text or "same value" in text]
 
 
 # --- what has none --------------------------------------------------------------------------------------------------
@@ -187,4 +166,5 @@ def test_private_runs_say_nothing_of_data(tmp_path: Path) -> None:
     for bias in True, False:
         rule, model = FULL["fedavg"] | {"batch_size": 5}, RIDGE | {"bias": bias}
         trained(folder, tmp_path / str(bias), rule, privacy=privacy, model=model)
-        assert not warned(tmp_path / str(bias))
+        said = about(tmp_path / str(bias))["warnings"]
+        assert not [text for text in said if "targets have mean" in text or "same value" in text]

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from lengths import covering
-from scipy.optimize import minimize
 
 import mpifed as mf
 
@@ -73,40 +72,6 @@ def test_gradients_that_are_constant(
         client_optimizer=mf.SGD(RATES[rate], momentum=momentum, nesterov=nesterov),
     )  # fmt: skip
     np.testing.assert_allclose(found, optimum, rtol=0, atol=1e-9)
-
-
-@covering(
-    {
-        "server": ["plain", "momentum", "nesterov"],
-        "mu, steps, step, client, apart": [
-            (0.0, 1, 0.05, "nesterov", 1e-8), (10.0, 1, 0.05, "nesterov", 1e-8), (0.0, 8, 5e-4, "nesterov", 0.05),
-            (0.0, 8, 5e-4, "momentum", 0.05), (10.0, 8, 0.005, "plain", 0.06), (10.0, 8, 5e-4, "momentum", 0.05),
-        ],
-    },
-    1,
-)  # fmt: skip
-def test_the_lasso(tmp_path: Path, mu: float, steps: int, step: float, client: str, apart: float, server: str) -> None:
-    """With one step the optimum; with several as near as gradients that change on the way allow, five in a hundred."""
-    X, rng = some_rows()
-    y = (X @ [1, -1, 0.5, 0.5, 0, 0, 0, 0] + 0.1 * rng.standard_normal(sum(ROWS))).astype("f4")
-    weight, l2 = 0.2, 0.01
-
-    def objective(parts: Any) -> Any:
-        w = parts[:FEATURES] - parts[FEATURES:]
-        gradient = X.T @ (X @ w - y) / len(y) + 2 * l2 * w
-        value = ((X @ w - y) ** 2).mean() / 2 + l2 * w @ w + weight * parts.sum()
-        return value, np.concatenate([gradient, -gradient]) + weight
-
-    positive = [(0, None)] * (2 * FEATURES)
-    exact = minimize(objective, np.zeros(2 * FEATURES), jac=True, bounds=positive, tol=1e-15).x
-    momentum, nesterov = CLIENTS[client]
-    found = trained(
-        tmp_path, X, y, 600, mu, mf.LeastSquares(bias=False, l2=l2), mf.L1(weight), local_steps=steps,
-        server_optimizer=SERVERS[server], client_optimizer=mf.SGD(step, momentum=momentum, nesterov=nesterov),
-    )  # fmt: skip
-    slope = (X.T @ (X @ found - y) / len(y) + 2 * l2 * found)[found != 0]
-    np.testing.assert_allclose(np.abs(slope), weight, rtol=apart)
-    np.testing.assert_allclose(found, exact[:FEATURES] - exact[FEATURES:], rtol=0, atol=max(apart * weight, 1e-6))
 
 
 def test_a_rate_that_ends_at_zero(tmp_path: Path) -> None:

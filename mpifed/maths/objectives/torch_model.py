@@ -68,7 +68,7 @@ class TorchNetwork(NeuralNetwork):
     def check(self, features: int, outputs: int) -> list[str]:
         if self.loss_name not in ("cross-entropy", "mse") and own_module(self.loss_name) is None:
             return [f'[model] loss = "{self.loss_name}": give "cross-entropy", "mse", or your own as "module:function"']
-        shape = self._shape_of(features)
+        shape = self.shape or (features,)
         if math.prod(shape) != features:
             return [
                 f"[model] shape = {list(shape)}: is of {math.prod(shape)} numbers, and a sample of the data has "
@@ -81,7 +81,7 @@ class TorchNetwork(NeuralNetwork):
             return [f"{place}: {wrong}"] if wrong else self._wrong_loss(outputs)
 
     def initial(self, features: int, outputs: int, rng: Generator) -> dict[str, Array]:
-        shape = self._shape_of(features)
+        shape = self.shape or (features,)
         with _settled():
             net = built(self.build, int(rng.integers(2**62)), shape, outputs)
             if "_held" not in self.__dict__:
@@ -109,8 +109,8 @@ class TorchNetwork(NeuralNetwork):
                     z, held.tensors, _as_tensor(slopes).to(z.dtype), retain_graph=True, materialize_grads=True
                 )
                 # of a sum PyTorch gives both terms, and the slopes, the same memory
-                apart = [slope.clone(memory_format=torch.contiguous_format) for slope in each]
-            return type(parameters)(*[_as_array(slope, X) for slope in apart])
+                apart = [_as_array(slope.clone(memory_format=torch.contiguous_format), X) for slope in each]
+            return type(parameters)(*apart)
 
         return _as_array(z.detach(), X), back
 
@@ -192,7 +192,7 @@ class TorchNetwork(NeuralNetwork):
             loss, alone = self._own_loss(z, y), self._own_loss(z[:1], y[:1])
             if loss.shape == (3,) and loss.requires_grad and _close(loss[:1], alone):
                 return []
-            came = f"gives {_shown(loss)} for 3 samples, {'with' if loss.requires_grad else 'without'} a derivative"
+            came = f"gives {_shown(loss)} for 3 samples, with{'' if loss.requires_grad else 'out'} a derivative"
         except Exception as error:  # it is the user's own code
             came = _first_line(error)
         return [
@@ -200,9 +200,6 @@ class TorchNetwork(NeuralNetwork):
             "with a derivative, and of its own alone: their mean is taken here (losses of PyTorch have "
             'reduction="none"; leave out detach())'
         ]
-
-    def _shape_of(self, features: int) -> tuple[int, ...]:
-        return self.shape or (features,)
 
     @cached_property
     def _held(self) -> Held:

@@ -112,16 +112,15 @@ def layers_give(net: nn.Module, shape: tuple[int, ...]) -> int | None:
         for tensor in tensors:
             tensor.data = tensor.detach() + 0.1 * torch.randn_like(tensor)
         came = by_layers(net, tensors, samples, losses_of)
-        alone = [came.weighted(one) for one in torch.eye(_TRIED, dtype=torch.float64)]
-        slopes = [torch.autograd.grad(loss, tensors, materialize_grads=True, retain_graph=True) for loss in losses[0]]
-        each, expected = (
-            torch.stack([torch.cat([g.flatten() for g in of]) for of in all_]) for all_ in (alone, slopes)
-        )
-        agree = torch.allclose(each, expected, rtol=_TOLERANCE, atol=_TOLERANCE)
-        agree &= torch.allclose(came.squares(), (expected**2).sum(1), rtol=_TOLERANCE, atol=0)
-    except Exception:  # of the user's own code, or of layers that vmap does not take: samples then pass one by one
+        for one, loss, square in zip(torch.eye(_TRIED).double(), losses[0], came.squares(), strict=True):
+            expected = torch.autograd.grad(loss, tensors, materialize_grads=True, retain_graph=True)
+            for slope, other in zip(came.weighted(one), expected, strict=True):
+                torch.testing.assert_close(slope, other, rtol=_TOLERANCE, atol=_TOLERANCE)
+            torch.testing.assert_close(square, sum((slope**2).sum() for slope in expected), rtol=_TOLERANCE, atol=0)
+    except Exception:  # they differ; or it is of the user's own code, or of layers that vmap does not take
         return None
-    return sum(rows.numel() for part in came.parts if part for rows in part) // _TRIED if agree else None
+    numbers: int = sum(rows.numel() for part in came.parts if part for rows in part)
+    return numbers // _TRIED
 
 
 def drawn_samples(net: nn.Module, size: tuple[int, ...], seed: int) -> Tensor:

@@ -117,9 +117,6 @@ def test_what_is_left_is_below_what_is_needed(sigma: float) -> None:
     assert 0 < closeness(sigma) <= DRAWN / 1e12  # as it is counted, of so many numbers
 
 
-# --- the smoothing bound, where doubles can see it --------------------------------------------------------------------
-
-
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
