@@ -6,7 +6,7 @@ weights [p, L] row by row, then the biases [L], if there are any.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,7 +147,28 @@ def residual(z: Any, target: float) -> Any:
     return z - target
 
 
-# --- averages of models after local steps ---------------------------------------------------------------------------
+# --- local steps -----------------------------------------------------------------------------------------------------
+
+
+class End(NamedTuple):
+    """Where the local steps of a client end."""
+
+    client: int
+    model: Any  # [d]
+    rows: int
+    steps: int
+
+
+def ends(task: Job, t: int, x: Any, pulled: Callable[[int, Any], Any] = lambda i, at: 0.0) -> Iterator[End]:
+    """Of round t's clients, who begin at x and to whose gradients `pulled` is added."""
+    data, gradient = rows_of(task.data.path), gradient_of(task, 10)
+    step = step_size(task.client_optimizer["learning_rate"], t)
+    for i in present(task, len(data), t):
+        (X, y), at = data[i], x
+        batches = minibatches(task, i, len(y), t)
+        for batch in batches:
+            at = at - step * (gradient(at, X[batch], y[batch]) + pulled(i, at))
+        yield End(i, at, len(y), len(batches))
 
 
 def walked(task: Job, start: Any, step: float, slopes: list[Callable[[Any], Any]]) -> Any:

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from loops import averaged, local_job, played, rows_of, softmax_slope
 from paper import make_data
-from whole_runs import run
+from sklearn.metrics import accuracy_score, log_loss
 
 from mpifed.comm.rounds import play
 from mpifed.core.round import Round
 from mpifed.data.shards import common_rows
 from mpifed.data.store import open_federation
 from mpifed.run.setup import prepare
-from mpifed.testing import Job, Solo
+from mpifed.testing import Job, Solo, rounds
 
 ROUNDS = 4
 STEP = {"initial": 0.4, "exponent": 0.25}
@@ -121,27 +121,22 @@ def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regressio
     np.testing.assert_allclose(played(task).model, np.linalg.solve(left, right), rtol=0, atol=1e-8)
 
 
-def test_measured_columns(digits: Path, tmp_path: Path) -> None:
+def test_measured_columns(digits: Path) -> None:
     """Loss and accuracy as scikit-learn counts them, on all training and test rows."""
-    from sklearn.metrics import accuracy_score, log_loss
+    record = {"evaluate_every": ROUNDS, "checkpoint_every": 0}
+    *_, last = rounds(job(digits, {"local_steps": 2}, record=record), measured=ROUNDS)
+    first, second = last.model["first"], last.model["head.second"]
 
-    task = job(digits, {"batch_size": 8, "local_steps": 2}, record={"evaluate_every": 4, "checkpoint_every": 0})
-    result = run(task, Solo(), tmp_path / "run")
-    first, second = result.model.first, result.model.head.second
-
-    def probabilities(X: Any) -> Any:
+    def measured(X: Any, y: Any) -> tuple[float, float]:
         z = X @ first
         logits = (z / (1 + np.exp(-z))) @ second
-        return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        share = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        return log_loss(y, share, labels=np.arange(10)), accuracy_score(y, share.argmax(axis=1))
 
-    federation = open_federation(digits)
-    data = rows_of(federation)
-    X, y = np.concatenate([X for X, _ in data]), np.concatenate([y for _, y in data])
-    test_X, test_y = common_rows(federation, "float64")
-    found, labels = result.columns, np.arange(10)
-    squares = (first**2).sum() + (second**2).sum()
-    assert found["train_loss"] == pytest.approx(log_loss(y, probabilities(X), labels=labels), rel=1e-8)
+    loss, _ = measured(*map(np.concatenate, zip(*rows_of(digits), strict=True)))
+    test_loss, accuracy = measured(*common_rows(open_federation(digits), "float64"))
+    found, squares = last.columns, (first**2).sum() + (second**2).sum()
+    assert found["train_loss"] == pytest.approx(loss, rel=1e-8)
     assert found["objective"] == pytest.approx(found["train_loss"] + 1e-2 * squares, rel=1e-12)
-    assert found["test_loss"] == pytest.approx(log_loss(test_y, probabilities(test_X), labels=labels), rel=1e-8)
-    assert found["test_accuracy"] == accuracy_score(test_y, probabilities(test_X).argmax(axis=1))
-    assert found["round"] == ROUNDS
+    assert found["test_loss"] == pytest.approx(test_loss, rel=1e-8)
+    assert found["test_accuracy"] == accuracy

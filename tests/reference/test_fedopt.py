@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loops import gradient_of, local_job, minibatches, played, present, rows_of, start_of
+from loops import ends, local_job, played, start_of
 from paper import step_size
 
 from mpifed.testing import Job
@@ -26,16 +26,11 @@ SECOND = {
 
 def plain_loop(task: Job, name: str, beta1: float, beta2: float, tau: float) -> tuple[Any, Any, Any]:
     """(x, m, v) after all rounds; the mean over clients is by rows."""
-    data, gradient, x = rows_of(task.data.path), gradient_of(task, 10), start_of(task)
+    x = start_of(task)
     m, v, server = np.zeros_like(x), np.full_like(x, tau**2), task.server_optimizer or {}
     for t in range(1, task.rounds + 1):
-        changes, step = [], step_size(task.client_optimizer["learning_rate"], t)
-        for i in present(task, len(data), t):
-            (X, y), at = data[i], x
-            for batch in minibatches(task, i, len(y), t):
-                at = at - step * gradient(at, X[batch], y[batch])
-            changes.append((at - x, len(y)))
-        mean = sum(change * rows for change, rows in changes) / sum(rows for _, rows in changes)
+        found = list(ends(task, t, x))
+        mean = sum(end.rows * (end.model - x) for end in found) / sum(end.rows for end in found)
         m, v = beta1 * m + (1 - beta1) * mean, SECOND[name](v, mean**2, beta2)
         x = x + step_size(server["learning_rate"], t) * m / (np.sqrt(v) + tau)
     return x, m, v

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from loops import gradient_of, local_job, minibatches, played, present, rows_of, start_of
+from loops import ends, local_job, played, rows_of, start_of
 from paper import make_data
 
 from mpifed.core.errors import UsageError
@@ -43,32 +43,21 @@ def task(folder: Path, name: str, /, **changes: Any) -> Job:
     return local_job(folder, {"name": f"own_pages:{name}", **steps, **own}, **some | changes)
 
 
-def ends(job: Job, t: int, x: Any, pulled: Callable[[int, Any], Any]) -> Any:
-    """[n, d] where the clients who are present end, whose gradients have `pulled` added."""
-    data, gradient, found = rows_of(job.data.path), gradient_of(job, 10), []
-    for i in present(job, len(data), t):
-        (X, label), y = data[i], x
-        for rows in minibatches(job, i, len(label), t):
-            y = y - ETA * (gradient(y, X[rows], label[rows]) + pulled(i, y))
-        found.append(y)
-    return np.array(found)
-
-
 def loop(job: Job, name: str) -> Course:
     x, clients = start_of(job), len(rows_of(job.data.path))
     h, own, judged = np.zeros_like(x), np.zeros((clients, len(x))), x
     for t in range(1, job.rounds + 1):
-        last = x
+        pulled = (lambda i, at, x=x: ALPHA * (at - x) - own[i]) if name == "FedDyn" else (lambda i, at: 0.0)
+        found = list(ends(job, t, x, pulled))
+        moved = np.array([end.model for end in found]) - x
+        mean = moved.mean(axis=0)
         if name == "FedDyn":
-            y = ends(job, t, last, lambda i, at, sent=x: ALPHA * (at - sent) - own[i])
-            own[present(job, clients, t)] -= ALPHA * (y - last)
-            h = h - ALPHA * (y - last).sum(axis=0) / clients
-            judged = x = y.mean(axis=0) - h / ALPHA
+            own[[end.client for end in found]] -= ALPHA * moved
+            h = h - ALPHA * moved.sum(axis=0) / clients
+            judged = x = x + mean - h / ALPHA
         else:
-            moved = ends(job, t, last, lambda i, at: 0.0) - last
-            mean = moved.mean(axis=0)
             far = (moved**2).sum() / (2 * len(moved) * (mean @ mean + EPS))
-            x = last + max(1.0, far) * mean
+            last, x = x, x + max(1.0, far) * mean
             judged = (x + last) / 2
     return Course(x, own, judged)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from lengths import covering
-from loops import PRIVATE, Played, gradient_of, local_job, minibatches, played, present, rows_of, start_of
+from loops import PRIVATE, Played, ends, local_job, played, rows_of, start_of
 from paper import make_data, step_size
 
 from mpifed.testing import Job
@@ -39,29 +39,19 @@ class Course(NamedTuple):
     own: Any  # [N, d]
 
 
-def plain_loop(task: Job, outputs: int = 10) -> Course:
+def plain_loop(task: Job) -> Course:
     """The means over clients are by rows; that of c over all of them, present or not."""
-    rule, data, gradient = task.algorithm, rows_of(task.data.path), gradient_of(task, outputs)
-    x = start_of(task)
-    N, c, own = sum(len(y) for _, y in data), np.zeros_like(x), np.zeros((len(data), len(x)))
+    x, counts = start_of(task), np.array([len(y) for _, y in rows_of(task.data.path)])
+    c, own, server = np.zeros_like(x), np.zeros((len(counts), len(x))), task.server_optimizer or {}
     for t in range(1, task.rounds + 1):
-        step, who = step_size(task.client_optimizer["learning_rate"], t), present(task, len(data), t)
-        dx, dc = np.zeros_like(x), np.zeros_like(x)
-        for i in who:
-            X, label = data[i]
-            y = x
-            batches = minibatches(task, i, len(label), t)
-            for batch in batches:
-                y = y - step * (gradient(y, X[batch], label[batch]) - own[i] + c)
-            new = own[i] - c + (x - y) / (len(batches) * step)
-            dx, dc = dx + len(label) * (y - x), dc + len(label) * (new - own[i])
+        step, far = step_size(task.client_optimizer["learning_rate"], t), server.get("learning_rate", 1.0)
+        dx, dc, present = np.zeros_like(x), np.zeros_like(x), 0
+        for i, y, rows, steps in ends(task, t, x, lambda i, at, c=c: c - own[i]):
+            new = own[i] - c + (x - y) / (steps * step)
+            dx, dc, present = dx + rows * (y - x), dc + rows * (new - own[i]), present + rows
             own[i] = new
-        x = x + (task.server_optimizer or {}).get("learning_rate", 1.0) * dx / sum(len(data[i][1]) for i in who)
-        if task.regularizer is not None:
-            threshold = task.regularizer["weight"] * (task.server_optimizer or {}).get("learning_rate", 1.0)
-            threshold *= rule["local_steps"] * step
-            x = np.sign(x) * np.maximum(np.abs(x) - threshold, 0)
-        c = c + dc / N
+        x = x + far * dx / present
+        c = c + dc / counts.sum()
     return Course(x, c, own)
 
 
