@@ -201,18 +201,20 @@ def test_three_groups_of_classes(
     assert len({tuple(row) for row in where}) > 3
 
 
-@pytest.mark.parametrize("start", ["exact", "paper"])
-def test_neyman_and_pearson(two_classes: Path, tmp_path: Path, start: str) -> None:
-    """The loss on class 0 is minimized while class 1 is misclassified with probability 0.35 at most."""
-    functions = [Function("loss", (0,)), Function("error-rate", (1,), 0.35)]
-    objective = {"name": "softmax", "bias": False, "l2": 0.01}
-    where = compare(two_classes, tmp_path / "run", functions, objective, softmax, 50.0, start)
-    assert set(where.ravel()) == {-1, 0, 1}
+# the loss on class 0 while class 1 is misclassified with probability 0.35 at most; a bound on the norm that binds, is
+# out of reach, or is not reached
+TWO: list[tuple[list[Function], float, float, set[int]]] = [
+    ([Function("loss", (0,)), Function("error-rate", (1,), 0.35)], 0.01, 50.0, {-1, 0, 1}),
+    ([Function("loss"), Function("norm", None, 0.4)], 0.0, 1e4, {0}),
+    ([Function("loss"), Function("norm", None, 0.05)], 0.0, 0.5, {1}),
+    ([Function("loss"), Function("norm", None, 50.0)], 0.0, 1e4, {-1}),
+]
 
 
 @pytest.mark.parametrize("start", ["exact", "paper"])
-@pytest.mark.parametrize("radius, c", [(0.4, 1e4), (0.05, 0.5), (50.0, 1e4)])
-def test_a_bound_on_the_norm(two_classes: Path, tmp_path: Path, start: str, radius: float, c: float) -> None:
-    functions = [Function("loss"), Function("norm", None, radius)]
-    where = compare(two_classes, tmp_path / "run", functions, {"name": "softmax", "bias": False}, softmax, c, start)
-    assert set(where.ravel()) == {{0.4: 0, 0.05: 1, 50.0: -1}[radius]}
+@pytest.mark.parametrize(("functions", "l2", "c", "levels"), TWO)
+def test_two_functions(
+    two_classes: Path, tmp_path: Path, start: str, functions: list[Function], l2: float, c: float, levels: set[int]
+) -> None:
+    objective = {"name": "softmax", "bias": False, "l2": l2}
+    assert set(compare(two_classes, tmp_path / "run", functions, objective, softmax, c, start).ravel()) == levels
