@@ -40,14 +40,12 @@ def breaches(part: type, base: type) -> Iterator[str]:
         suggestion = nearest(name, [own for own in vars(part) if own not in dir(base)])
         yield f"has no {name}, which every {base.__name__} must have{suggestion}"
     fields = [field.name for field in dataclasses.fields(part)]
-    added: dict[str, None] = {}
-    taken, keys = {"name"}, set[str]()  # by mpifed's classes: as a member of any, and as a key
-    for kind in part.__mro__[:-1]:
-        if kind.__module__.partition(".")[0] == "mpifed":
-            taken |= set(dir(kind))
-            keys |= {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
-        else:
-            added |= dict.fromkeys(name for name in (*vars(kind), *inspect.get_annotations(kind)) if name[0] != "_")
+    ours = [kind for kind in part.__mro__ if kind.__module__.partition(".")[0] == "mpifed"]
+    own = [kind for kind in part.__mro__[:-1] if kind not in ours]
+    taken = {"name"}.union(*map(dir, ours))  # by mpifed's classes
+    keys = {field.name for kind in ours if dataclasses.is_dataclass(kind) for field in dataclasses.fields(kind)}
+    final = {name: kind.__name__ for kind in ours for name, member in vars(kind).items() if _is_final(member)}
+    added = {name: None for kind in own for name in (*vars(kind), *inspect.get_annotations(kind)) if name[0] != "_"}
     for name in fields:
         if name not in added or name not in taken - keys:
             continue
@@ -58,27 +56,21 @@ def breaches(part: type, base: type) -> Iterator[str]:
                 f'has a key "{name}", a name that {base.__name__} has for something else; rename the field (the '
                 'job can keep its key by field(metadata={"key": ...})), or annotate a constant as ClassVar'
             )
-    for kind in part.__mro__[:-1]:
-        for name in vars(kind) if kind.__module__.partition(".")[0] != "mpifed" else ():
-            if owner := _final(part, name):
-                yield (
-                    f'has "{name}", which is {owner.__name__}\'s for all methods; leave it out, and say what differs '
-                    f"by {owner.__name__}'s hooks, or derive from its base class"
-                )
     members = [member for member in dir(base) if not member.startswith("_")]
     for name in added:
-        if name not in taken and name not in fields and (near := _near(name, members)):
-            yield f'has "{name}": did you mean "{near[0]}"? If not, rename it, or begin it with an underscore'
+        if name in final:
+            yield (
+                f'has "{name}", which is {final[name]}\'s for all methods; leave it out, and say what differs by '
+                f"{final[name]}'s hooks, or derive from its base class"
+            )
+        elif name not in taken and name not in fields and (near := _near(name, members)):
+            yield f'has "{name}": did you mean "{near}"? If not, rename it, or begin it with an underscore'
 
 
-def _final(part: type, name: str) -> type | None:
-    """The class that has this member for all who derive from it (`typing.final`)."""
-    for kind in part.__mro__:
-        member = vars(kind).get(name)
-        function = getattr(member, "fget", member)  # an object of a final class has the mark of its class
-        if inspect.isfunction(function) and getattr(function, "__final__", False):
-            return kind
-    return None
+def _is_final(member: object) -> bool:
+    """Whether a member is as it is for all who derive (`typing.final`)."""
+    function = getattr(member, "fget", member)  # an object of a final class has the mark of its class
+    return inspect.isfunction(function) and getattr(function, "__final__", False)
 
 
 @cache
@@ -92,11 +84,11 @@ def depth(kind: type, name: str) -> int:
     return next((i for i, ancestor in enumerate(kind.__mro__) if name in vars(ancestor)), len(kind.__mro__))
 
 
-def _near(name: str, contract: list[str]) -> list[str]:
-    """The member that a name nearly is: by most of its letters, or but for two neighbours that are swapped."""
+def _near(name: str, members: list[str]) -> str:
+    """The member that a name nearly is, but for two neighbours that are swapped, or by most of its letters; or ""."""
     swapped = {name[:at] + name[at + 1] + name[at] + name[at + 2 :] for at in range(len(name) - 1)}
-    turned = [member for member in contract if member in swapped and member != name]
-    return turned or difflib.get_close_matches(name, contract, n=1, cutoff=_NEAR)
+    turned = sorted(swapped.intersection(members))
+    return next(iter(turned or difflib.get_close_matches(name, members, n=1, cutoff=_NEAR)), "")
 
 
 def own_module(name: object) -> str | None:
@@ -131,12 +123,12 @@ def own_object(name: str, place: str, base: type = object) -> Any:  # a class, o
         raise UsageError(f'{place}: give it as "module:name"')
     module, _, attribute = name.partition(":")
     if module == SESSION:
-        if attribute not in _remembered:
+        if name not in remembered:
             raise UsageError(
                 f"{place}: was an object of the process that made this job; put it into a module, and name it "
                 '"module:name"'
             )
-        return _remembered[attribute]
+        return remembered[name]
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module in the folder where the job is started
     try:
@@ -148,32 +140,28 @@ def own_object(name: str, place: str, base: type = object) -> Any:  # a class, o
         remedy = "correct it" if exists else "the module must be importable from the folder where you start"
         raise UsageError(f"{place}: importing {module}: {type(error).__name__}: {error}; {remedy}") from error
     if not hasattr(imported, attribute):
-        what = "functions" if base is object else "classes"
+        what, wanted = ("functions", object) if base is object else ("classes", type)
         own = [value for value in vars(imported).values() if getattr(value, "__module__", None) == module]
-        own = [value for value in own if (callable(value) if base is object else isinstance(value, type))]
-        names = [value.__name__ for value in own if base is object or issubclass(value, base)]
-        names = names or [value.__name__ for value in own]
+        own = [value for value in own if callable(value) and isinstance(value, wanted)]
+        own = [value for value in own if base is object or issubclass(value, base)] or own
+        names = [value.__name__ for value in own]
         known = f"its {what} are {', '.join(names)}" if names else f"it has no {what}"
         raise UsageError(f"{place}: {module} has no {attribute}{nearest(attribute, names)}; {known}")
     return getattr(imported, attribute)
 
 
-_remembered: dict[str, object] = {}  # classes and functions
+remembered: dict[str, object] = {}  # classes and functions of this process, by their names in its jobs
 
 
 def remember(value: object) -> str:
     """The name, as in a job, by which this process finds a class or function that no import gives."""
-    known = next((name for name, other in _remembered.items() if other is value), None)
-    if known is None:
-        plain = "".join(letter if letter.isalnum() else "_" for letter in getattr(value, "__name__", "object"))
-        known = f"{plain}_{len(_remembered)}"
-        _remembered[known] = value
-    return f"{SESSION}:{known}"
-
-
-def remembered() -> dict[str, object]:
-    """The classes and functions that `remember` has named, by name."""
-    return dict(_remembered)
+    for name, other in remembered.items():
+        if other is value:
+            return name
+    plain = "".join(letter if letter.isalnum() else "_" for letter in getattr(value, "__name__", "object"))
+    name = f"{SESSION}:{plain}_{len(remembered)}"
+    remembered[name] = value
+    return name
 
 
 def fields_of(part: type) -> tuple[dataclasses.Field[object], ...]:

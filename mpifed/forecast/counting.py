@@ -21,7 +21,7 @@ from mpifed.core.errors import MpifedError
 from mpifed.core.exchange import Exchange, Measure, ServerRecord, States
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round
-from mpifed.core.state_check import check_started
+from mpifed.core.state_check import check_state
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, next_round
 from mpifed.run.setup import all_exchanges
@@ -45,7 +45,7 @@ class Counting(Ranks):
         self.everybody = Round(SETUP, job.seed, np.ones(clients, dtype=bool))
         self.now = _typical_round(job, clients, exchanges)
         server = algorithm.start_server(self.everybody)
-        check_started(job.algorithm["name"], server, None, 0)
+        check_state(job.algorithm["name"], "start_server()", server)
         self._nobody = ClientStates(self.blocks.first, lambda _: ())
         server, _ = play(algorithm.setup, server, self._nobody, self.everybody, self)
         play(exchanges, server, self._nobody, self.now, self)

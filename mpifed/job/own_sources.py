@@ -43,7 +43,7 @@ def sources_of(job: Settings) -> Sources:
     names = {module for table in tables if table for value in table.values() if (module := own_module(value))}
     files, tops = dict[str, str](), set[str]()
     if SESSION in names:
-        files |= {f"{SESSION}:{name}": source_of(value) for name, value in sorted(remembered().items())}
+        files |= {name: source_of(remembered[name]) for name in sorted(remembered)}
     for name in sorted(names):
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is not None:

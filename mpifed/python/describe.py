@@ -192,10 +192,9 @@ def _importable(value: Any) -> bool:  # a class or a function
 
 def as_written(name: str) -> str:
     """The class or function that only this process knows by a name, as its author calls it."""
-    known, name = remembered(), name.partition(":")[2]
-    if name not in known:
-        return f"{name.rpartition('_')[0]} (of a process that has ended)"
-    value: Any = known[name]  # a class or a function
+    if name not in remembered:
+        return f"{name.partition(':')[2].rpartition('_')[0]} (of a process that has ended)"
+    value: Any = remembered[name]  # a class or a function
     module, written = getattr(value, "__module__", ""), getattr(value, "__qualname__", type(value).__name__)
     place = "the program itself" if module == "__main__" else f"the module {module}"
     if written.startswith(_copies.__name__):

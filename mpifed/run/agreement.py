@@ -15,7 +15,7 @@ import numpy as np
 
 from mpifed.comm.gate import enter
 from mpifed.comm.mpi import Comm, connect, launched_ranks
-from mpifed.core.contract import SESSION, remembered
+from mpifed.core.contract import remembered
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
 from mpifed.data.store import open_federation
@@ -81,10 +81,9 @@ def settings(job: Job) -> Table:
     table.pop("observe", None)
     with contextlib.suppress(DataError):  # no data, as the run says, or those of an earlier version
         table["data"]["path"] = open_federation(table["data"]["path"]).sha256
-    known, text = {f"{SESSION}:{name}": value for name, value in remembered().items()}, str(table)
-    files = sources_of(job).files
+    files, text = sources_of(job).files, str(table)
     table["sources"] = {
-        name: known.get(name, files[name]) for name in files if name not in known or f"'{name}'" in text
+        name: remembered.get(name, files[name]) for name in files if name not in remembered or f"'{name}'" in text
     }
     return table
 

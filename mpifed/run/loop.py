@@ -12,7 +12,7 @@ from mpifed.comm.rounds import Request, play
 from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
-from mpifed.core.state_check import check_renewed
+from mpifed.core.state_check import check_state
 from mpifed.core.tables import Table
 from mpifed.files.clients import CLIENTS
 from mpifed.files.history import History
@@ -177,12 +177,12 @@ class RunLoop:
 
     def _check_states(self) -> None:
         """Check that checkpoints can hold the states after the first round: the server's, and those of a block."""
-        clients, name = self.clients, self.job.algorithm["name"]
-        number = next(iter(clients.changed), None)
-        state: tuple[ServerRecord, ServerRecord, int] = (None, None, 0)
-        if number is not None:
-            state = clients.peek(number), clients.begin(number), self.ready.ranks.blocks.size(number)
-        check_renewed(name, self.server, self.ready.specs, *state)
+        clients, name, what = self.clients, self.job.algorithm["name"], "a client's state after a round"
+        for number in [*clients.changed][:1]:
+            count = self.ready.ranks.blocks.size(number)
+            begun = check_state(name, what, clients.begin(number), clients=count)
+            check_state(name, what, clients.peek(number), begun, count)
+        check_state(name, "the server's state after a round", self.server, self.ready.specs)
 
     def _check_settings(self) -> None:
         """Refuse settings of optimizers that an own method was given, and that no rank has read by now. Collective."""

@@ -23,7 +23,7 @@ from mpifed.core.holdings import Holdings, Members
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import bare_leaves, map_leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.core.state_check import Specs, check_started
+from mpifed.core.state_check import Specs, check_state
 from mpifed.core.text import shown
 from mpifed.data import store
 from mpifed.data.block import Block
@@ -207,9 +207,10 @@ def prepare(
     )
     with agreed(comm):
         server = algorithm.start_server(everybody) if ranks.serves else None
-        first, count = (clients.take(0), blocks.size(0)) if len(blocks) else (None, 0)
         _check_begins(job, algorithm, server)
-        specs = check_started(job.algorithm["name"], server, first, count)
+        if len(blocks):
+            check_state(job.algorithm["name"], "start_clients()", clients.take(0), clients=blocks.size(0))
+        specs = check_state(job.algorithm["name"], "start_server()", server)
         tests = ranks.serves and job.record.evaluate_every > 0
         test = cache.get("test", lambda: _test_block(job, data)) if tests else None
         own_tests = None
