@@ -10,7 +10,8 @@ from mpifed.algorithms.cells import Grid
 from mpifed.algorithms.columns import Columns
 from mpifed.algorithms.fedavg import FedAvg, FedProx
 from mpifed.algorithms.fedpdm import FedPDM
-from mpifed.algorithms.horizontal import Rows, check_rows, model_template, start_model
+from mpifed.algorithms.horizontal import Rows, check_rows
+from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
 from mpifed.algorithms.scaffold import Scaffold

@@ -15,7 +15,7 @@ import numpy as np
 
 from mpifed.algorithms.certificate import STEP
 from mpifed.algorithms.functions import constrains, squares_alone
-from mpifed.algorithms.horizontal import model_template
+from mpifed.algorithms.initial import model_template
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Measure, Placed, Problem, power_of_two
 from mpifed.core.holdings import Holdings, span

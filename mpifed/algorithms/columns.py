@@ -24,10 +24,10 @@ import numpy as np
 
 from mpifed.algorithms.certificate import STEP, certificate_columns
 from mpifed.algorithms.functions import CHUNK, Statistics, Tally, sampled, slope_of_each, stacked, tally
-from mpifed.algorithms.horizontal import (
+from mpifed.algorithms.initial import model_template
+from mpifed.algorithms.measures import (
     Evaluation,
     measured_rows,
-    model_template,
     numbers_of_first,
     reported_certificate,
     reported_levels,

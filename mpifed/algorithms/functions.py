@@ -7,14 +7,17 @@ K functions that need samples, F_0 first where it is among them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.core.exchange import Problem
+from mpifed.core.errors import DataError
+from mpifed.core.exchange import Exchange, Field, Problem, power_of_two
 from mpifed.core.protocols import Slope
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves, namespace
+from mpifed.core.round import Round
+from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters, penalty
 from mpifed.maths.terms import Constraint as Constraint
 from mpifed.maths.terms import Loss, Norm, Term
@@ -134,6 +137,44 @@ def stacked(parts: Sequence[AnyRecord], y: Array) -> AnyRecord:
 
 def _stack(parts: Sequence[Array], axis: int) -> Array:
     return parts[0][(slice(None),) * axis + (None,)] if len(parts) == 1 else namespace(parts[0]).stack(parts, axis=axis)
+
+
+# --- set-up: how many samples each function counts ------------------------------------------------------------------
+
+
+class Counts(NamedTuple):
+    """A client's upload in the set-up."""
+
+    counted: Array  # [n, K]
+
+
+def count_samples(
+    problem: Problem, absorb: Callable[[AnyRecord, Array], AnyRecord], sender: int | None = None
+) -> Exchange:
+    """The set-up exchange by which the server learns the shares of the functions' samples.
+
+    Parameters
+    ----------
+    absorb : (server, shares [K]) -> server
+    sender : the one client who counts, where all hold the same rows
+    """
+    functions, most = sampled(problem), power_of_two(float(problem.counts.max()))
+
+    def answer(clients: Record, broadcast: Record, block: Block, now: Round) -> tuple[Record, Counts]:
+        counts = np.empty((len(block.clients), len(functions)))
+        for shard, row in zip(block.shards, counts, strict=True):
+            masks = [function.term.counted(shard.y) for function in functions]
+            row[:] = [shard.samples if mask is None else int(mask.sum()) for mask in masks]
+        return clients, Counts(counts)
+
+    def shares(server: AnyRecord, total: Counts, now: Round) -> AnyRecord:
+        empty = [function.term for function, count in zip(functions, total.counted, strict=True) if not count]
+        if empty:
+            raise DataError(f"{empty[0]}: none of the {problem.samples} samples counts; choose classes that are there")
+        return absorb(server, total.counted.astype(np.float64) / problem.samples)
+
+    field = Field((len(functions),), 1.0, most, sender=sender, degree=0)
+    return Exchange("shares", Counts(field), lambda server, now: (), answer, shares)
 
 
 # --- all rows: values, margins, certificates ------------------------------------------------------------------------

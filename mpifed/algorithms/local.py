@@ -13,21 +13,18 @@ takes is `Any`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
-from numpy.typing import DTypeLike
 from typing_extensions import final
 
-from mpifed.algorithms.horizontal import minibatches
+from mpifed.algorithms.horizontal import Pooled, pooled_minibatches
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Lazy, Problem, Weighted
 from mpifed.core.loops import combination
-from mpifed.core.record import Array, added, beside, namespace
+from mpifed.core.record import Array, added, beside, namespace, take
 from mpifed.core.refusals import Refusal, messages
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block
@@ -210,29 +207,24 @@ class Local:
         if guard.draws == "anew":
             for r in range(method.local_steps or 1):
                 rows = block.draw(now, f"minibatch {r}", method.batch_size, secret=True)
-                X, y = block.take(rows)
-                yield Minibatch(X, y, self._alike(y, gain), self._keys(block, r))
+                yield self._minibatch(block, r, block.take(rows), gain)
             return
         places = slices(method.batch_size, method.local_steps, method.local_epochs, int(block.counts[0]))
-        rows, weights = block.draw(now, "minibatch", places[-1].stop, secret=guard.draws == "secretly"), None
+        rows = block.draw(now, "minibatch", places[-1].stop, secret=guard.draws == "secretly")
         together = max(1, ROWS // method.batch_size)  # steps whose rows are read at once
         for start in range(0, len(places), together):
             steps = places[start : start + together]
             first = steps[0].start
             batch = block.take(rows[:, first : steps[-1].stop])
             for r, at in enumerate(steps, start):
-                X, y = batch.rows(at.start - first, at.stop - first)
-                if weights is None or weights.shape != y.shape:
-                    weights = self._alike(y, gain)
-                yield Minibatch(X, y, weights, self._keys(block, r))
+                yield self._minibatch(block, r, batch.rows(at.start - first, at.stop - first), gain)
 
-    def _keys(self, block: Block, r: int) -> tuple[Array, ...]:
-        secret = self.guard.draws != "once"
-        return self.problem.objective.pass_keys(self.now, r, block.clients, secret)
-
-    def _alike(self, y: Array, gain: float) -> Array:
-        """[n, s] weights of a minibatch whose rows, of these classes or targets, have all the same."""
-        return namespace(y).full(y.shape, 1.0 if self.guard.clips else 1 / y.shape[1] * gain)
+    def _minibatch(self, block: Block, r: int, batch: Batch, gain: float) -> Minibatch:
+        """Of step r, with the rows' weights, which are all the same."""
+        y, guard = batch.y, self.guard
+        weights = namespace(y).full(y.shape, 1.0 if guard.clips else 1 / y.shape[1] * gain)
+        keys = self.problem.objective.pass_keys(self.now, r, block.clients, guard.draws != "once")
+        return Minibatch(batch.X, y, weights, keys)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -252,7 +244,7 @@ class Local:
         single = method.one_plain_step and starts is None
 
         def of_part(who: Array, part: Block, rows: int) -> Array:
-            each = [of_each(few, who, len(self.block.clients)) for few in (push, starts)]
+            each = [few if few is None or few.ndim == 1 else take(few, who) for few in (push, starts)]
             return self._single(part, model, each[0]) if single else self._steps(part, model, *each)
 
         quiet = {} if self.problem.privacy is None else {"over": "ignore", "invalid": "ignore"}
@@ -333,8 +325,8 @@ class Local:
 
     # --- one step from a common model, which sums may make as they like ---------------------------------------------
 
-    def later(self, model: Array, push: Array | None) -> LaterChange | None:
-        """`change`, made by who adds it where nobody looks at it; None: it is not one plain step from a common model.
+    def lazy(self, model: Array, push: Array | None) -> Lazy | None:
+        """The weighted `change`, made by who adds it; None: it is not one plain step from a common model.
 
         Parameters
         ----------
@@ -342,9 +334,7 @@ class Local:
         """
         if not self.method.one_plain_step or type(self.guard) is not Open or (push is not None and push.ndim > 1):
             return None
-        return LaterChange(
-            lambda: self.change(model, push), partial(self._parts, model, push), partial(self._total, model, push)
-        )
+        return Lazy(partial(self._parts, model, push), partial(self._total, model, push))
 
     def _parts(self, model: Array, push: Array | None) -> Iterator[tuple[Array, Weighted]]:
         """The weighted changes of so many clients at a time that they stay in the cache."""
@@ -366,77 +356,23 @@ class Local:
         objective, weight, step = self.problem.objective, self.weight, self.step
         sent, counted = self.guard.record(model), self.guard.layout.penalized
 
-        def gradient(clients: Block, batch: Batch) -> Array:
-            rows, batch = batch.y.shape[1], batch.together()
-            each = np.repeat(self.guard.weight(clients.clients), rows)[None] * (-step / rows)
-            keys = objective.pass_keys(self.now, 0, clients.clients[:1])  # as they pass together
-            made = objective.gradient(sent, batch.X, batch.y, beside(batch.y, each), *keys)
+        def gradient(few: Pooled) -> Array:
+            each = np.repeat(self.guard.weight(few.clients), few.rows)[None] * (-step / few.rows)
+            made = objective.gradient(sent, few.batch.X, few.batch.y, beside(few.batch.y, each), *few.keys)
             whole: Array = self.guard.layout.flat(made)[0]
             return whole
 
-        total = added(
-            gradient(*pair) for pair in minibatches(self.problem, self.block, self.now, self.method.batch_size)
-        )
-        if objective.l2:
-            total[counted] += model[counted] * model.dtype.type(-2 * step * objective.l2 * weight.sum())
-        if self.method.client_optimizer.weight_decay:
-            decay = self.method.client_optimizer.weight_decay
-            total += model * model.dtype.type(-step * decay * weight.sum())
+        few = pooled_minibatches(self.problem, self.block, self.now, self.method.batch_size)
+        total, whole = added(map(gradient, few)), slice(None)
+        moves = [
+            (counted, model[counted], -2 * step * objective.l2),
+            (whole, model, -step * self.method.client_optimizer.weight_decay),
+        ]
         if objective.nonconvex_penalty:
-            total[counted] += concave_gradient(objective, model[counted]) * model.dtype.type(-step * weight.sum())
+            moves.append((counted, concave_gradient(objective, model[counted]), -step))
         if push is not None:
-            away = push - model * model.dtype.type(step * self.method.pull)
-            total += away * away.dtype.type(weight.sum())
+            moves.append((whole, push - model * model.dtype.type(step * self.method.pull), 1.0))
+        for at, move, factor in moves:
+            if factor:
+                total[at] += move * move.dtype.type(factor * weight.sum())
         return Weighted(total, weight.sum())
-
-
-class LaterChange(NDArrayOperatorsMixin):
-    """[n, d] changes of clients that are not made yet: an array for who computes with it, and a sum for who adds it."""
-
-    def __init__(
-        self, made: Callable[[], Array], parts: Callable[[], Iterator[tuple[Array, Weighted]]],
-        total: Callable[[], Weighted],
-    ) -> None:  # fmt: skip
-        self._made, self.lazy = made, Lazy(parts, total)
-        self._array: Array | None = None
-
-    @property
-    def made(self) -> bool:
-        """Whether somebody has looked at them, who may have written to them as well."""
-        return self._array is not None
-
-    @property
-    def array(self) -> Array:
-        """[n, d] the changes, made when they are first asked for."""
-        if self._array is None:
-            self._array = self._made()
-        return self._array
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        return np.asarray(self.array, dtype)
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:  # of any ufunc
-        parts, out = (
-            tuple(part.array if isinstance(part, LaterChange) else part for part in some)
-            for some in (inputs, settings.pop("out", ()))
-        )
-        return getattr(ufunc, method)(*parts, **settings, **({"out": out} if out else {}))
-
-    def __len__(self) -> int:
-        return len(self.array)
-
-    def __getitem__(self, at: Any) -> Any:  # as of any array
-        return self.array[at]
-
-    def __setitem__(self, at: Any, values: Any) -> None:
-        self.array[at] = values
-
-    def __getattr__(self, name: str) -> Any:  # what an array has
-        if name.startswith("__"):  # of Python's own protocols there are no others
-            raise AttributeError(name)
-        return getattr(self.array, name)
-
-
-def of_each(few: Array | None, who: Array, clients: int) -> Array | None:
-    """The rows of the clients `who`; what is common to all stays so."""
-    return few if few is None or few.ndim == 1 or len(who) == clients else few[beside(few, who)]

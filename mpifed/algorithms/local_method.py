@@ -8,7 +8,7 @@ what they upload and what the server remembers are each method's own: `Any` here
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -17,8 +17,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 from typing_extensions import final
 
-from mpifed.algorithms.horizontal import Rows, check_rows, model_layout, model_template, start_model
-from mpifed.algorithms.local import LaterChange, Local, LocalSteps
+from mpifed.algorithms.horizontal import Rows, check_rows
+from mpifed.algorithms.initial import model_layout, model_template, start_model
+from mpifed.algorithms.local import Local, LocalSteps
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Lazy, OwnRecord, Problem, Weighted
 from mpifed.core.record import Array, bare_leaves, map_leaves, read_only
@@ -92,6 +93,12 @@ class LocalMethod(LocalSteps, Rows):
     """What the server makes of the mean: by default the mean of the clients' models."""
 
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
+    # (own, sent, change, local) -> what is sent, of change = y_i - x, [n, d]; None: the change
+    upload: ClassVar[Callable[..., OwnRecord] | None] = None
+    # (own, sent, change, upload, local) -> what clients keep that never leaves them; None: what they had
+    retain: ClassVar[Callable[..., State] | None] = None
+    # (own, sent, upload, local) -> what clients keep of the upload as it left them; None: nothing
+    renew: ClassVar[Callable[..., State] | None] = None
     weights: ClassVar[Literal["rows", "uniform"]] = "rows"
     gain: ClassVar[float | None] = None
     degrees: ClassVar[OwnRecord] = None
@@ -128,18 +135,6 @@ class LocalMethod(LocalSteps, Rows):
         """[d] or [n, d] what each step adds; None: nothing."""
         return None
 
-    def upload(self, own: State, sent: Sent, change: Array, local: Local) -> OwnRecord:
-        """What is sent, of change = y_i - x, [n, d]."""
-        return change
-
-    def retain(self, own: State, sent: Sent, change: Array, upload: OwnRecord, local: Local) -> State:
-        """What clients keep that never leaves them."""
-        return own
-
-    def renew(self, own: State, sent: Sent, upload: OwnRecord, local: Local) -> State:
-        """What clients keep of the upload as it left them."""
-        return own
-
     def absorb(self, memory: Memory, mean: OwnRecord, done: Done) -> tuple[Memory, Array]:
         """The server's memory, and the direction in which it moves."""
         return memory, mean
@@ -170,7 +165,7 @@ class LocalMethod(LocalSteps, Rows):
         """What stands between clients and all others."""
         # a class that changes an upload, what it follows from, or what is kept, says anew what follows of it
         hooks = "begin", "push", "upload", "renew", "stop"
-        keeping = ("retain",) if type(self).retain is LocalMethod.retain else ("retain", *hooks)
+        keeping = ("retain",) if self.retain is None else ("retain", *hooks)
         like = self.like(self._zeros)
         work = LocalWork(
             self.most_steps,
@@ -226,17 +221,22 @@ class LocalMethod(LocalSteps, Rows):
         own = own if now.leaving is None else map_leaves(lambda leaf: leaf.copy(), own)  # which a void round gives back
         local = replace(whole, block=without_rows(block)) if guard.clips else whole  # noise covers `change` alone
         start, push = self.begin(own, sent, local), self.push(own, sent, local)
-        later = whole.later(sent.model, push) if start is None else None
-        change: Any = whole.change(sent.model, push, start) if later is None else later
-        guard.check_gain(lambda change: self.upload(own, sent, change, local), change)
-        upload = self.upload(own, sent, change, local)
-        if later is not None and upload is later and not later.made:
-            kept = self.retain(own, sent, change, upload, local)
-            return map_leaves(_as_before, self.renew(kept, sent, upload, local), own), later.lazy
-        upload = map_leaves(_as_array, upload)
-        kept = self.retain(own, sent, read_only(_as_array(change)), map_leaves(read_only, upload), local)
+        if start is None and self.upload is None and self.retain is None and self.renew is None:
+            lazy = whole.lazy(sent.model, push)
+            if lazy is not None:
+                return own, lazy
+        change = upload = whole.change(sent.model, push, start)
+        uploaded = self.upload
+        if uploaded is not None:
+            guard.check_gain(lambda change: uploaded(own, sent, change, local), change)
+            upload = map_leaves(_as_array, uploaded(own, sent, change, local))
+        kept = own
+        if self.retain is not None:
+            kept = self.retain(own, sent, read_only(change), map_leaves(read_only, upload), local)
         left, seen = guard.leave(upload, step, block, now)
-        kept = map_leaves(_as_before, self.renew(kept, sent, map_leaves(read_only, seen), local), own)
+        if self.renew is not None:
+            kept = self.renew(kept, sent, map_leaves(read_only, seen), local)
+        kept = map_leaves(_as_before, kept, own)
         return kept, guard.weighted(left, block.clients, own, kept, sent)
 
     @final
@@ -321,7 +321,5 @@ def _as_before(leaf: Array, before: Array) -> Array:
 
 
 def _as_array(leaf: Any) -> Array:  # of a hook
-    """What a hook gives of an upload: also changes that were not made yet, and Python's numbers."""
-    if isinstance(leaf, LaterChange):
-        return leaf.array
+    """What a hook gives of an upload: also Python's numbers."""
     return read_only(np.asarray(leaf)) if isinstance(leaf, int | float) else leaf

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from mpifed.algorithms.cells import Grid, check_cells, own_part, padded, placed_by_columns
-from mpifed.algorithms.horizontal import model_template, start_model
+from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps, slices
 from mpifed.core.exchange import Exchange, Field, power_of_two
 from mpifed.core.record import ABSENT, Array, by_columns, leaves, map_leaves

@@ -22,22 +22,21 @@ from mpifed.algorithms.columns import Columns, Pass, PassBroadcast, PassUpload, 
 from mpifed.algorithms.functions import (
     Function,
     Statistics,
+    count_samples,
     counts_some,
     objective_term,
     sampled,
     slope_of_each,
     stacked,
 )
-from mpifed.algorithms.horizontal import Rows, check_rows, count_samples, minibatches, model_template, start_model
+from mpifed.algorithms.horizontal import Pooled, Rows, check_rows, pooled_minibatches
+from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.ssca_tuning import (
     Margins,
     SlackCosts,
     after_round,
-    largest,
     next_costs,
     renewed_estimate,
-    start_costs,
-    start_margins,
     steer,
 )
 from mpifed.core.algorithm import Algorithm
@@ -270,14 +269,15 @@ class SSCA(Algorithm):
             stage=np.int64(0),
             multipliers=nothing,
             slack=nothing,
-            slack_costs=start_costs(self.limits),
-            margins=start_margins(self.limits) if self.margins == "auto" and self.limits else ABSENT,
+            slack_costs=SlackCosts(*np.zeros((5, self.limits))),
+            margins=Margins(*np.zeros((3, self.limits))) if self.margins == "auto" and self.limits else ABSENT,
             best=Best(model, np.float64(np.inf), np.int64(0)) if self.returns == "best feasible" else ABSENT,
         )
 
-    def with_shares(self, server: SSCAServer, shares: Array) -> SSCAServer:
-        """The state after the set-up, in which the clients have counted."""
-        return server._replace(shares=shares)
+    def counting(self, sender: int | None = None) -> tuple[Exchange, ...]:
+        """Counts the samples of each function, where any averages over a subset; `sender` where all have all rows."""
+        counted = count_samples(self.problem, lambda server, shares: server._replace(shares=shares), sender)
+        return (counted,) if counts_some(self.problem) else ()
 
     def keep(self, server: SSCAServer) -> np.float64:
         """1 - rho_t, the weight of the last estimate: 0 in the first round of a stage; ABSENT unless `recursive`."""
@@ -310,7 +310,7 @@ class SSCA(Algorithm):
             excess = on_host(level) / weight  # F - aim, known exactly where no samples are needed
             excess = np.array([0.0 if row is None else float(excess[row]) for row in self.rows[1:]])
             margins = steer(margins, t, excess, rho, carried)
-        cost, cap = next_costs(costs, form.curvatures), largest(form.curvatures)
+        cost, cap = next_costs(costs, form.curvatures)
         if self.costs:
             cost = cap = np.full(self.limits, self.costs[int(server.stage)])
         solution = solve(surrogate, form, cost, margins.margin if margins else 0.0)
@@ -438,8 +438,7 @@ class SSCAHorizontal(SSCA, Rows):
 
     @property
     def setup(self) -> tuple[Exchange, ...]:
-        """Counts the samples of each function, where any averages over a subset."""
-        return (count_samples(self.problem, self.with_shares),) if counts_some(self.problem) else ()
+        return self.counting()
 
     def check(self) -> list[str]:
         """Split and batch size must fit the data."""
@@ -460,7 +459,7 @@ class SSCAHorizontal(SSCA, Rows):
             batch = part.take(part.draw(now, "minibatch", rows))
             each = beside(batch.y, np.repeat(weight[who, None] / rows, rows, axis=1))
             keys = self.problem.objective.pass_keys(now, 0, part.clients)
-            return self._statistics(broadcast, batch.X, batch.y, each, *keys)
+            return self._statistics(broadcast, batch, each, *keys)
 
         def parts() -> Iterator[tuple[Array, Weighted]]:
             yield np.arange(len(weight)), Weighted(block.joined(self.batch_size, sums_of), weight)
@@ -470,17 +469,14 @@ class SSCAHorizontal(SSCA, Rows):
     def _total(self, broadcast: SSCABroadcast, block: Block, now: Round) -> Weighted:
         """The weighted sum of the clients' uploads, from products over many clients' minibatches at once."""
 
-        def sums_of(clients: Block, batch: Batch) -> Statistics:
-            rows, batch = batch.y.shape[1], batch.together()
-            each = self.problem.weights[clients.clients].repeat(rows)
-            each /= rows
-            keys = self.problem.objective.pass_keys(now, 0, clients.clients[:1])  # as they pass together
-            return self._statistics(broadcast, batch.X, batch.y, beside(batch.y, each[None]), *keys)
+        def sums_of(few: Pooled) -> Statistics:
+            each = self.problem.weights[few.clients].repeat(few.rows)[None] / few.rows
+            return self._statistics(broadcast, few.batch, beside(few.batch.y, each), *few.keys)
 
-        total = added(sums_of(*pair) for pair in minibatches(self.problem, block, now, self.batch_size))
+        total = added(map(sums_of, pooled_minibatches(self.problem, block, now, self.batch_size)))
         return Weighted(map_leaves(lambda leaf: leaf[0], total), self.problem.weights[block.clients].sum())
 
-    def _statistics(self, broadcast: SSCABroadcast, X: Features, y: Array, each: Array, *keys: Array) -> Statistics:
+    def _statistics(self, broadcast: SSCABroadcast, batch: Batch, each: Array, *keys: Array) -> Statistics:
         """[n, K, ...] at w_t, less what is to be forgotten of those at w_{t-1} where they are variance-reduced."""
 
         def of_piece(model: Parameters, X: Features, y: Array, weights: Array, *keys: Array) -> Statistics:
@@ -491,10 +487,10 @@ class SSCAHorizontal(SSCA, Rows):
             return Statistics(stacked([backward(slope) for slope in slopes], y), level)
 
         at = self.problem.objective.in_pieces
-        now = at(of_piece, broadcast.model, X, y, each, *keys)
+        now = at(of_piece, broadcast.model, *batch, each, *keys)
         if not self.recursive or not broadcast.keep:
             return now
-        before = at(of_piece, broadcast.previous, X, y, each * -float(broadcast.keep), *keys)
+        before = at(of_piece, broadcast.previous, *batch, each * -float(broadcast.keep), *keys)
         return map_leaves(operator.add, now, before)
 
     def absorb(self, server: SSCAServer, total: Weighted, now: Round) -> SSCAServer:
@@ -521,9 +517,7 @@ class SSCAVertical(SSCA, Columns):
 
     @property
     def setup(self) -> tuple[Exchange, ...]:
-        """Counts the samples of each function, where any averages over a subset."""
-        counted = count_samples(self.problem, self.with_shares, sender=self.sender)
-        return (counted,) if counts_some(self.problem) else ()
+        return self.counting(self.sender)
 
     def check(self) -> list[str]:
         """Split and batch size must fit the data."""

@@ -64,11 +64,6 @@ class SlackCosts(NamedTuple):
     short: Array  # [M] share of the rounds in which the multiplier was at its cost: the limit was out of reach
 
 
-def start_costs(constraints: int) -> SlackCosts:
-    zeros = np.zeros(constraints)
-    return SlackCosts(*[zeros] * 5)
-
-
 def recent(t: int) -> float:
     """The weight of round t in a running mean over the last tenth of the rounds, but 20 of them where there are."""
     return max(1 / t, min(1 / 20, 10 / t))
@@ -79,22 +74,15 @@ def typical(costs: SlackCosts) -> Floats:
     return costs.ratio / np.where(costs.inverse > 0, costs.inverse, 1)
 
 
-def largest(curvatures: Floats) -> Floats:
-    """[M] upper bounds of the costs; `curvatures` [M + 1] of the surrogates, the objective's first."""
-    return bounded(np.full(len(curvatures) - 1, np.inf), curvatures)
+def next_costs(costs: SlackCosts, curvatures: Floats) -> tuple[Floats, Floats]:
+    """[M] c of the convex problem whose surrogates have these curvatures [M + 1], the objective's first; their bounds.
 
-
-def bounded(cost: Floats, curvatures: Floats) -> Floats:
-    """[M] `cost`, clipped so that the weights of objective and constraint stay comparable."""
-    if not len(cost):  # without limits a round has no time for this
-        return cost
+    They are clipped so that the weights of objective and constraint stay comparable.
+    """
+    if not len(costs.cost):  # without limits a round has no time for this
+        return costs.cost, costs.cost
     scale = curvatures[0] / curvatures[1:]
-    return np.clip(cost, LEAST * scale, MOST * scale)
-
-
-def next_costs(costs: SlackCosts, curvatures: Floats) -> Floats:
-    """[M] c of the convex problem whose surrogates have these curvatures [M + 1], the objective's first."""
-    return bounded(ROOM * typical(costs) if len(costs.cost) else costs.cost, curvatures)
+    return np.clip(ROOM * typical(costs), LEAST * scale, MOST * scale), MOST * scale
 
 
 def after_round(costs: SlackCosts, t: int, cost: Floats, cap: Floats, multipliers: Floats, total: float) -> SlackCosts:
@@ -124,10 +112,6 @@ class Margins(NamedTuple):
     margin: Array  # [M] taken off the limits in the convex problem
     last: Array  # [M] the last value of F - aim
     variance: Array  # [M] sigma^2: running mean, from the differences of consecutive values
-
-
-def start_margins(constraints: int) -> Margins:
-    return Margins(np.zeros(constraints), np.zeros(constraints), np.zeros(constraints))
 
 
 def steer(margins: Margins, t: int, excess: Floats, rho: float, carried: float) -> Margins:

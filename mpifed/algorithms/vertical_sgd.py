@@ -13,7 +13,7 @@ import numpy as np
 from annotated_types import Ge
 
 from mpifed.algorithms.columns import Columns, Pass, PassBroadcast, PassUpload, check_columns, draw_rows
-from mpifed.algorithms.horizontal import start_model
+from mpifed.algorithms.initial import start_model
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import ABSENT, map_leaves, zeros
 from mpifed.core.round import Round

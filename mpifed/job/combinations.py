@@ -13,7 +13,7 @@ from typing import Any, cast
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.certificate import is_convex, strong_convexity
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
-from mpifed.algorithms.horizontal import model_template
+from mpifed.algorithms.initial import model_template
 from mpifed.core.algorithm import Algorithm, with_noise
 from mpifed.core.privacy import Privacy, conflicts
 from mpifed.core.refusals import Refusal, messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpifed.algorithms.ssca_tuning import MOST, ROOM, after_round, largest, next_costs, recent, start_costs, typical
+from mpifed.algorithms.ssca_tuning import MOST, ROOM, SlackCosts, after_round, next_costs, recent, typical
 from mpifed.maths.dual import multipliers
 
 
@@ -15,14 +15,14 @@ def test_means_are_plain_at_first_then_of_20_rounds_then_of_a_tenth() -> None:
 
 def course(scale: np.ndarray, rounds: int = 60) -> tuple[np.ndarray, np.ndarray]:
     """([t, M] costs, [t, 5] minimizers) of random problems of 3 constraints, every function times its `scale` [4]."""
-    rng, costs, found, points = np.random.default_rng(1), start_costs(3), [], []
+    rng, costs, found, points = np.random.default_rng(1), SlackCosts(*np.zeros((5, 3))), [], []
     for t in range(1, rounds + 1):
         f = rng.normal(size=(4, 5)) * scale[:, None]
         curvatures, constants = np.array([0.5, 0.3, 0.2, 0.6]) * scale, rng.normal(3, 1, size=3) * scale[1:]
-        cost = next_costs(costs, curvatures)
+        cost, cap = next_costs(costs, curvatures)
         nu = multipliers(constants, f @ f.T, curvatures, cost)
         total = curvatures[0] + nu @ curvatures[1:]
-        costs = after_round(costs, t, cost, largest(curvatures), nu, total)
+        costs = after_round(costs, t, cost, cap, nu, total)
         found.append(cost)
         points.append(-(f[0] + nu @ f[1:]) / (2 * total))
     return np.array(found), np.array(points)
@@ -41,29 +41,29 @@ def test_multiplying_a_function_moves_no_solution(scale: list[float]) -> None:
 
 def test_the_typical_multiplier_is_the_one_at_which_moves_cancel() -> None:
     """Moves -(g_0 + nu_t g_1) / (2 T_t) that add up to none, with g_0 = -3 g_1 + noise of the multipliers alone."""
-    rng, costs, moved = np.random.default_rng(2), start_costs(1), 0.0
+    rng, costs, moved = np.random.default_rng(2), SlackCosts(*np.zeros((5, 1))), 0.0
     for t in range(1, 4001):
         nu = 100.0 if moved > 0 else rng.uniform(0, 3)  # whatever brings it back
         total = 1 + 0.5 * nu
         moved += (3 - nu) / total
         costs = after_round(costs, t, np.ones(1), np.ones(1), np.array([nu]), total)
     assert typical(costs)[0] == pytest.approx(3, rel=0.02)
-    assert next_costs(costs, np.array([1.0, 0.5]))[0] == ROOM * typical(costs)[0]
+    assert next_costs(costs, np.array([1.0, 0.5]))[0][0] == ROOM * typical(costs)[0]
 
 
 @pytest.mark.long
 def test_it_grows_at_the_cap_to_its_bound_and_falls_at_once() -> None:
-    curvatures, costs, found = np.array([2.0, 0.5]), start_costs(1), []
+    curvatures, costs, found = np.array([2.0, 0.5]), SlackCosts(*np.zeros((5, 1))), []
     for t in range(1, 30_001):
-        cost = next_costs(costs, curvatures)
+        cost, cap = next_costs(costs, curvatures)
         found.append(float(cost[0]))
         total = float(curvatures[0] + cost[0] * curvatures[1])
-        costs = after_round(costs, t, cost, largest(curvatures), cost, total)
+        costs = after_round(costs, t, cost, cap, cost, total)
     assert found[0] == 4  # tau_0 / tau_1
     assert (np.diff(found) >= 0).all()
     assert found[100] > 1000 * found[0]
-    assert found[-1] == MOST * 4 == largest(curvatures)[0]
+    assert found[-1] == MOST * 4 == cap[0]
     assert costs.capped[0] > 0.99
     for t in range(30_001, 30_301):
-        costs = after_round(costs, t, cost, largest(curvatures), np.array([10.0]), 7.0)
-    assert next_costs(costs, curvatures)[0] < 250  # 1.5 * 10 in the end; a plain mean would be at 3.6e6
+        costs = after_round(costs, t, cost, cap, np.array([10.0]), 7.0)
+    assert next_costs(costs, curvatures)[0][0] < 250  # 1.5 * 10 in the end; a plain mean would be at 3.6e6

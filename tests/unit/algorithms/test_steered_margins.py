@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpifed.algorithms.ssca_tuning import SURE, WIDEST, Margins, start_margins, steer
+from mpifed.algorithms.ssca_tuning import SURE, WIDEST, Margins, steer
 
 RHO = 0.1
 
 
 def steered(bias: float, sigma: float, rounds: int, kept: float = 0.0, unit: float = 1.0) -> tuple[np.ndarray, Margins]:
     """([t] true excess, the last margins), where models lie `bias` above the limit less the margin."""
-    rng, margins, found, error = np.random.default_rng(3), start_margins(2), [], 0.0
+    rng, margins, found, error = np.random.default_rng(3), Margins(*np.zeros((3, 2))), [], 0.0
     for t in range(1, rounds + 1):
         true = bias - margins.margin[0] / unit
         error = kept * error + (1 - kept) * sigma * rng.normal()
@@ -33,7 +33,7 @@ def test_the_mean_excess_is_some_standard_errors_below_the_limit(bias: float, ke
 
 def test_without_noise_the_limit_is_where_it_ends() -> None:
     """The spread that what the model moves has left is forgotten, and the margin is nothing but the bias."""
-    rng, margins = np.random.default_rng(4), start_margins(1)
+    rng, margins = np.random.default_rng(4), Margins(*np.zeros((3, 1)))
     for t in range(1, 3001):
         excess = 1 - margins.margin + (t < 200) * rng.normal()
         margins = steer(margins, t, excess, RHO, 0.0)
@@ -41,7 +41,7 @@ def test_without_noise_the_limit_is_where_it_ends() -> None:
 
 
 def test_out_of_reach_it_does_not_grow_without_end() -> None:
-    rng, margins = np.random.default_rng(5), start_margins(1)
+    rng, margins = np.random.default_rng(5), Margins(*np.zeros((3, 1)))
     for t in range(1, 2001):
         margins = steer(margins, t, np.array([50 + rng.normal()]), RHO, 0.0)
     assert margins.margin[0] == WIDEST * np.sqrt(margins.variance[0]) == pytest.approx(WIDEST, rel=0.2)

@@ -1,0 +1,33 @@
+"""The model of a problem before round 0, and its shapes."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from mpifed.core.exchange import Problem
+from mpifed.core.record import map_leaves
+from mpifed.core.round import SETUP, Round
+from mpifed.core.vector import Layout
+from mpifed.maths.objectives import Parameters, layout_of
+
+
+def start_model(problem: Problem, now: Round) -> Parameters:
+    """The model of round 0: that of `[model] start`, or the objective's own, a function of the job's seed."""
+    if problem.start is not None:
+        return map_leaves(np.copy, problem.start)
+    return problem.objective.start(problem.features, problem.outputs, now.rng("model"), problem.dtype)
+
+
+@lru_cache(maxsize=8)  # every block of clients asks for it
+def model_template(problem: Problem) -> Parameters:
+    """A model in the right shapes, for the fields of an exchange: zeros that take no memory."""
+    model = start_model(problem, Round(SETUP, 0, np.ones(problem.clients, dtype=bool)))
+    return map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
+
+
+@lru_cache(maxsize=8)  # every block of clients asks for it
+def model_layout(problem: Problem) -> Layout:
+    """Where the parts of the problem's model stand in a vector."""
+    return layout_of(problem.objective, model_template(problem))

@@ -1,0 +1,130 @@
+"""What is measured over all rows, outside the measured time: losses, the functions' values, sums for certificates."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mpifed.algorithms.certificate import STEP, certificate_columns, first_iterate, report_certificate
+from mpifed.algorithms.functions import CHUNK, Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
+from mpifed.algorithms.initial import model_template
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.exchange import (
+    Columns,
+    Exchange,
+    Field,
+    FirstNumbers,
+    Measure,
+    Problem,
+    fields_like,
+    of_each,
+    power_of_two,
+)
+from mpifed.core.protocols import Features
+from mpifed.core.record import ABSENT, Array, Record, added, map_leaves
+from mpifed.core.round import SETUP, Round
+from mpifed.data.block import Batch, Block
+from mpifed.maths.objectives import Parameters
+
+
+def tally_fields(problem: Problem, rows: int, sender: int | None = None) -> Tally:
+    """Fields of sums over up to `rows` rows of one client."""
+    most, shape = power_of_two(float(rows)), (len(terms(problem)),)
+    return Tally(
+        total=Field(shape, STEP, most * 2**10, sender=sender, degree=2, wide=True),
+        square=Field(shape, STEP, most * 2**20, sender=sender, degree=4, wide=True),
+        count=Field(shape, 1.0, most, sender=sender, degree=0, wide=True),
+    )
+
+
+class Evaluation(NamedTuple):
+    """A client's sums over all its evaluated rows."""
+
+    tally: Tally  # [n, T]
+    gradient: Parameters  # leaves [n, K, ...] over the counted rows; ABSENT without a certificate
+
+
+def reported_levels(algorithm: Algorithm, server: Record, evaluation: Evaluation, first: FirstNumbers) -> Columns:
+    """Columns of the history: losses, objective, constraints, and the algorithm's own."""
+    measured = report_levels(algorithm.problem, algorithm.model(server), evaluation.tally)
+    return {**measured, **algorithm.report(server), **measured}
+
+
+def reported_certificate(algorithm: Algorithm, server: Record, evaluation: Evaluation, first: FirstNumbers) -> Columns:
+    return report_certificate(algorithm.problem, algorithm.model(server), evaluation.tally, evaluation.gradient, first)
+
+
+def numbers_of_first(algorithm: Algorithm, server: Record, evaluation: Evaluation) -> FirstNumbers:
+    """Numbers of the first model that certificates need."""
+    return first_iterate(algorithm.problem, algorithm.model(server), evaluation.tally, evaluation.gradient)
+
+
+def measures_of_rows(algorithm: Algorithm) -> tuple[Measure, ...]:
+    """The measures of algorithms on rows: losses and constraints; the certificate."""
+    losses = _over_all_rows(algorithm.problem, "losses", gradients=False)
+    certificate = _over_all_rows(algorithm.problem, "certificate", gradients=True)
+    return (
+        Measure((losses,), algorithm.model, partial(reported_levels, algorithm)),
+        Measure(
+            (certificate,), algorithm.model, partial(reported_certificate, algorithm),
+            certificate=certificate_columns(algorithm.problem), first=partial(numbers_of_first, algorithm),
+        ),
+    )  # fmt: skip
+
+
+def _over_all_rows(problem: Problem, name: str, gradients: bool) -> Exchange:
+    rows = int(problem.counts.max())
+    fields = Evaluation(tally_fields(problem, rows), ABSENT)
+    if gradients:
+        like, functions = model_template(problem), len(sampled(problem))
+        stacked = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), like)
+        fields = fields._replace(gradient=fields_like(stacked, STEP, power_of_two(float(rows)) * 2**10, wide=True))
+
+    def answer(clients: Record, model: Any, block: Block, now: Round) -> tuple[Record, Any]:  # of any class
+        evaluate = partial(_evaluated, problem, gradients, model)
+        return clients, of_each(block, lambda who: evaluate(block.only(who))) if gradients else evaluate(block)
+
+    return Exchange(name, fields, lambda model, now: model, answer, lambda model, total, now: total)
+
+
+def _evaluated(problem: Problem, gradients: bool, model: Parameters, block: Block) -> Evaluation:
+    """Sums over the evaluated rows of each client, chunk by chunk, in float64."""
+    xp, functions, objective = block.xp, sampled(problem), problem.objective
+    chosen = measured_rows(problem)
+
+    def of_piece(model: Parameters, X: Features, y: Array, ones: Array) -> Evaluation:
+        if not gradients:
+            return Evaluation(tally(problem, model.head, objective.scores_of(model, X), y, ones), ABSENT)
+        scores, backward = objective.forward(model, X)
+        # of sums over the counted rows, as if all counted
+        each, _ = slope_of_each(problem, functions, model.head, scores, y, ones, np.ones(len(functions)))
+        gradient = map_leaves(lambda leaf: leaf.astype(np.float64), stacked([backward(slope) for slope in each], y))
+        return Evaluation(tally(problem, model.head, scores, y, ones), gradient)
+
+    def of_batch(batch: Batch) -> Evaluation:
+        return objective.in_pieces(of_piece, model, batch.X, batch.y, xp.ones(batch.y.shape))
+
+    sums = []
+    for i, client in enumerate(block.clients):
+        alone, rows = block.only(np.array([i])), np.arange(block.shards[i].samples)
+        if chosen is not None:
+            start, stop = np.searchsorted(chosen, problem.offsets[client : client + 2])
+            rows = chosen[start:stop] - problem.offsets[client]
+        starts = range(0, max(len(rows), 1), CHUNK)
+        sums.append(added(of_batch(alone.take(rows[None, start : start + CHUNK])) for start in starts))
+    return map_leaves(lambda *parts: xp.concatenate(parts), sums[0], *sums[1:])
+
+
+@lru_cache(maxsize=8)
+def measured_rows(problem: Problem) -> Array | None:
+    """Indices of the evaluated rows among those of all clients, ascending; None: all of them.
+
+    They are a uniform draw without replacement, the same for the whole run and whatever its seed.
+    """
+    rows = int(problem.counts.sum()) if problem.split == "rows" else problem.samples
+    if problem.measured_rows is None or problem.measured_rows >= rows:
+        return None
+    everybody = Round(SETUP, 0, np.ones(1, dtype=bool))
+    return np.sort(everybody.draw("measured rows", np.array([0]), np.array([rows]), problem.measured_rows)[0])
