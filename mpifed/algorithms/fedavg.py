@@ -12,10 +12,9 @@ T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: "Federated Opt
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent
+from mpifed.algorithms.local_method import LocalMethod, Sent
 from mpifed.core.record import Array
 from mpifed.maths.ranges import Weight
 
@@ -48,7 +47,7 @@ class FedAvg(LocalMethod):
     so does s.
     """
 
-    gain: ClassVar[float] = 1.0
+    gain = 1.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,8 @@ class FedProx(FedAvg):
     With mu = 0 it is FedAvg. The local problem is solved by the same steps, and inexactly, as there.
     """
 
-    gain: ClassVar[float] = 1.0
+    gain = 1.0
+    prox_step = LocalMethod.prox_step  # whose rate counts the pull to the model sent
     mu: Weight = field(kw_only=True)
     """Weight of mu / 2 ||x - x_0||^2, which draws a client towards the model it was sent; 0 is FedAvg."""
 
@@ -68,6 +68,3 @@ class FedProx(FedAvg):
 
     def push(self, own: tuple[()], sent: Sent, local: Local) -> Array | None:
         return local.step * self.mu * sent.model if self.mu else None
-
-    def prox_step(self, done: Done) -> float:
-        return super().prox_step(done)  # whose rate counts the pull to the model sent

@@ -6,7 +6,7 @@ Problems with Non-smooth Regularization" (IEEE MLSP 2023), Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -42,8 +42,8 @@ class FedPDM(LocalMethod):
     Absent clients keep x_i and lambda_i, and only those present are averaged.
     """
 
-    gain: ClassVar[float] = 2.0
-    refuses: ClassVar[Mapping[str, str]] = {
+    gain = 2.0
+    refuses: ClassVar = {
         "momentum": "the dual variables are those of plain steps",
         "schedule": "local steps divide by the learning rate",
         "server_optimizer": "the server of FedPDM takes the prox at the mean upload, (13)",

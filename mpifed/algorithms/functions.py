@@ -161,11 +161,12 @@ def count_samples(
     functions, most = sampled(problem), power_of_two(float(problem.counts.max()))
 
     def answer(clients: Record, broadcast: Record, block: Block, now: Round) -> tuple[Record, Counts]:
-        counts = np.empty((len(block.clients), len(functions)))
-        for shard, row in zip(block.shards, counts, strict=True):
-            masks = [function.term.counted(shard.y) for function in functions]
-            row[:] = [shard.samples if mask is None else int(mask.sum()) for mask in masks]
-        return clients, Counts(counts)
+        masks = [[function.term.counted(shard.y) for function in functions] for shard in block.shards]
+        counts = [
+            [shard.samples if mask is None else int(mask.sum()) for mask in row]
+            for shard, row in zip(block.shards, masks, strict=True)
+        ]
+        return clients, Counts(np.array(counts, dtype=np.float64))
 
     def shares(server: AnyRecord, total: Counts, now: Round) -> AnyRecord:
         empty = [function.term for function, count in zip(functions, total.counted, strict=True) if not count]

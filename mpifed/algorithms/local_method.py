@@ -93,6 +93,7 @@ class LocalMethod(LocalSteps, Rows):
     """What the server makes of the mean: by default the mean of the clients' models."""
 
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
+    played = ("exchanges", "answer", "receive")  # pages have an `absorb` that is a hook
     # (own, sent, change, local) -> what is sent, of change = y_i - x, [n, d]; None: the change
     upload: ClassVar[Callable[..., OwnRecord] | None] = None
     # (own, sent, change, upload, local) -> what clients keep that never leaves them; None: what they had
@@ -146,11 +147,6 @@ class LocalMethod(LocalSteps, Rows):
     def judged(self, server: Server) -> Array:
         """[d] the model that is measured and saved."""
         return server.model
-
-    @classmethod
-    def holds(cls, member: str, *methods: str) -> bool:
-        """As of all methods; but pages have an `absorb` that is a hook."""
-        return super().holds(member, *methods or ("exchanges", "answer", "receive"))
 
     # --- the round --------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ Private Federated Learning on Heterogeneous Data" (AISTATS 2022, arXiv:2111.0927
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -23,7 +22,12 @@ class Both(NamedTuple):
     """An upload of clients whose steps differ in number."""
 
     change: Array  # y_i - x
-    gradient: Array  # (y_i - x) / (K_i step), less a client's mean gradient and c_i - c
+    gradient: Array  # (x - y_i) / (K_i step), a client's mean gradient plus c_i - c
+
+    @classmethod
+    def of(cls, upload: OwnRecord, rate: float | Array) -> Both:
+        """Both parts, also where the change alone was sent."""
+        return upload if isinstance(upload, Both) else cls(upload, upload * (-1 / rate))
 
 
 @dataclass(frozen=True)
@@ -33,25 +37,24 @@ class Scaffold(LocalMethod):
     After K steps from x to y_i a client's control variate is c_i - c + (x - y_i) / (K step) (option II). Its change,
     -c - (y_i - x) / (K step), is a function of what the server has: so only the changes of the model travel.
     # differs from the paper: that sends both, twice the bytes for the same iterates. Where K differs among clients, as
-    by `local_epochs` on unequal shards, (y_i - x) / (K_i step) travels too.
+    by `local_epochs` on unequal shards, (x - y_i) / (K_i step) travels too.
     In the paper K is `local_steps`; eta_l, eta_g are the learning rates of `[client_optimizer]`, `[server_optimizer]`.
     Clients are weighted by their rows.
     Under `[privacy]` with noise on the upload, c_i is computed from the noisy upload, which is public.
     """
 
-    gain: ClassVar[float] = 1.0
-    refuses: ClassVar[Mapping[str, str]] = {
+    gain = 1.0
+    refuses: ClassVar = {
         "momentum": "control variates are of plain steps, and these of all clients alike",
         "schedule": "c_i is a change divided by the learning rate",
     }
+    prox_step = LocalMethod.prox_step  # c_i and c cancel where nothing moves
 
     def start_client(self, x: Array) -> Array:
         """c_i = 0."""
         return np.zeros_like(x)
 
-    def start_memory(self, x: Array) -> Array:
-        """c = 0."""
-        return np.zeros_like(x)
+    start_memory = start_client  # c = 0
 
     def broadcast(self, c: Array) -> Array:
         return c
@@ -63,19 +66,12 @@ class Scaffold(LocalMethod):
         return Both(x, x) if self.uneven else x
 
     def upload(self, c_i: Array, sent: Sent, change: Array, local: Local) -> OwnRecord:
-        return Both(change, change / local.rate) if self.uneven else change
+        return Both(change, change / -local.rate) if self.uneven else change
 
     def renew(self, c_i: Array, sent: Sent, upload: OwnRecord, local: Local) -> OwnRecord:
-        return self._gradient(upload, local.rate) + c_i - sent.memory
+        return Both.of(upload, local.rate).gradient + c_i - sent.memory
 
     def absorb(self, c: Array, mean: OwnRecord, done: Done) -> tuple[Array, Array]:
         """c moves by the share of those present times the mean change of their c_i."""
-        direction = mean.change if self.uneven else mean
-        return c - done.share * (c - self._gradient(mean, done.rate)), direction
-
-    def prox_step(self, done: Done) -> float:
-        return super().prox_step(done)  # c_i and c cancel where nothing moves
-
-    def _gradient(self, upload: OwnRecord, rate: float | Array) -> OwnRecord:
-        """(x - y_i) / (K step)."""
-        return -upload.gradient if self.uneven else upload * (-1 / rate)
+        both = Both.of(mean, done.rate)
+        return c - done.share * (c - both.gradient), both.change

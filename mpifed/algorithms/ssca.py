@@ -361,7 +361,8 @@ class SSCA(Algorithm):
     def measured(self, server: SSCAServer, columns: Mapping[str, float | None]) -> SSCAServer:
         """The state in which this model is the best, if it is."""
         objective = known(columns, "objective")
-        if not server.best or objective is None or objective >= server.best.objective or any(self._above(columns)):
+        met = bool((self._above(columns) <= 0).all())
+        if not server.best or objective is None or objective >= server.best.objective or not met:
             return server
         return server._replace(best=Best(server.model, np.float64(objective), np.int64(columns["round"] or 0)))
 
@@ -393,18 +394,15 @@ class SSCA(Algorithm):
             f"constraint {m}: {above:.3g} above its limit {constraint.limit:g}; its multiplier was at its cap "
             f"in {share:.0%} of recent rounds"
             for m, (constraint, above, share) in enumerate(
-                zip(self.problem.constraints, self._above(measured, 0.0), shares, strict=True), 1
+                zip(self.problem.constraints, np.fmax(self._above(measured), 0), shares, strict=True), 1
             )
             if server.steps and (above or share >= OFTEN)
         ]
 
-    def _above(self, columns: Mapping[str, float | None], unknown: float = np.inf) -> list[float]:
-        """[M] by how much the limits are exceeded."""
-        values = (known(columns, f"constraint_{m}") for m in range(1, self.limits + 1))
-        return [
-            unknown if value is None else max(value - constraint.limit, 0.0)
-            for value, constraint in zip(values, self.problem.constraints, strict=True)
-        ]
+    def _above(self, columns: Mapping[str, float | None]) -> Floats:
+        """[M] by how much the limits are exceeded; nan where that is not known."""
+        values = [columns.get(f"constraint_{m}") for m in range(1, self.limits + 1)]
+        return np.array(values, "f8") - [constraint.limit for constraint in self.problem.constraints]
 
 
 # --- data split by rows --------------------------------------------------------------------------------------------

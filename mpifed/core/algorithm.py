@@ -41,6 +41,7 @@ class Algorithm(MadeByKeywords, ABC):
     why_no_gap : the reason, where it may not and its measures have no gap
     why_no_start : the reason, where it can't begin at the model of `[model] start`
     intercepts : whether models may have intercepts
+    played : the names of what plays a round, by which `holds` goes
     """
 
     problem: Problem = field(default=cast("Problem", None), kw_only=True, repr=False)
@@ -50,6 +51,7 @@ class Algorithm(MadeByKeywords, ABC):
     why_no_gap: ClassVar[str] = "it keeps no dual variables"
     why_no_start: ClassVar[str] = "its `start_server` does not take `problem.start`"
     intercepts: ClassVar[bool] = True
+    played: ClassVar[tuple[str, ...]] = ("exchanges", "answer", "absorb")
 
     @property
     def constrained(self) -> bool:
@@ -79,7 +81,7 @@ class Algorithm(MadeByKeywords, ABC):
     @classmethod
     def holds(cls, member: str, *methods: str) -> bool:
         """Whether what a member says, or does in place of methods, holds: no newer class has changed one of these."""
-        return all(depth(cls, member) <= depth(cls, method) for method in methods or ("exchanges", "answer", "absorb"))
+        return all(depth(cls, member) <= depth(cls, method) for method in methods or cls.played)
 
     # --- what is run ------------------------------------------------------------------------------------------------
 

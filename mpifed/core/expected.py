@@ -30,7 +30,6 @@ _EXPECTED = {  # by pydantic's type of the error, with what it knows of the limi
     "too_long": "a list of at most {max_length} values",
     "too_short": "a list of at least {min_length} values",
 }
-_PLACES = ("first", "second", "third", "fourth")
 
 
 def expected(error: Mapping[str, Any]) -> str:  # what pydantic's JSON has
@@ -39,15 +38,13 @@ def expected(error: Mapping[str, Any]) -> str:  # what pydantic's JSON has
     if text is None:
         message: str = error["msg"]
         return message.removeprefix("Value error, ")
-    limits = [value for value in known.values() if isinstance(value, int | float)]
-    if any(isinstance(value, int) and abs(value) >= 10**6 for value in limits):
+    if any(isinstance(value, int) and abs(value) >= 10**6 for value in known.values()):
         text = text.replace(":g", "")  # all digits of a large integer
-    return f"expected {text.format(**{**known, 'expected': str(known.get('expected', '')).replace(chr(39), chr(34))})}"
+    return "expected " + text.format(**known).replace("'", '"')
 
 
 def value_of_list(place: Sequence[int | str]) -> tuple[list[int | str], str]:
-    """(the place without a position at its end, that position in words): "rho", 0 -> "rho", ", first value"."""
+    """(the place without a position at its end, that position in words): "rho", 0 -> "rho", ", value 1"."""
     if not place or not isinstance(place[-1], int):
         return list(place), ""
-    at = place[-1]
-    return list(place[:-1]), f", {_PLACES[at]} value" if at < len(_PLACES) else f", value {at + 1}"
+    return list(place[:-1]), f", value {place[-1] + 1}"

@@ -111,7 +111,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ({"constraint": [LOSS | {"clases": [1]}]}, "[constraint 1] clases: unknown key; did you mean"),
         ({"constraint": [LOSS | {"classes": [0.5]}]}, "[constraint 1] classes"),
         ({"constraint": LOSS}, "constraint = "),
-        ({"constraint": [3]}, "constraint, first value = 3"),
+        ({"constraint": [3]}, "constraint, value 1 = 3"),
         ({"algorithm": SSCA | {"label_holder": -1}}, "[algorithm] label_holder = -1"),
         ({"algorithm": SSCA | {"tau": 0.0}}, "[algorithm] tau = 0.0"),
         ({"algorithm": SSCA | {"returns": "best"}}, '[algorithm] returns = "best"'),
