@@ -107,9 +107,9 @@ class FedPDM(LocalMethod):
         return (*super().measures, measure_of_optimality(self, self.rho))
 
     def conflicts(self) -> Iterator[Refusal]:
-        """Local steps must also be stable, and their number public where uploads are noisy."""
+        """Local steps must also be stable."""
         yield from super().conflicts()
-        keep, privacy = max(self.keeps(self.step_of(1)), key=abs), self.problem.privacy
+        keep = max(self.keeps(self.step_of(1)), key=abs)
         eta, rho = self.client_optimizer.at(1), self.rho
         why = f"eta * rho = {eta:g} * {rho:g} = {eta * rho:g}" if self.local_rule == "paper" else f"eta = {eta:g}"
         yield Refusal(
@@ -117,10 +117,4 @@ class FedPDM(LocalMethod):
             f'[algorithm] local_rule = "{self.local_rule}"',
             f"with {why} a local step multiplies x - x_0 by {keep:.3g}, and so diverges; it must stay between -1 and 1",
             'lower the learning rate, or take local_rule = "prox", which is stable for all',
-        )
-        yield Refusal(
-            self.tolerance and privacy is not None and not privacy.on_gradients,
-            "[algorithm] tolerance",
-            "with noise on the upload the number of local steps would depend on the data",
-            'take a fixed number (tolerance = 0), or [privacy] noise_on = "gradients"',
         )

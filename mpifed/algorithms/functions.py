@@ -191,9 +191,7 @@ class Tally(NamedTuple):
 
 def terms(problem: Problem) -> tuple[Term, ...]:
     """[T] the terms that are evaluated: the mean loss over all samples, and every term of a sampled function."""
-    measured: list[Term] = [Loss()]
-    measured += [function.term for function in sampled(problem) if function.term not in measured]
-    return tuple(dict.fromkeys(measured))
+    return tuple(dict.fromkeys([Loss(), *(function.term for function in sampled(problem))]))
 
 
 def tally(problem: Problem, head: Record, scores: Array, y: Array, weights: Array) -> Tally:

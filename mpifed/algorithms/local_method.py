@@ -185,9 +185,8 @@ class LocalMethod(LocalSteps, Rows):
     @final
     def exchanges(self) -> tuple[Exchange, ...]:
         """One exchange: the server receives the weighted sum of the clients' uploads."""
-        like = self.like(self._zeros)
-        degrees = map_leaves(lambda leaf: 1, like) if self.degrees is None else self.degrees
-        return (Exchange("changes", self.guard.fields(like, degrees), self.ask, self.answer, self.receive),)
+        fields = self.guard.fields(self.like(self._zeros), self.degrees)
+        return (Exchange("changes", fields, self.ask, self.answer, self.receive),)
 
     @final
     def start_server(self, now: Round) -> Server:
@@ -278,6 +277,7 @@ class LocalMethod(LocalSteps, Rows):
     def conflicts(self) -> Iterator[Refusal]:
         """What of the job does not go with this method."""
         momentum, regularized = self.client_optimizer.momentum, self.problem.regularizer is not None
+        privacy = self.problem.privacy
         plain, mean = (self.refuses.get(key, "") for key in ("momentum", "server_optimizer"))
         yield Refusal(plain and momentum, f"[client_optimizer] momentum = {momentum:g}", plain)
         yield Refusal(mean and self.server_optimizer != AVERAGE, "[server_optimizer]", mean, "leave the table out")
@@ -287,6 +287,12 @@ class LocalMethod(LocalSteps, Rows):
             "a class with a `begin`, `push`, `upload` or `absorb` of its own must say `prox_step(done)`, how far a "
             "constant gradient moves the model where the method rests",
             "give it, or `regularized = False`",
+        )
+        yield Refusal(
+            self.stop and privacy is not None and not privacy.on_gradients,
+            "[algorithm] tolerance",
+            "with noise on the upload the number of local steps would depend on the data",
+            'take a fixed number (tolerance = 0), or [privacy] noise_on = "gradients"',
         )
         yield Refusal(
             regularized and self.uneven,

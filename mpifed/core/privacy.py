@@ -20,8 +20,8 @@ class Privacy(MadeByKeywords):
 
     delta: Annotated[float, Gt(0), Lt(1)]
     """Of (epsilon, delta)-differential privacy."""
-    clip: Annotated[float, Gt(0)] | None = None
-    """Norm to which each gradient is clipped, or each upload."""
+    clip: Annotated[float, Ge(1e-30), Le(1e30)] | None = None
+    """Norm to which each gradient is clipped, or each upload; squares of norms must not underflow or overflow."""
     epsilon: Annotated[float, Gt(0), Le(1e30)] | None = None
     """The budget of all rounds, from which the noise is computed; give this or `noise_multiplier`."""
     noise_multiplier: Annotated[float, Ge(0), Le(1e30)] | None = None
@@ -97,56 +97,31 @@ class Privacy(MadeByKeywords):
 
 def conflicts(privacy: Privacy) -> Iterator[Refusal]:
     """What of `[privacy]` does not go together."""
-    p, clip, by_trust = privacy, privacy.clip, f'trust = "{privacy.trust}"'
-    on_gradients, on_sums, sample = p.noise_on == "gradients", p.trust != "local", p.level == "sample"
+    p, by_trust = privacy, f'trust = "{privacy.trust}"'
     yield Refusal(
-        clip is None,
+        p.clip is None,
         "[privacy] clip",
         "missing; without a bound on what one record or client adds no noise protects it",
         "give the norm to which it is clipped, for instance clip = 1.0",
     )
     yield Refusal(
-        clip is not None and not 1e-30 <= clip <= 1e30,
-        f"[privacy] clip = {clip or 0:g}",
-        "must be a finite number between 1e-30 and 1e30, where squares of norms are computed without underflow and "
-        "overflow",
-        "scale the data",
-    )
-    yield Refusal(
-        p.epsilon is p.noise_multiplier is None,
-        "[privacy]",
-        "neither epsilon nor noise_multiplier",
+        (p.epsilon is None) == (p.noise_multiplier is None),
+        "[privacy] epsilon, noise_multiplier",
+        "each follows from the other, and so one of the two is expected",
         "give epsilon, from which the noise is computed, or the noise itself",
     )
     yield Refusal(
-        None not in (p.epsilon, p.noise_multiplier),
-        f"[privacy] epsilon = {p.epsilon or 0:g} and noise_multiplier = {p.noise_multiplier or 0:g}",
-        "each follows from the other",
-        "give one of the two",
+        p.on_gradients and (p.level, p.trust) != ("sample", "local"),
+        f'[privacy] noise_on = "gradients" with level = "{p.level}" and {by_trust}',
+        "each client makes its own gradients noisy, which protects records",
+        'use noise_on = "upload", or level = "sample" with trust = "local"',
     )
     yield Refusal(
-        on_gradients and not sample,
-        '[privacy] noise_on = "gradients"',
-        'protects records, and level = "client" clients',
-        'use noise_on = "upload"',
-    )
-    yield Refusal(
-        on_gradients and sample and on_sums,
-        f'[privacy] noise_on = "gradients" with {by_trust}',
-        "noise is added only to a sum of uploads there",
-        'use noise_on = "upload", or trust = "local"',
-    )
-    yield Refusal(
-        p.by_coins and sample,
-        '[privacy] sampling = "poisson" with level = "sample"',
-        "minibatches have a fixed size, and coins are of clients",
-        'leave it out, or use level = "client" with trust = "central"',
-    )
-    yield Refusal(
-        p.by_coins and not sample and p.trust != "central",
-        f'[privacy] sampling = "poisson" of clients with {by_trust}',
-        "the number of participating clients would be visible, and there would be no noise when none participates",
-        'use trust = "central", or sampling = "fixed"',
+        p.by_coins and (p.level, p.trust) != ("client", "central"),
+        f'[privacy] sampling = "poisson" with level = "{p.level}" and {by_trust}',
+        "coins are of clients, whose number a trusted server alone may know, which adds noise even where none takes "
+        "part",
+        'use level = "client" with trust = "central", or sampling = "fixed"',
     )
     for name, value, stated in (
         ("level", p.level, "sample"),
