@@ -13,9 +13,10 @@ takes is `Any`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import ClassVar
 
 import numpy as np
 from typing_extensions import final
@@ -62,8 +63,13 @@ class LocalSteps(Algorithm):
 
     A client with fewer rows than `batch_size` has all of them in every minibatch, not in private jobs. All local steps
     of a round have that round's learning rate. Momentum of `[client_optimizer]` is a client's within a round.
+
+    Attributes
+    ----------
+    refuses : why not, in words: "momentum" of clients, a "server_optimizer" but the mean, a "schedule" ending at 0
     """
 
+    refuses: ClassVar[Mapping[str, str]] = {}
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
@@ -149,6 +155,8 @@ class LocalSteps(Algorithm):
             "give local_steps",
         )
         wrong = self.client_optimizer.wrong("client_optimizer") + messages([both, unaccounted])
+        if plain := self.refuses.get("momentum"):
+            wrong += self.client_optimizer.wrong_momentum("client_optimizer", plain)
         return wrong + wrong_draw("local_epochs" if epochs else "local_steps", rows)
 
 

@@ -8,7 +8,7 @@ what they upload and what the server remembers are each method's own: `Any` here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
@@ -86,7 +86,6 @@ class LocalMethod(LocalSteps, Rows):
         1, its square of degree 2, a count of degree 0
     gain : upload = gain (y_i - x) + what is public or kept, where that is so, of several parts the first: noise on
         uploads of one part, and audits, need it
-    refuses : why not, in words: "momentum" of clients, a "server_optimizer" but the mean, a "schedule" ending at 0
     """
 
     server_optimizer: ServerOptimizer = AVERAGE
@@ -103,7 +102,6 @@ class LocalMethod(LocalSteps, Rows):
     weights: ClassVar[Literal["rows", "uniform"]] = "rows"
     gain: ClassVar[float | None] = None
     degrees: ClassVar[OwnRecord] = None
-    refuses: ClassVar[Mapping[str, str]] = {}
 
     @property
     def private_state(self) -> str:
@@ -276,10 +274,8 @@ class LocalMethod(LocalSteps, Rows):
 
     def conflicts(self) -> Iterator[Refusal]:
         """What of the job does not go with this method."""
-        momentum, regularized = self.client_optimizer.momentum, self.problem.regularizer is not None
-        privacy = self.problem.privacy
-        plain, mean = (self.refuses.get(key, "") for key in ("momentum", "server_optimizer"))
-        yield Refusal(plain and momentum, f"[client_optimizer] momentum = {momentum:g}", plain)
+        privacy, regularized = self.problem.privacy, self.problem.regularizer is not None
+        mean = self.refuses.get("server_optimizer", "")
         yield Refusal(mean and self.server_optimizer != AVERAGE, "[server_optimizer]", mean, "leave the table out")
         yield Refusal(
             regularized and not self.holds("prox_step", "begin", "push", "upload", "absorb"),

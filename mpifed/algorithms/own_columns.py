@@ -68,6 +68,7 @@ class OwnColumns(LocalSteps, Grid):
     """
 
     lasting: ClassVar[bool] = False
+    refuses: ClassVar = {"momentum": "columns that no row drawn has are left out of steps"}
 
     @property
     def weights(self) -> Array:
@@ -84,9 +85,7 @@ class OwnColumns(LocalSteps, Grid):
 
     def check(self) -> list[str]:
         """The batch must fit the data, and the model must be linear without intercepts."""
-        objective, why = self.problem.objective, "columns that no row drawn has are left out of steps"
-        wrong = check_cells(self.problem) + self.wrong_steps()
-        wrong += self.client_optimizer.wrong_momentum("client_optimizer", why)
+        objective, wrong = self.problem.objective, check_cells(self.problem) + self.wrong_steps()
         if not isinstance(objective, LinearScores) or any(leaves(model_template(self.problem).head)):
             wrong.append(
                 f"[model] name: {type(objective).__name__} has parameters that belong to no column; take a model "
