@@ -93,16 +93,16 @@ def _of_play(replay: Replay, play: Play, sent: dict[int, Array]) -> _Masks:
     message, by_client = play.message, dict[int, tuple[NDArray[np.int64], Array]]()
     total = np.zeros(message.size, message.dtype)
     filled, before = np.zeros((2, len(total)), dtype=np.int64)
-    for client, numbers in sent.items():
-        message.put(filled, client, np.ones_like(numbers, dtype=np.int64))
+    for client in sent:
+        filled[message.own(client)] += 1
     own_masks = replay.job.participation.max_dropouts > 0 or message.exchange.hear is not None
     for client, numbers in sorted(sent.items()):
         mask = play.uploads[client] - numbers
-        message.put(total, client, mask)
+        total[message.own(client)] += mask
         # who alone fills a position of a sum needs no mask there; of two clients, one has the negative of the other's
-        holders, first = message.pick(filled, client), message.pick(before, client) == 0
+        holders, first = filled[message.own(client)], before[message.own(client)] == 0
         at = np.flatnonzero(own_masks | (holders > 2) | ((holders == 2) & first))
-        message.put(before, client, np.ones_like(mask, dtype=np.int64))
+        before[message.own(client)] += 1
         by_client[client] = at, mask.view(f"u{mask.itemsize}")[at]
     when = "outside the rounds" if play.round == SETUP else f"round {play.round}"
     left = 0 if own_masks else int(np.count_nonzero(total))

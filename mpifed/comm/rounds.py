@@ -23,19 +23,19 @@ from mpifed.comm.channels.base import (
     check_rounds,
 )
 from mpifed.comm.costs import gathered
-from mpifed.comm.mpi import Bytes, Comm
+from mpifed.comm.mpi import Comm
 from mpifed.comm.sums import Arithmetic, Message, names_field, note_steps
 from mpifed.core.device import Device, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, answering, hearing
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import PackedRecord, Record, put, take
+from mpifed.core.record import Array, Record, map_leaves, on_host, put, take
 from mpifed.core.round import SETUP, Round
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
 
 LastAnswers: TypeAlias = dict[int, dict[str, np.ndarray]]  # by client and `Exchange.keeps`
-_HEADER = 8  # bytes of a broadcast before the question: the server's order
+_LONG = 2**16  # bytes of an array from which on a copy takes longer than another message
 
 
 class Request:
@@ -44,28 +44,28 @@ class Request:
     asked = False
 
 
-class Broadcast:
-    """An exchange's broadcasts: order and question in one message, but for long fields; laid out by the first."""
+def broadcast(comm: Comm, order: int, question: Record) -> tuple[int, Record]:
+    """(rank 0's order, its question): in one message, but for long arrays, of which that says the forms. Collective."""
+    serves, long = comm.rank == 0, list[Array]()
 
-    def __init__(self) -> None:
-        self._layout: PackedRecord | None = None
-        self._buffer: Bytes = np.zeros(0, dtype=np.uint8)
+    def form(leaf: Array) -> object:  # of what is long, a dtype with its shape
+        leaf = on_host(leaf)
+        if getattr(leaf, "nbytes", 0) < _LONG:  # a number of Python has none
+            return leaf
+        long.append(np.ascontiguousarray(leaf))
+        return np.dtype((leaf.dtype, leaf.shape))
 
-    def send(self, comm: Comm, order: int, question: Record) -> tuple[int, Record]:
-        """(rank 0's order, its question): views until the next broadcast. Collective."""
-        serves = comm.rank == 0
-        if self._layout is None:
-            self._layout = comm.bcast(PackedRecord(question) if serves else None)
-            self._buffer = np.zeros(_HEADER + self._layout.nbytes, dtype=np.uint8)
-        header, packed = self._buffer[:_HEADER].view(np.int64), self._buffer[_HEADER:]
-        if serves:
-            header[0] = order
-            long = self._layout.pack(question, packed, to_send=True)
-        else:
-            long = self._layout.long(packed)
-        for part in (self._buffer[: _HEADER + self._layout.short], *long):
-            comm.Bcast(part)
-        return int(header[0]), question if serves else self._layout.unpack(packed)
+    def received(leaf: object) -> object:
+        if isinstance(leaf, np.dtype):
+            long.append(leaf := np.empty((), leaf))
+        return leaf
+
+    order, sent = comm.bcast((order, map_leaves(form, question)) if serves else None)
+    if not serves:
+        question = map_leaves(received, sent)
+    for array in long:
+        comm.Bcast(array)
+    return order, question
 
 
 class Ranks:
@@ -101,7 +101,6 @@ class Ranks:
         self.channel = make_channel(setting)
         self._clear = Channel(setting)  # for exchanges in the clear
         self._plans: dict[str, Plan] = {}
-        self._broadcasts: dict[str, Broadcast] = {}
         self._kept: dict[str, Kept] = {}
         self.steps = defaultdict[str, float](float)  # by field, of the largest value so far; see `note_steps`
         self.order = 0  # from the server: 0, or the exit code with which the run ends here
@@ -229,14 +228,10 @@ class Ranks:
         return result
 
     def tell(self, plan: Plan, question: ServerRecord) -> ServerRecord:
-        """Broadcast the server's question and order; the views returned hold until its next broadcast."""
+        """Broadcast the server's question and order."""
         if self.comm.size == 1:
             return question
-        broadcast = self._broadcasts.setdefault(plan.exchange.name, Broadcast())
-        try:
-            self.order, question = broadcast.send(self.comm, self.order, question)
-        except ValueError as error:  # on rank 0, which ends the others
-            raise UsageError(f'the broadcast of "{plan.exchange.name}": {error}') from error
+        self.order, question = broadcast(self.comm, self.order, question)
         return question
 
     def sum(
@@ -291,7 +286,7 @@ class Ranks:
                 if summed and self._arithmetic.by_blocks and upload.total is not None:
                     total = upload.total()
                     plan.noted = plan.noted or note_steps(self.steps, plan.message.places, total)
-                    plan.sum.add_total(total, block.clients)
+                    plan.sum.add(total, block.clients, total=True)
                 else:
                     for few, part in upload.parts():
                         add_noted(part, block.clients[few])

@@ -8,9 +8,10 @@ to end.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from types import EllipsisType, MappingProxyType
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -24,12 +25,12 @@ from mpifed.core.holdings import size, span
 from mpifed.core.record import Array, Record, bare_leaves, map_leaves, on_host
 from mpifed.maths.fixedpoint import Encoder, SumGrid, decode, grid, outside
 
-Index: TypeAlias = "EllipsisType | tuple[slice | NDArray[np.int64], ...]"  # into a field's axes
-Positions: TypeAlias = "slice | NDArray[np.int64]"  # in a message: a slice of step 1, or an array
+Positions: TypeAlias = "slice | NDArray[np.int64]"  # ascending: a slice of step 1, or an array
 Integers: TypeAlias = NDArray[np.signedinteger]
 
 ENOUGH = 2.0**8  # steps of a grid: where the largest value has fewer, more than a part in 500 of it may be lost
 OF_ALL_ROWS = "-of-all-rows"  # suffix of an exchange that evaluates on all rows, where others evaluate on a subset
+_LARGEST = 1e29  # beyond it no job can give a bound
 _DIVERGED = "lower the learning rate or step sizes, or scale the columns and targets"
 
 
@@ -52,6 +53,7 @@ class Place:
         self.dtype = "float64" if field.wide or field.whole or not field.shape else dtype  # of the decoded sum
         self.shape = field.shape or (1,)  # a scalar has one value along one axis
         self.held, self.clients = field.holdings(clients), clients
+        self.nbytes = 8 * form.limbs  # of a value
 
     def rows(self, leaf: Array | Placed, clients: int) -> Array:
         """The leaf [n, ...] as [n, size] floats, where it is; UsageError if it has another shape."""
@@ -63,27 +65,28 @@ class Place:
             )
         return _floats(array).reshape(clients, -1)
 
-    def parts(self, leaf: Array | Placed, clients: NDArray[np.int64]) -> Iterator[tuple[int, Array, Index]]:
-        """(client, values, index into the field's axes) of each client who fills a part of the field."""
+    def parts(self, leaf: Array | Placed, clients: NDArray[np.int64]) -> Iterator[tuple[int, Array, Positions]]:
+        """(client, values, positions along the field's axis) of each client who fills a part of the field."""
         axis, shape, held = self.field.axis, self.shape, self.held
         assert held is not None
-        whole = (slice(None),) * axis
         if not isinstance(leaf, Placed):
-            rows = self.rows(leaf, len(clients))
+            rows = self.rows(leaf, len(clients)).reshape(-1, *shape)
             for i in np.flatnonzero(self.sizes[clients]).tolist():
-                client = int(clients[i])
-                index = *whole, held.of(client)
-                yield client, rows[i].reshape(shape)[index], index
+                at = held.of(int(clients[i]))
+                yield int(clients[i]), rows[i][self.index(at)], at
             return
-        before, length, after = shape[:axis], shape[axis], shape[axis + 1 :]
         for client, values, at in zip(clients.tolist(), leaf.values, leaf.at, strict=True):
-            own = (*before, size(at, length), *after)
+            own = (*shape[:axis], size(at, shape[axis]), *shape[axis + 1 :])
             if values.shape != own:
                 raise UsageError(
                     f"{self.name}: client {client} answers with shape {values.shape} for its {own[axis]} entries, "
                     f"its field declares {own}"
                 )
-            yield client, _floats(values), (*whole, at)
+            yield client, _floats(values), at
+
+    def index(self, at: Positions) -> tuple[Positions, ...]:
+        """How the entries at these positions along the field's axis are indexed."""
+        return (slice(None),) * self.field.axis + (at,)
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
@@ -131,8 +134,7 @@ class Message:
         self.places = _places(exchange, clients, how)
         self.size = self.places[-1].stop if self.places else 0
         self.dtype = np.dtype(np.int64)
-        self._own: dict[tuple[int, ...], list[Positions]] = {}
-        self._positions: dict[tuple[int, ...], Positions] = {}
+        self.positions = cache(self._positions_of)
 
     @property
     def nbytes(self) -> int:
@@ -142,16 +144,12 @@ class Message:
     @cached_property
     def sent(self) -> NDArray[np.int64]:
         """[N] bytes that each client uploads."""
-        return self._nbytes([place.sizes for place in self.places])
+        return sum((place.nbytes * place.sizes for place in self.places), np.zeros(self.clients, np.int64))
 
     @cached_property
     def received(self) -> NDArray[np.int64]:
         """[N] bytes of the sum that each client receives."""
-        return self._nbytes([place.received for place in self.places])
-
-    def _nbytes(self, values: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-        limbs = (place.form.limbs * own for place, own in zip(self.places, values, strict=True))
-        return self.dtype.itemsize * sum(limbs, np.zeros(self.clients, np.int64))
+        return sum((place.nbytes * place.received for place in self.places), np.zeros(self.clients, np.int64))
 
     @cached_property
     def units(self) -> list[Unit]:
@@ -171,44 +169,19 @@ class Message:
         return [everybody] * bool(everybody.at) + list(units.values())
 
     @cached_property
-    def units_of(self) -> list[list[int]]:
+    def units_of(self) -> list[tuple[int, ...]]:
         """By client, the numbers of the units that it fills."""
-        numbers: list[list[int]] = [[] for _ in range(self.clients)]
-        for number, unit in enumerate(self.units):
-            for client in np.flatnonzero(unit.who).tolist():
-                numbers[client].append(number)
-        return numbers
+        fills = np.array([unit.who for unit in self.units]).reshape(-1, self.clients)
+        return [tuple(np.flatnonzero(own).tolist()) for own in fills.T]
 
-    def positions(self, numbers: tuple[int, ...]) -> Positions:
+    def _positions_of(self, numbers: tuple[int, ...]) -> Positions:
         """Positions of the units of these numbers, ascending."""
-        at = self._positions.get(numbers)
-        if at is None:
-            parts = [np.r_[part] for number in numbers for _, part in self.units[number].at]
-            at = self._positions[numbers] = span(np.sort(np.concatenate(parts))) if parts else slice(0)
-        return at
+        parts = [np.r_[part] for number in numbers for _, part in self.units[number].at]
+        return span(np.sort(np.concatenate(parts))) if parts else slice(0)
 
-    def own(self, client: int) -> list[Positions]:
-        """Positions of the client's values, field by field."""
-        groups = tuple(-1 if place.held is None else int(place.held.groups[client]) for place in self.places)
-        own = self._own.get(groups)
-        if own is None:
-            own = self._own[groups] = [
-                slice(place.start, place.stop) if place.held is None else place.positions(place.held.of(client))
-                for place in self.places
-            ]
-        return own
-
-    def pick(self, numbers: np.ndarray, client: int) -> np.ndarray:
-        """The entries of a message [m] that a client fills."""
-        return np.concatenate([numbers[:0], *(numbers[at] for at in self.own(client))])
-
-    def put(self, total: np.ndarray, client: int, numbers: np.ndarray) -> None:
-        """Add `numbers` at the positions of a message [m] that a client fills."""
-        start = 0
-        for at in self.own(client):
-            stop = start + size(at, len(total))
-            total[at] += numbers[start:stop]
-            start = stop
+    def own(self, client: int) -> Positions:
+        """Positions of the client's values."""
+        return self.positions(self.units_of[client])
 
     def decode(self, numbers: Integers) -> Record:
         """The sum, decoded into the job's dtype; scalars into float64."""
@@ -228,7 +201,8 @@ class Sum:
         self._encoders = [Encoder(place.form, place.field.size) for place in message.places]
         self._anew = [False] * len(message.places)  # whether the next answers overwrite what is there
         self._move(np.zeros(message.size + 1, message.dtype))
-        self._parts: dict[tuple[str, int], tuple[Encoder, Integers]] = {}
+        # for the values of one client, and a buffer for their integers
+        self._encoder = cache(lambda form, size: (Encoder(form, size), np.empty(form.limbs * size, message.dtype)))
         self._shared: SharedMessage | None = None
         self._reduced = False  # whether it has ever been; from then on `_shared` stays what it is
 
@@ -243,56 +217,35 @@ class Sum:
             if not self._anew[number]:
                 accumulator.fill(0)
 
-    def add(self, answer: Record, clients: NDArray[np.int64]) -> None:
-        """Add the answers [n, ...] of `clients` [n]; NumericalError where a value is not within its field's bound."""
+    def add(self, answer: Record, clients: NDArray[np.int64], total: bool = False) -> None:
+        """Add the answers [n, ...] of `clients` [n], or with `total` their sum, rounded to the grid as one.
+
+        NumericalError where a value is not within its field's bound, of sums times the number of clients.
+        """
         for number, (place, leaf) in enumerate(zip(self.message.places, bare_leaves(answer), strict=True)):
-            if place.held is not None:
+            if place.held is not None and not total:
                 self._put(number, leaf, clients)
                 continue
-            rows = place.rows(leaf, len(clients))
-            if not self._encoders[number].add(rows, self._accumulators[number], self._anew[number]):
-                i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound))
-                raise client_out_of_bounds(place, int(clients[i]), rows[i])
-            self._anew[number] = False
-
-    def add_total(self, total: Record, clients: NDArray[np.int64]) -> None:
-        """Add a sum of answers, rounded to the grid; NumericalError outside the bound times the number of `clients`."""
-        for number, (place, leaf) in enumerate(zip(self.message.places, bare_leaves(total), strict=True)):
-            row = place.rows(leaf[None], 1)
-            if not self._encoders[number].add(row, self._accumulators[number], self._anew[number], len(clients)):
-                raise total_out_of_bounds(place, clients, float(abs(row).max()))
+            rows = place.rows(leaf[None], 1) if total else place.rows(leaf, len(clients))
+            accumulator, times = self._accumulators[number], len(clients) if total else 1
+            if not self._encoders[number].add(rows, accumulator, self._anew[number], times):
+                i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound * times))
+                raise out_of_bounds(place, clients if total else clients[i : i + 1], rows[i])
             self._anew[number] = False
 
     def _put(self, number: int, leaf: Array | Placed, clients: NDArray[np.int64]) -> None:
+        """Add what each client fills; of consecutive clients with the same places at once, since that is quicker."""
         place = self.message.places[number]
         whole = self._accumulators[number].reshape(place.form.limbs, *place.shape)
-        for coded, at in merged(self._scattered(place, whole, place.parts(leaf, clients))):
-            for limb, part in zip(whole, coded, strict=True):
-                limb[at] += part
-
-    def _scattered(
-        self, place: Place, whole: Integers, parts: Iterator[tuple[int, Array, Index]]
-    ) -> Iterator[tuple[Integers, Index]]:
-        """(integers [limbs, ...], index) of each client with scattered entries; contiguous ones are added here."""
-        for client, values, at in parts:
-            alone = place.form.limbs == 1 and isinstance(at, tuple) and isinstance(at[-1], slice)
-            target = whole[0][at] if alone else None
-            if target is not None and target.flags.c_contiguous:
-                encoder, _ = self._encoder(place, values.size)
-                if not encoder.add(values.reshape(1, -1), target.reshape(-1)):
-                    raise client_out_of_bounds(place, client, values)
-                continue
-            encoder, coded = self._encoder(place, values.size)
-            if not encoder.add(values.reshape(1, -1), coded, anew=True):
-                raise client_out_of_bounds(place, client, values)
-            yield coded.reshape(place.form.limbs, *values.shape), at
-
-    def _encoder(self, place: Place, size: int) -> tuple[Encoder, Integers]:
-        """Encoder of `size` values of one client, and a buffer for the integers."""
-        if (place.name, size) not in self._parts:
-            buffer = np.empty(place.form.limbs * size, dtype=self.message.dtype)
-            self._parts[place.name, size] = Encoder(place.form, size), buffer
-        return self._parts[place.name, size]
+        for _, alike in groupby(place.parts(leaf, clients), lambda part: id(part[2])):
+            anew = True
+            for client, values, at in alike:  # noqa: B007  # the places of all
+                encoder, coded = self._encoder(place.form, values.size)
+                if not encoder.add(values.reshape(1, -1), coded, anew):
+                    raise out_of_bounds(place, np.array([client]), values)
+                anew = False
+            for limb, part in zip(whole, coded.reshape(len(whole), *values.shape), strict=True):
+                limb[place.index(at)] += part
 
     def reduce(self, comm: Comm, everywhere: bool) -> Integers | None:
         """The sum over all ranks, on ranks that receive it; `numbers` are overwritten. Collective.
@@ -312,27 +265,6 @@ class Sum:
 
 def _floats(array: Array) -> Array:
     return array if array.dtype.kind == "f" else array.astype(np.float64)
-
-
-def merged(parts: Iterable[tuple[np.ndarray, Index]]) -> Iterator[tuple[np.ndarray, Index]]:
-    """(values, index), with consecutive values for the same scattered entries summed beforehand.
-
-    Adding at an array of positions takes several times as long as adding contiguous values.
-    """
-    pending: np.ndarray | None = None
-    where: Index = ...
-    for values, at in parts:
-        scattered = at[-1] if isinstance(at, tuple) and isinstance(at[-1], np.ndarray) else None
-        if scattered is None:
-            yield values, at
-        elif pending is not None and isinstance(where, tuple) and scattered is where[-1]:
-            pending += values
-        else:
-            if pending is not None:
-                yield pending, where
-            pending, where = values.copy(), at
-    if pending is not None:
-        yield pending, where
 
 
 def note_steps(steps: defaultdict[str, float], places: Sequence[Place], answer: Record) -> bool:
@@ -359,27 +291,21 @@ def note_steps(steps: defaultdict[str, float], places: Sequence[Place], answer: 
 
 
 def _places(exchange: Exchange, clients: int, how: Arithmetic) -> list[Place]:
-    fields: list[tuple[str, Field]] = []
-    forms: list[SumGrid] = []
+    places: list[Place] = []
     for leaf, field in fields_of(exchange).items():
         name = f"{exchange.name}.{leaf}".rstrip(".")
-        given = named(how.bounds, name)
+        given, factor = named(how.bounds, name), how.target_scale**field.degree
         if field.whole and given:
             raise UsageError(
                 f"[aggregation.bounds] {name}: whole numbers, whose bound follows from the noise of [privacy], and any "
                 "other would reveal private data; leave it out"
             )
-        factor = how.target_scale**field.degree
-        most = how.most.get(exchange.name, clients)
         try:
-            forms.append(grid(factor * field.scale, given or factor * field.bound, most))
+            form = grid(factor * field.scale, given or factor * field.bound, how.most.get(exchange.name, clients))
         except ValueError as error:
             raise UsageError(
                 f"[aggregation] {name}: {error}; lower the bound or raise the scale of this field"
             ) from error
-        fields.append((name, field))
-    places: list[Place] = []
-    for (name, field), form in zip(fields, forms, strict=True):
         places.append(Place(name, field, form, places[-1].stop if places else 0, clients, how.dtype))
     return places
 
@@ -395,41 +321,21 @@ def named(settings: Mapping[str, float], field: str) -> float | None:
     return settings[max(names, key=len)] if names else None
 
 
-def client_out_of_bounds(place: Place, client: int, values: Array) -> NumericalError:
-    """Error for a client whose values are not all within the bound."""
-    values = on_host(values)
+def out_of_bounds(place: Place, clients: NDArray[np.int64], values: Array) -> NumericalError:
+    """Error for a client whose values, or several clients whose sum, are not all within the bound of so many."""
+    n, values = len(clients), on_host(values)
     finite = values[np.isfinite(values)]
-    return out_of_bounds(place, client, float(np.abs(finite).max(initial=0.0)), values.size - finite.size)
-
-
-def out_of_bounds(place: Place, client: int, largest: float, unknown: int = 0) -> NumericalError:
-    """Error for a client whose largest value is not within the bound; `unknown`: how many values are not finite."""
-    what = f"has a value of {largest:.6g} in absolute value"
-    if unknown or not np.isfinite(largest):
-        what = f"has {f'{unknown} ' if unknown else ''}values that are not finite"
-    elif largest <= 1e29:  # larger bounds no job can give
-        return NumericalError(
-            f"{place.name}: client {client} {what}, outside the bound {place.form.bound:g}; {_DIVERGED}; if such "
-            f'values are expected, raise the bound: [aggregation.bounds] "{place.name}" = '
-            f"{2 * max(largest, place.form.bound):g}"
-        )
-    return NumericalError(f"{place.name}: client {client} {what}: training diverged; {_DIVERGED}")
-
-
-def total_out_of_bounds(place: Place, clients: NDArray[np.int64], largest: float) -> NumericalError:
-    """Error for a block of clients whose sum has a value outside the bound times their number."""
-    bound, names = place.form.bound * len(clients), ", ".join(map(str, clients[:8]))
-    listed = names + (f" and {len(clients) - 8} more" if len(clients) > 8 else "")
-    what = (
-        f"has a value of {largest:.6g} in absolute value, outside {len(clients)} times the bound {place.form.bound:g}"
-    )
-    remedy = (
-        f'; if it is expected, raise the bound: [aggregation.bounds] "{place.name}" = '
-        f"{2 * max(largest, bound) / len(clients):g}"
-    )
-    if not np.isfinite(largest):  # no bound is large enough
-        what, remedy = "has values that are not finite: training diverged", ""
+    largest, unknown = float(np.abs(finite).max(initial=0.0)), values.size - finite.size
+    who, exact = f"client {clients[0]}", ""
+    if n > 1:
+        listed = ", ".join(map(str, clients[:8])) + (f" and {n - 8} more" if n > 8 else "")
+        who = f"the sum over clients {listed}, a block,"
+        exact = ', or set [aggregation] arithmetic = "exact" to learn which client it comes from'
+    what = f"{unknown} values that are not finite" if unknown else f"a value of {largest:.6g} in absolute value"
+    if unknown or largest > _LARGEST:
+        return NumericalError(f"{place.name}: {who} has {what}: training diverged; {_DIVERGED}{exact}")
     return NumericalError(
-        f"{place.name}: the sum over clients {listed}, a block, {what}; {_DIVERGED}, or set "
-        f'[aggregation] arithmetic = "exact" to learn which client it comes from{remedy}'
+        f"{place.name}: {who} has {what}, outside {f'{n} times ' * (n > 1)}the bound {place.form.bound:g}; {_DIVERGED}"
+        f'{exact}; if such values are expected, raise the bound: [aggregation.bounds] "{place.name}" = '
+        f"{2 * max(largest / n, place.form.bound):g}"
     )

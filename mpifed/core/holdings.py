@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import overload
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +11,13 @@ from numpy.typing import NDArray
 from mpifed.core.record import Array
 
 
-class Members(Sequence["slice | NDArray[np.int64]"]):
+class Members:
     """The positions held by each group, in one array that is loaded on first use."""
 
     def __init__(self, bounds: NDArray[np.int64], load: Callable[[], NDArray[np.int64]]) -> None:
-        """Group g has the places from bounds[g] to bounds[g + 1] of `load()` [places of all groups]."""
+        """Group g has the places from bounds[g] to bounds[g + 1] of `load()` [places of all groups], ascending."""
         self.bounds, self._load = bounds, load
-        self._found: dict[int, slice | NDArray[np.int64]] = {}
+        self.of = cache(lambda g: span(self.flat[bounds[g] : bounds[g + 1]]))  # the places of a group
 
     @cached_property
     def flat(self) -> NDArray[np.int64]:
@@ -29,30 +27,28 @@ class Members(Sequence["slice | NDArray[np.int64]"]):
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    @overload
-    def __getitem__(self, g: int) -> slice | NDArray[np.int64]: ...
-
-    @overload
-    def __getitem__(self, g: slice) -> list[slice | NDArray[np.int64]]: ...
-
-    def __getitem__(self, g: int | slice) -> slice | NDArray[np.int64] | list[slice | NDArray[np.int64]]:
-        if isinstance(g, slice):
-            return [self[i] for i in range(*g.indices(len(self)))]
-        if not 0 <= g < len(self):
-            raise IndexError(f"group {g} of {len(self)}")
-        places = self._found.get(g)
-        if places is None:
-            places = self._found[g] = span(self.flat[self.bounds[g] : self.bounds[g + 1]])
-        return places
+    def __iter__(self) -> Iterator[slice | NDArray[np.int64]]:
+        return map(self.of, range(len(self)))
 
 
-@dataclass(frozen=True, eq=False)
 class Holdings:
-    """Which client holds which positions of one axis."""
+    """Which client holds which positions of one axis.
 
-    length: int  # of the axis: all rows, or all columns
-    groups: NDArray[np.int64]  # [N] each client's group
-    members: Sequence[slice | NDArray[np.int64]]  # the places of each group, ascending
+    Parameters
+    ----------
+    length : of the axis: all rows, or all columns
+    groups : [N] each client's group
+    members : the places of each group, ascending
+    """
+
+    def __init__(
+        self, length: int, groups: NDArray[np.int64], members: Members | Sequence[slice | NDArray[np.int64]]
+    ) -> None:
+        if not isinstance(members, Members):
+            parts = [np.arange(length)[at] for at in members]
+            members = Members(np.cumsum([0, *map(len, parts)]), partial(np.concatenate, parts))
+        self.length, self.groups, self.members = length, groups, members
+        self._sizes = np.diff(members.bounds)  # [groups] number of positions of each
 
     @classmethod
     def all(cls, clients: int, length: int) -> Holdings:
@@ -66,26 +62,12 @@ class Holdings:
 
     def of(self, client: int) -> slice | NDArray[np.int64]:
         """The positions of one client."""
-        return self.members[int(self.groups[client])]
+        return self.members.of(int(self.groups[client]))
 
     @cached_property
     def widths(self) -> NDArray[np.int64]:
         """[N] number of positions of each client."""
         return self._sizes[self.groups]
-
-    @cached_property
-    def _sizes(self) -> NDArray[np.int64]:
-        """[groups] number of positions of each group."""
-        if isinstance(self.members, Members):
-            return np.diff(self.members.bounds)
-        return np.array([size(at, self.length) for at in self.members], dtype=np.int64)
-
-    @cached_property
-    def _flat(self) -> NDArray[np.int64]:
-        """The positions of all groups, concatenated."""
-        if isinstance(self.members, Members):
-            return self.members.flat
-        return np.concatenate([np.arange(self.length)[at] for at in self.members])
 
     @cached_property
     def holders(self) -> NDArray[np.int64]:
@@ -99,7 +81,7 @@ class Holdings:
     def summed(self, weights: Array) -> Array:
         """[length] float64: the sum of `weights` [N] over the holders of each position."""
         of_groups = np.bincount(self.groups, weights, minlength=len(self.members))
-        return np.bincount(self._flat, np.repeat(of_groups, self._sizes), self.length)
+        return np.bincount(self.members.flat, np.repeat(of_groups, self._sizes), self.length)
 
     @cached_property
     def first(self) -> NDArray[np.int64]:
@@ -109,19 +91,19 @@ class Holdings:
         groups, lowest_of_these = np.unique(self.groups, return_index=True)
         lowest[groups] = lowest_of_these
         first = np.full(self.length, clients, dtype=np.int64)
-        np.minimum.at(first, self._flat, np.repeat(lowest, self._sizes))
+        np.minimum.at(first, self.members.flat, np.repeat(lowest, self._sizes))
         return np.where(first == clients, -1, first)
 
     @cached_property
     def apart(self) -> bool:
         """Whether the groups are disjoint."""
-        return bool((np.bincount(self._flat, minlength=self.length) <= 1).all())
+        return bool((np.bincount(self.members.flat, minlength=self.length) <= 1).all())
 
     @cached_property
     def shared(self) -> list[tuple[NDArray[np.bool_], slice | NDArray[np.int64]]]:
         """(who [N], places) for places that have the same holders, all of them together; held places only."""
         if self.apart:
-            return [(self.groups == group, at) for group, at in enumerate(self.members) if size(at, self.length)]
+            return [(self.groups == group, self.members.of(group)) for group in np.flatnonzero(self._sizes).tolist()]
         held = np.zeros((len(self.members), self.length), dtype=bool)
         for member, at in zip(held, self.members, strict=True):
             member[at] = True

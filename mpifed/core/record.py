@@ -84,8 +84,6 @@ class ArrayModule(Protocol):
 
     def finfo(self, dtype: DTypeLike) -> np.finfo[Any]: ...  # of any float
 
-    def promote_types(self, first: DTypeLike, second: DTypeLike) -> np.dtype[Any]: ...  # of any kind
-
 
 _NUMPY = cast("ArrayModule", np)  # mypy looks for each of its names
 
@@ -267,66 +265,3 @@ class Spec(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
-
-
-LONG = 2**16  # bytes of a leaf from which on a copy takes longer than another message
-
-
-class _Leaf:
-    """One leaf's place in a packed record (a class of its own, since a tuple would be a record)."""
-
-    def __init__(self, name: str, start: int, spec: Spec) -> None:
-        self.name, self.start, self.spec = name, start, spec
-        self.dtype = np.dtype(spec.dtype)
-        self.nbytes = int(np.prod(spec.shape, dtype=np.int64)) * self.dtype.itemsize
-
-    def view(self, buffer: Array) -> Array:
-        return buffer[self.start : self.start + self.nbytes].view(self.dtype).reshape(self.spec.shape)
-
-
-class PackedRecord:
-    """Where the leaves of records of one structure lie in a flat buffer of bytes, each on a multiple of 8.
-
-    Short leaves come first, in `short` bytes; then the long ones, which need not be copied to be sent.
-    """
-
-    def __init__(self, record: Record) -> None:
-        self._tree = map_leaves(lambda _: None, record)
-        arrays = [(name, np.asarray(on_host(leaf))) for name, leaf in leaves(record)]
-        self._leaves = [_Leaf(name, 0, Spec(array.shape, array.dtype.str)) for name, array in arrays]
-        self._long = [leaf for leaf in self._leaves if leaf.nbytes >= LONG]
-        self.nbytes = self.short = 0
-        for leaf in sorted(self._leaves, key=lambda leaf: leaf.nbytes >= LONG):
-            leaf.start = self.nbytes
-            self.nbytes += -(-leaf.nbytes // 8) * 8
-            self.short = self.nbytes if leaf.nbytes < LONG else self.short
-
-    def pack(self, record: Record, buffer: Array, to_send: bool = False) -> list[Array]:
-        """Copy the leaves of `record` into `buffer` [nbytes] uint8; give the long ones there.
-
-        What is `to_send` is not copied where a long leaf is contiguous, but given as it is.
-        Raises ValueError when a leaf has another shape or dtype than the layout was made for.
-        """
-        long = []
-        for place, leaf in zip(self._leaves, bare_leaves(record), strict=True):
-            array = np.asarray(on_host(leaf))
-            if array.shape != place.spec.shape or array.dtype != place.dtype:
-                raise ValueError(
-                    f"{place.name}: shape {array.shape} and dtype {array.dtype} now, {place.spec.shape} and "
-                    f"{place.spec.dtype} in the first round; it keeps its shapes for the whole run"
-                )
-            there = place.nbytes >= LONG and to_send and array.flags.c_contiguous
-            if not there:
-                np.copyto(place.view(buffer), array)
-            if place.nbytes >= LONG:
-                long.append(array if there else place.view(buffer))
-        return long
-
-    def long(self, buffer: Array) -> list[Array]:
-        """The long leaves in `buffer` [nbytes] uint8, as `pack` gives them."""
-        return [leaf.view(buffer) for leaf in self._long]
-
-    def unpack(self, buffer: Array) -> Record:
-        """The record whose leaves are views into `buffer` [nbytes] uint8."""
-        views = iter([place.view(buffer) for place in self._leaves])
-        return map_leaves(lambda _: next(views), self._tree)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mpifed.algorithms.functions import CHUNK
 from mpifed.comm.mpi import Comm
-from mpifed.comm.rounds import Broadcast
+from mpifed.comm.rounds import broadcast
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Columns, Problem
 from mpifed.core.record import Array, Record, of_vectors
@@ -96,11 +96,10 @@ class ClientEvaluation:
     def __init__(self, problem: Problem, comm: Comm, blocks: Roster, counts: NDArray[np.int64]) -> None:
         """`blocks` of the test rows of the clients that this rank hosts; `counts` [N] of the test rows of all."""
         self._problem, self._comm, self._blocks, self._counts = problem, comm, blocks, counts
-        self._broadcast = Broadcast()
 
     def scores(self, model: Record) -> ClientScores | None:
         """The scores of a model that rank 0 has; on rank 0. Collective."""
-        _, shared = self._broadcast.send(self._comm, 0, model)
+        _, shared = broadcast(self._comm, 0, model)
         parameters: Parameters = shared  # type: ignore[assignment]  # as it was sent
         values = [self._of_block(parameters, i) for i in range(len(self._blocks))]
         gathered = self._comm.gather(np.concatenate([np.zeros((0, 2)), *values]))

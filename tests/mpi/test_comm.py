@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,7 +13,9 @@ from sub_worlds import worlds
 
 from mpifed.comm import mpi as module
 from mpifed.comm.mpi import Intracomm, connect
+from mpifed.comm.rounds import broadcast
 from mpifed.core.errors import DataError, MpifedError, NumericalError, UsageError
+from mpifed.core.record import leaves
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -68,6 +70,28 @@ def test_values_are_sent_and_gathered() -> None:
             assert comm.bcast(every[comm.rank] if comm.rank == root else None, root) == every[root]
         assert comm.gather(every[comm.rank]) == (every if comm.rank == 0 else None)
         assert comm.allgather(every[comm.rank]) == every
+
+
+class Question(NamedTuple):
+    """Short and long arrays, in rows or in columns, numbers, and what is absent."""
+
+    model: Any
+    step: Any
+    nothing: Any
+    inner: Any
+
+
+def test_questions_are_broadcast_in_any_shapes() -> None:
+    """Long ones are the same in memory, and change their shapes as they like."""
+    for comm in worlds():
+        for size in (3, 2**14, 2**13 + 1, 0):
+            numbers = np.arange(3 * size, dtype="f4").reshape(3, size)
+            asked = Question(numbers, np.float64(0.1), (), Question(numbers.T, numbers > 7, numbers[:, ::2], size))
+            order, question = broadcast(comm, *((75, asked) if comm.rank == 0 else (0, ())))
+            assert order == 75 and [name for name, _ in leaves(question)] == [name for name, _ in leaves(asked)]
+            for (_, found), (_, expected) in zip(leaves(question), leaves(asked), strict=True):
+                assert np.asarray(found).dtype == np.asarray(expected).dtype
+                np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("length", [0, 5, 100_000])

@@ -91,9 +91,9 @@ class Plan:
         """
         if self.kept is None:
             return integers
-        numbers, change = self.message.pick(integers, client), np.zeros_like(integers)
-        self.message.put(change, client, numbers - self.kept.sent.get(client, 0))
-        self.kept.sent[client] = numbers
+        own, change = self.message.own(client), np.zeros_like(integers)
+        change[own] = integers[own] - self.kept.sent.get(client, 0)
+        self.kept.sent[client] = integers[own].copy()
         return change
 
 
@@ -135,7 +135,7 @@ class Channel:
 
     def sent(self, plan: Plan, upload: np.ndarray, client: int) -> np.ndarray:
         """The part of an upload that a deployment sends and that is counted: values of fields that the client fills."""
-        return plan.message.pick(upload, client)
+        return upload[plan.message.own(client)]
 
     def gather(self, plan: Plan, upload: np.ndarray, client: int) -> None:
         """Add a client's upload to the partial sum of this rank."""
@@ -148,7 +148,7 @@ class Channel:
         self.begin(plan, now)
         for client, numbers in sorted(before.items()):
             integers = np.zeros(plan.message.size, plan.message.dtype)
-            plan.message.put(integers, client, numbers)
+            integers[plan.message.own(client)] = numbers
             self.gather(plan, self.seal(plan, integers, client, now), client)
         self.collect(plan, now)
 

@@ -276,7 +276,7 @@ class Dropouts:
                     "one share was changed, and nothing is opened"
                 )
             if present[client]:
-                self._pad.add([(Stream(secret), -1)], reduced, message.positions(tuple(message.units_of[client])))
+                self._pad.add([(Stream(secret), -1)], reduced, message.own(client))
                 continue
             context, key = turn.context(b"keys", client), derive(secret, PROTOCOL + b", deposit")
             keys = unseal(key, _DEPOSIT_NONCE, deposit.keys, context)

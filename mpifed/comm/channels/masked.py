@@ -117,7 +117,7 @@ class Masked(Channel):
         plan, _, graph, turn = self._turn
         now = nonce(turn)
         masks = defaultdict[tuple[int, ...], list[Mask]](list)  # by the units that they cover
-        own, kept = tuple(plan.message.units_of[client]), plan.kept
+        own, kept = plan.message.units_of[client], plan.kept
         for other, units in graph.partners(client).items():
             sign = 1 if client < other else -1
             if self._dropouts is None:
@@ -178,7 +178,7 @@ class Masked(Channel):
             return False
         message, plan.reduced = plan.message, plan.reduced.copy()  # ranks may share it
         clients, turn = np.flatnonzero(answering(plan.exchange, now)).tolist(), self._turns.now
-        sealed = [(client, turn, tuple(message.units_of[client])) for client in clients]
+        sealed = [(client, turn, message.units_of[client]) for client in clients]
         if plan.kept is not None:
             sealed = [(self.setting.clients + unit, turn, (unit,)) for unit, turn in plan.kept.moved.items()]
         with plan.account.timed():

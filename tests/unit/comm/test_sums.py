@@ -141,10 +141,10 @@ def test_units_are_the_places_with_the_same_holders(case: Case) -> None:
         for unit in here:
             assert (unit.who == who).all()
             assert unit.to_holders == field.to_holders or who.all()
-        assert [position in message.pick(numbers, client) for client in range(len(who))] == who.tolist()
+        assert [position in numbers[message.own(client)] for client in range(len(who))] == who.tolist()
         behind[f"up.{name}"].append(int(who[present].sum()))
     for client in range(message.clients):
-        own = message.pick(numbers, client)
+        own = numbers[message.own(client)]
         assert len(set(own.tolist())) == len(own) and message.sent[client] == message.dtype.itemsize * len(own)
         filled = [at for number, (_, at) in enumerate(units) if number in message.units_of[client]]
         assert sorted(own) == sorted(np.concatenate([numbers[:0], *filled]))
@@ -164,7 +164,7 @@ def test_a_sum_has_the_same_bits_however_uploads_come(case: Case) -> None:
     assert whole.tobytes() == np.sum([case.sum_of(case.split(who)) for who in ranks], 0, message.dtype).tobytes()
     put = np.zeros_like(whole)
     for client in everybody:
-        message.put(put, client, message.pick(case.sum_of([everybody[client : client + 1]]), client))
+        put[message.own(client)] += case.sum_of([everybody[client : client + 1]])[message.own(client)]
     assert whole.tobytes() == put.tobytes()
     for (name, field), (_, total) in zip(
         fields_of(message.exchange).items(), leaves(message.decode(whole)), strict=True
@@ -248,7 +248,7 @@ def test_a_value_that_cannot_be_summed_names_field_and_client(bits: int, leaf: s
     with pytest.raises(
         NumericalError, match=r"^up\.v: the sum over clients 0, 1, 2, 3, 4, a block, .* outside 5 times"
     ):
-        adder.add_total(total, who)
+        adder.add(total, who, total=True)
 
 
 def test_uploads_of_another_shape_name_the_field_and_both_shapes() -> None:

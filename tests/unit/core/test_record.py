@@ -1,4 +1,4 @@
-"""Records, and their layout in one buffer."""
+"""Records of arrays."""
 
 from __future__ import annotations
 
@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.core.record import (
-    PackedRecord,
-    bare_leaves,
-    leaves,
-    map_leaves,
-    put,
-    repeated,
-    take,
-)
+from mpifed.core.record import leaves, map_leaves, put, repeated, take
 
 
 class Inner(NamedTuple):
@@ -57,40 +49,6 @@ def test_put_undoes_take(who: set[int]) -> None:
     assert bits(record) == before  # the old one stands
     np.testing.assert_array_equal(changed.inner.a, [i + 7 * (i in who) for i in range(3)])
     assert bits(take(changed, at)) == bits(negative)
-
-
-leaf = st.builds(
-    lambda shape, dtype, fill: np.full(shape, fill).astype(dtype),
-    st.lists(st.integers(0, 3), max_size=3),
-    st.sampled_from(["f4", "f8", "i8", "u1", "i4", "?"]),
-    st.integers(0, 200),
-)
-records = st.recursive(
-    leaf | st.just(()) | st.sampled_from([np.float64(2.5), np.int64(-3), np.float32(0.1)]),
-    lambda inner: st.builds(Inner, inner, inner) | st.builds(Outer, inner, inner, inner),
-    max_leaves=8,
-)
-
-
-@given(records)
-def test_layout_round_trip(record: Any) -> None:
-    layout = PackedRecord(record)
-    assert layout.nbytes % 8 == 0
-    buffer = np.full(layout.nbytes, 0xAB, dtype=np.uint8)
-    layout.pack(record, buffer)
-    again = layout.unpack(buffer)
-    assert bits(again) == bits(record)
-    assert [(n, np.shape(a)) for n, a in leaves(again)] == [(n, np.shape(a)) for n, a in leaves(record)]
-    assert [id(leaf) for leaf in bare_leaves(record)] == [id(leaf) for _, leaf in leaves(record)]
-    for _, a in leaves(again):
-        assert np.asarray(a).size == 0 or np.shares_memory(a, buffer)  # views, no copies
-
-
-@pytest.mark.parametrize("other", [np.zeros((2, 3), "f8"), np.zeros((3, 2), "f4"), np.zeros(6, "f4"), np.float32(0)])
-def test_a_leaf_of_another_form_is_an_error_that_names_it(other: Any) -> None:
-    layout = PackedRecord(Inner(np.zeros((2, 3), "f4"), np.int64(0)))
-    with pytest.raises(ValueError, match=r"^a: shape .* \(2, 3\) and <f4 in the first round"):
-        layout.pack(Inner(other, np.int64(0)), np.zeros(layout.nbytes, dtype=np.uint8))
 
 
 @pytest.mark.parametrize(
