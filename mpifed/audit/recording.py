@@ -110,17 +110,15 @@ class RecordedRanks(Ranks):
             cast("Channel", Recording(channel, transcript)) for channel in (self.channel, self._clear)
         )
 
-    def sum(
-        self, plan: Plan, states: States, question: Record, now: Round, measured: bool
-    ) -> tuple[States, ServerRecord]:
+    def sum(self, plan: Plan, states: States, question: Record, now: Round, measured: bool) -> ServerRecord:
         copied = self._transcript.copied
         asked, rows = map_leaves(copied, question), defaultdict[int, set[int]](set)
         play = self._transcript.now = Play(plan.exchange, plan.message, int(now.index), asked, {}, rows)
         self._transcript.plays.append(play)
-        states, total = super().sum(plan, states, question, now, measured)
+        total = super().sum(plan, states, question, now, measured)
         self._transcript.now = None
         play.total = None if total is None else map_leaves(copied, total)
-        return states, total
+        return total
 
 
 class ObservedShard:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,7 +34,7 @@ from mpifed.core.round import SETUP, Round
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
 
-LastAnswers: TypeAlias = dict[int, dict[str, np.ndarray]]  # by client and `Exchange.keeps`
+LastAnswers: TypeAlias = Mapping[str, Mapping[int, np.ndarray]]  # by `Exchange.keeps`, of each client
 _LONG = 2**16  # bytes of an array from which on a copy takes longer than another message
 
 
@@ -47,6 +47,8 @@ class Request:
 def broadcast(comm: Comm, order: int, question: Record) -> tuple[int, Record]:
     """(rank 0's order, its question): in one message, but for long arrays, of which that says the forms. Collective."""
     serves, long = comm.rank == 0, list[Array]()
+    if comm.size == 1:
+        return order, question
 
     def form(leaf: Array) -> object:  # of what is long, a dtype with its shape
         leaf = on_host(leaf)
@@ -150,7 +152,8 @@ class Ranks:
             name = exchange.keeps
             kept = self._kept.setdefault(name, Kept(self.clients)) if name else None
             message = Message(exchange, self.clients, self._arithmetic)
-            plan = self._plans[exchange.name] = Plan(message, kept)
+            channel = self._clear if exchange.clear else self.channel
+            plan = self._plans[exchange.name] = Plan(message, channel, kept)
         plan.exchange = exchange  # whose functions may be others
         return plan
 
@@ -158,28 +161,20 @@ class Ranks:
 
     def last_answers(self) -> LastAnswers:
         """What this rank's clients have sent, where absent clients go on counting; for a checkpoint."""
-        answers: LastAnswers = {}
-        for name, kept in self._kept.items():
-            for client, numbers in kept.sent.items():
-                answers.setdefault(client, {})[name] = numbers
-        return answers
+        return {name: kept.sent for name, kept in self._kept.items()}
 
     def restore(self, last_answers: LastAnswers) -> None:
         """Continue from what this rank's clients have sent. Collective."""
-        for client, answers in last_answers.items():
-            for name, numbers in answers.items():
-                self._kept[name].sent[client] = numbers
+        for name, sent in last_answers.items():
+            self._kept[name].sent.update(sent)
         for plan in self._plans.values():
             kept = plan.kept
             if kept is None or kept.answered.any() or plan.exchange.answer is None:
                 continue
-            answered_here = np.zeros(self.clients, dtype=np.int64)
-            answered_here[list(kept.sent)] = 1
-            answered = np.empty_like(answered_here)
-            self.comm.Allreduce(answered_here, answered)
-            kept.answered[:] = answered > 0
+            for clients in self.comm.allgather(list(kept.sent)):
+                kept.answered[clients] = True
             if kept.answered.any():
-                self._channel(plan).resend(plan, Round(SETUP, 0, kept.answered.copy()))
+                plan.channel.resend(plan, Round(SETUP, 0, kept.answered.copy()))
 
     # --- costs --------------------------------------------------------------------------------------------------------
 
@@ -192,31 +187,25 @@ class Ranks:
         return gathered(self.comm, {"keys": self.channel.keys, **by_name}, before)
 
     def _count(self, plan: Plan, question: Record, now: Round) -> None:
+        """Count the bytes of an exchange, on rank 0.
+
+        Where participation is secret, of the first clients in place of those drawn: so they reveal neither who
+        participated, nor how many, nor who left.
+        """
         plan.account.costs["played"] += 1
         if not self.serves:
             return
-        now = self._in_public(now)
+        if self._drawn is not None and now.index != SETUP:
+            now = now._replace(present=np.arange(self.clients) < self._drawn, leaving=None)
         # follows from participation alone, unless clients leave, or last answers count as well
         who = now.present.tobytes() if now.leaving is None and plan.kept is None else None
         if who is None or who != plan.counted_for:
-            plan.spent, plan.counted_for = self._channel(plan).spent(plan, question, self._columns, now), who
+            plan.spent, plan.counted_for = plan.channel.spent(plan, question, self._columns, now), who
         plan.account.add(plan.spent)
         self.up_bytes += plan.spent.up_bytes
         self.down_bytes += plan.spent.down_bytes
 
-    def _in_public(self, now: Round) -> Round:
-        """The round as the accounts may show it: where participation is secret, the first clients replace those drawn.
-
-        So bytes and counts reveal neither who participated, nor how many, nor who left.
-        """
-        if self._drawn is None or now.index == SETUP:
-            return now
-        return now._replace(present=np.arange(self.clients) < self._drawn, leaving=None)
-
     # --- an exchange --------------------------------------------------------------------------------------------------
-
-    def _channel(self, plan: Plan) -> Channel:
-        return self._clear if plan.exchange.clear else self.channel
 
     def serve(self, plan: Plan, method: Callable[..., Any], *arguments: Any) -> Any:  # of the algorithm's own state
         """Result of the server's part of an exchange, which is timed; None on other ranks than 0."""
@@ -227,112 +216,89 @@ class Ranks:
         plan.account.costs["server_s"] += time.perf_counter() - start
         return result
 
-    def tell(self, plan: Plan, question: ServerRecord) -> ServerRecord:
-        """Broadcast the server's question and order."""
-        if self.comm.size == 1:
-            return question
-        self.order, question = broadcast(self.comm, self.order, question)
-        return question
-
-    def sum(
-        self, plan: Plan, states: States, question: Record, now: Round, measured: bool
-    ) -> tuple[States, ServerRecord]:
-        """(states, answers of the participating clients, summed over all ranks); no sum where this rank does not
-        receive it, or too many have left. Collective."""
-        channel, costs = self._channel(plan), plan.account.costs
-        start = time.perf_counter()
-        states = self._answers(plan, channel, states, question, now, measured)
-        costs["work_s"] += time.perf_counter() - start
+    def sum(self, plan: Plan, states: States, question: Record, now: Round, measured: bool) -> ServerRecord:
+        """The answers of the participating clients, summed over all ranks; None where this rank does not receive the
+        sum, or too many have left. Collective."""
+        plan.channel.begin(plan, now)
+        self._add_answers(plan, states, question, now, measured)
         if not measured:
             self._count(plan, question, now)
         if now.void:
-            return states, None
+            return None
         plan.sum.numbers[-1] = self.request.asked
         start = time.perf_counter()
-        receives = channel.collect(plan, now)
-        costs["sum_s"] += time.perf_counter() - start
+        receives = plan.channel.collect(plan, now)
+        plan.account.costs["sum_s"] += time.perf_counter() - start
         if self.serves:
             self.requested = bool(plan.reduced[-1])
-        if not receives:
-            return states, None
-        return states, plan.message.decode(plan.reduced)
+        return plan.message.decode(plan.reduced) if receives else None
 
-    def _answers(
-        self, plan: Plan, channel: Channel, states: States, question: Record, now: Round, measured: bool
-    ) -> States:
-        """Add the answers of this rank's clients to the channel; the states afterwards."""
-        exchange, device, slowest = plan.exchange, self.device, 0.0
-        channel.begin(plan, now)
-        if exchange.answer is None:
-            return states
+    def _add_answers(self, plan: Plan, states: States, question: Record, now: Round, measured: bool) -> None:
+        """Add the answers of this rank's clients to the channel."""
+        answer, channel, question = plan.exchange.answer, plan.channel, self.device.record(question)
         add = channel.add if plan.kept is None else channel.add_one_by_one
-        summed = type(channel) is Channel and plan.kept is None
-        stays = summed or device.on_host
-        question = device.record(question)
+        summed = type(channel) is Channel and plan.kept is None  # where they are computed, and as sums of blocks
 
-        def add_noted(part: Record, clients: NDArray[np.int64]) -> None:
-            plan.noted = plan.noted or note_steps(self.steps, plan.message.places, part)
-            add(plan, part if stays else host_record(part), clients, now)
-
-        for i, who, whole in self._visited(answering(exchange, now), measured):
-            state, block = device.record(states.take(i)), whole.only(who)
-            before = state if block is whole else take(state, who)
+        def answered(state: Record, block: Block) -> tuple[Record, float]:
+            assert answer is not None
             start = time.perf_counter()
-            after, upload = exchange.answer(before, question, block, now)
-            if not isinstance(upload, Lazy):
-                slowest = max(slowest, (time.perf_counter() - start) / len(who))
-                add_noted(upload, block.clients)
-            else:
-                if summed and self._arithmetic.by_blocks and upload.total is not None:
-                    total = upload.total()
-                    plan.noted = plan.noted or note_steps(self.steps, plan.message.places, total)
-                    plan.sum.add(total, block.clients, total=True)
+            after, upload = answer(state, question, block, now)
+            seconds, lazy = time.perf_counter() - start, isinstance(upload, Lazy)
+            total = summed and self._arithmetic.by_blocks and lazy and upload.total is not None
+            whole = upload.total() if total else upload
+            for few, part in upload.parts() if lazy and not total else [(slice(None), whole)]:
+                part = part if summed or self.device.on_host else host_record(part)
+                plan.noted = plan.noted or note_steps(self.steps, plan.message.places, part)
+                if total:
+                    plan.sum.add(part, block.clients, total=True)
                 else:
-                    for few, part in upload.parts():
-                        add_noted(part, block.clients[few])
-                slowest = max(slowest, (time.perf_counter() - start) / len(who))
-            if after is not before:  # most clients have no state, or do not change it
-                self._renew(states, i, whole, state, who, after, now, measured)
-            if plan.kept is not None:
-                states.changed.add(i)  # though its state is not
-        plan.account.costs["answer_s"] += slowest
-        return states
+                    add(plan, part, block.clients[few], now)
+            if lazy:  # made while it was added
+                seconds = time.perf_counter() - start
+            return after, seconds
 
-    def _visited(self, chosen: NDArray[np.bool_], measured: bool) -> Iterator[tuple[int, NDArray[np.int64], Block]]:
-        """(index, positions of the chosen clients, block on the device) of each block that has any, block by block."""
-        for i, who in self.blocks.among(chosen):
-            block = self.blocks.visit(i, keep=not measured)  # a device may ask it for more rows
-            yield i, who, self.device.block(block)
+        self._renew(plan, answering(plan.exchange, now), states, now, measured, answered)
+
+    def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> None:
+        """Have the clients who are sent the sum hear it."""
+        hear, total = plan.exchange.hear, self.device.record(total)
+
+        def heard(state: Record, block: Block) -> tuple[Record, float]:
+            assert hear is not None
+            start = time.perf_counter()
+            after = hear(state, total, block, now)
+            return after, time.perf_counter() - start
+
+        self._renew(plan, hearing(plan.exchange, now), states, now, measured, heard)
 
     def _renew(
-        self, states: States, i: int, block: Block, state: Record, who: NDArray[np.int64], new: Record, now: Round,
-        measured: bool,
+        self, plan: Plan, chosen: NDArray[np.bool_], states: States, now: Round, measured: bool,
+        turn: Callable[[Record, Block], tuple[Record, float]],
     ) -> None:  # fmt: skip
-        """Replace the states of clients `who` of block `i`; where these are all, shapes may change.
+        """Renew the states of the `chosen` clients of this rank, block by block.
 
         In place, since copying the states of all clients for a few takes longer than computing those few. A measure may
         have started from the algorithm's states, and copies them, and so does a round that may be void.
-        """
-        void = now.leaving is not None
-        if len(who) < len(block.clients):
-            new = put(state, who, new, in_place=not (measured or void))
-        states.put(i, self.device.states(new), void)
 
-    def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> States:
-        """The states, after the clients who are sent the sum have heard it."""
-        exchange: Any = plan.exchange  # generic, of any states
-        slowest = 0.0
-        began, device, total = time.perf_counter(), self.device, self.device.record(total)
-        for i, who, whole in self._visited(hearing(exchange, now), measured):
-            state, block = device.record(states.take(i)), whole.only(who)
-            start = time.perf_counter()
+        Parameters
+        ----------
+        turn : (states of a block's chosen clients, these clients) -> their new states, the seconds of arithmetic
+        """
+        began, slowest, void = time.perf_counter(), 0.0, now.leaving is not None
+        for i, who in self.blocks.among(chosen):
+            whole = self.device.block(self.blocks.visit(i, keep=not measured))  # a device may ask it for more rows
+            state, block = self.device.record(states.take(i)), whole.only(who)
             before = state if block is whole else take(state, who)
-            after = exchange.hear(before, total, block, now)
-            slowest = max(slowest, (time.perf_counter() - start) / len(who))
-            self._renew(states, i, whole, state, who, after, now, measured)
+            after, seconds = turn(before, block)
+            slowest = max(slowest, seconds / len(who))
+            if after is not before:  # most clients have no state, or do not change it
+                if block is not whole:
+                    after = put(state, who, after, in_place=not (measured or void))
+                states.put(i, self.device.states(after), void)
+            if plan.kept is not None:
+                states.changed.add(i)  # though its state is not
         plan.account.costs["answer_s"] += slowest
         plan.account.costs["work_s"] += time.perf_counter() - began
-        return states
 
 
 def play(
@@ -356,21 +322,22 @@ def play(
     The new (server, states); the old ones when the server halted the run with its first question, or when so many
     clients left that the round is void.
     """
-    before = server, states
+    before = server
     for number, exchange in enumerate(exchanges):
         here = exchange.at(now, number)
         if exchange.who is not None and not here.present.any():
             continue
         plan = ranks.plan(exchange)
-        question = ranks.tell(plan, ranks.serve(plan, exchange.ask, server, here))
+        question = ranks.serve(plan, exchange.ask, server, here)
+        ranks.order, question = broadcast(ranks.comm, ranks.order, question)
         if ranks.order and not measured:
             break
-        states, total = ranks.sum(plan, states, question, here, measured)
+        total = ranks.sum(plan, states, question, here, measured)
         if here.void:
             states.back()
-            return before
+            return before, states
         if exchange.hear is not None:
-            states = ranks.hear(plan, states, total, here, measured)
+            ranks.hear(plan, states, total, here, measured)
         else:
             assert exchange.absorb is not None
             server = ranks.serve(plan, exchange.absorb, server, total, here)

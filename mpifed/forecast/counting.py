@@ -69,19 +69,17 @@ class Counting(Ranks):
             return super().serve(plan, method, *arguments)
         return arguments[0]
 
-    def sum(
-        self, plan: Plan, states: States, question: Record, now: Round, measured: bool
-    ) -> tuple[States, ServerRecord]:
+    def sum(self, plan: Plan, states: States, question: Record, now: Round, measured: bool) -> ServerRecord:
         """A sum of zeros, once its bytes are counted."""
         self.broadcasts[plan.exchange.name] = question
         if plan.kept is not None:
-            self._channel(plan).begin(plan, now)
+            plan.channel.begin(plan, now)
         if not measured:
             self._count(plan, question, now)
-        return states, plan.message.decode(np.zeros(plan.message.size, plan.message.dtype))
+        return plan.message.decode(np.zeros(plan.message.size, plan.message.dtype))
 
-    def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> States:
-        return states
+    def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> None:
+        """There are no clients."""
 
     def bytes_of(self, name: str) -> Bytes:
         """The bytes of an exchange, once, over all clients; of "keys", those of the key agreement.

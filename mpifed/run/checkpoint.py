@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +26,7 @@ from mpifed.comm.rounds import LastAnswers, Ranks
 from mpifed.comm.states import STATE, Arrays, ClientStates, StateFile, fitted, named
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors, sha256
-from mpifed.core.record import Record
+from mpifed.core.record import Array, Record
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
@@ -192,19 +192,20 @@ class Checkpoints:
             **{
                 f"{_LAST}/{client}/{name}": numbers
                 for client in self._clients_of(i)
-                for name, numbers in last_answers.get(client, {}).items()
+                for name, sent in last_answers.items()
+                if (numbers := sent.get(client)) is not None
             },
         }
 
     def _last_answers(self, clients: ClientStates) -> LastAnswers:
         """The last answers of this rank's clients, as far as there are any."""
-        last_answers: LastAnswers = {}
+        last_answers = defaultdict[str, dict[int, Array]](dict)
         for i, file in clients.files.items():
             members = {str(client): client for client in self._clients_of(i)}
             for name, numbers in file.read(int(self._blocks.first[i]), _LAST).items():
                 client, _, of = name.removeprefix(f"{_LAST}/").partition("/")
                 if client in members:
-                    last_answers.setdefault(members[client], {})[of] = numbers
+                    last_answers[of][members[client]] = numbers
         return last_answers
 
     def _clients_of(self, i: int) -> list[int]:

@@ -59,9 +59,9 @@ class Kept:
 class Plan:
     """What an exchange reuses whenever it is played, on this rank."""
 
-    def __init__(self, message: Message, kept: Kept | None = None) -> None:
+    def __init__(self, message: Message, channel: Channel, kept: Kept | None = None) -> None:
         """`kept` is given for an exchange with `keeps`."""
-        self.exchange, self.message, self.kept = message.exchange, message, kept
+        self.exchange, self.message, self.channel, self.kept = message.exchange, message, channel, kept
         self.sum = Sum(message)
         self.reduced = np.empty_like(self.sum.numbers)  # the opened sum, where this rank may use it
         self.account, self.spent = Account(), Spent()

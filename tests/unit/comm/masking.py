@@ -48,13 +48,13 @@ class Case(NamedTuple):
     def round(self) -> Round:
         return self.now or Round(3, 1, np.ones(self.clients, dtype=bool))
 
-    def plan(self) -> Plan:
+    def plan(self, channel: Channel) -> Plan:
         def nothing(*_: Any) -> Any: ...
 
         hears = {"hear": nothing} if self.to_clients else {"absorb": nothing}
         exchange = Exchange("up", self.fields, nothing, nothing, **hears)  # type: ignore[arg-type]
         kept = Kept(self.clients) if self.keeps else None
-        return Plan(Message(exchange, self.clients, Arithmetic(self.dtype)), kept=kept)
+        return Plan(Message(exchange, self.clients, Arithmetic(self.dtype)), channel, kept)
 
     def channel(self, comm: Any) -> Channel:
         mine = np.array(self.hosted[comm.rank], dtype=np.int64)
@@ -75,7 +75,8 @@ def play(case: Case, meddle: Callable[[Channel, Plan], None] | None = None, turn
     """What each rank has in the end; `meddle` is called after answers are in."""
 
     def on(comm: Threads) -> Heard:
-        channel, plan, now = case.channel(comm), case.plan(), case.round
+        channel, now = case.channel(comm), case.round
+        plan = case.plan(channel)
         channel.prepare([plan])
         for _ in range(turns):
             channel.begin(plan, now)

@@ -98,5 +98,6 @@ def test_bytes_are_those_of_ciphertexts() -> None:
         (Field((20000,), held=many, to_holders=True), True, 8 * block, 8 * block),
     ]:  # fmt: skip
         case = Case([list(range(5))], None, field, to_clients, ENCRYPTED)
-        traffic = case.channel(Solo()).traffic(case.plan(), SOME)
+        channel = case.channel(Solo())
+        traffic = channel.traffic(case.plan(channel), SOME)
         assert [int(part.sum()) for part in traffic] == [up, down]

@@ -80,7 +80,8 @@ def test_the_same_client_twice() -> None:
 
 def masks(case: Case, turns: int) -> Any:
     """[turns, clients, m] what each client, all of one rank, has added to its integers."""
-    channel, plan = case.channel(Solo()), case.plan()
+    channel = case.channel(Solo())
+    plan = case.plan(channel)
     channel.prepare([plan])
     found, everybody = [], np.arange(case.clients)
     for _ in range(turns):

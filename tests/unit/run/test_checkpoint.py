@@ -78,13 +78,13 @@ def bits(record: Any) -> list[Any]:
 
 
 def test_round_trip(tmp_path: Path, blocks: list[Block]) -> None:
-    last = {0: {"duals": np.arange(3), "primal": np.arange(2) / 3}, 3: {"duals": np.arange(5, dtype="i4")}}
+    last = {"duals": {0: np.arange(3), 3: np.arange(5, dtype="i4")}, "primal": {0: np.arange(2) / 3}}
     save(tmp_path, 3, blocks, kept=last)
     progress, job, restored, states, kept = load(tmp_path, blocks)
-    assert {client: list(one) for client, one in kept.items()} == {0: ["duals", "primal"], 3: ["duals"]}
-    for client, one in kept.items():
-        for name, numbers in one.items():
-            assert (numbers.dtype, numbers.tolist()) == (last[client][name].dtype, last[client][name].tolist())
+    assert {name: list(sent) for name, sent in kept.items()} == {"duals": [0, 3], "primal": [0]}
+    for name, sent in kept.items():
+        for client, numbers in sent.items():
+            assert (numbers.dtype, numbers.tolist()) == (last[name][client].dtype, last[name][client].tolist())
     assert progress == Progress(3, 1.5, 30, 60)
     assert job == {"of": 3}
     assert type(restored) is Server
