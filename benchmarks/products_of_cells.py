@@ -34,8 +34,8 @@ def block(federation: Federation, client: int) -> object:
 def main() -> None:
     world, (rounds, folder) = MPI.COMM_WORLD, sys.argv[1:]
     federation, rng = open_federation(folder), np.random.default_rng(0)
-    hosted = place(federation.counts, 1, world.size, False).of(world.rank)
-    blocks = [block(federation, client) for clients in hosted for client in clients]
+    hosted = place(federation.counts, 1, world.size, False).hosted(world.rank)
+    blocks = [block(federation, client) for client in hosted.clients]
     pairs = [
         (X, rng.standard_normal(X.shape[1]).astype("f4"), rng.standard_normal(X.shape[0]).astype("f4")) for X in blocks
     ]

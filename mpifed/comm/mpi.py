@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
@@ -233,6 +233,17 @@ class Intracomm:
 
 Comm: TypeAlias = Solo | Intracomm  # a group of ranks
 _worlds: dict[str, Intracomm] = {}  # by ranks per node: a library has a limited number of communicators
+
+
+@contextlib.contextmanager
+def agreed(comm: Comm) -> Iterator[None]:
+    """A block of work without collective calls: if it fails on any rank, all raise the same error. Collective."""
+    error: Exception | SystemExit | None = None
+    try:
+        yield
+    except (Exception, SystemExit) as failed:  # whatever it is, all ranks must raise it
+        error = failed
+    comm.raise_on_all_ranks(error)
 
 
 def add_over(comm: Communicator, array: Array, total: Array | None, everywhere: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,22 +20,11 @@ class Hosted(NamedTuple):
     bounds: NDArray[np.int64]  # [blocks + 1] start of each block, counted from the first of these clients
 
 
-class Placement:
+class Placement(NamedTuple):
     """Blocks of clients, and the rank of each block. Blocks follow from the job, ranks from the launch."""
 
-    def __init__(self, bounds: NDArray[np.int64], ranks: NDArray[np.int64]) -> None:
-        self.bounds = bounds  # [blocks + 1] block i has clients bounds[i] to bounds[i + 1] - 1
-        self.ranks = ranks  # [blocks], ascending
-
-    @cached_property
-    def blocks(self) -> tuple[range, ...]:
-        """The clients of each block."""
-        starts = self.bounds.tolist()
-        return tuple(map(range, starts[:-1], starts[1:]))
-
-    def of(self, rank: int) -> list[range]:
-        """The blocks that `rank` hosts, in order."""
-        return list(self.blocks[slice(*np.searchsorted(self.ranks, [rank, rank + 1]))])
+    bounds: NDArray[np.int64]  # [blocks + 1] block i has clients bounds[i] to bounds[i + 1] - 1
+    ranks: NDArray[np.int64]  # [blocks], ascending
 
     def hosted(self, rank: int) -> Hosted:
         """The clients and block bounds of `rank`."""
@@ -46,7 +34,7 @@ class Placement:
             return Hosted(range(0), np.zeros(1, np.int64))
         return Hosted(range(int(bounds[0]), int(bounds[-1])), bounds - bounds[0])
 
-    @cached_property
+    @property
     def hosts(self) -> NDArray[np.int64]:
         """[N] the rank of each client."""
         return np.repeat(self.ranks, np.diff(self.bounds))

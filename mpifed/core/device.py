@@ -44,4 +44,10 @@ def beside_record(like: Array, record: AnyRecord) -> AnyRecord:
 
 def host_record(record: AnyRecord) -> AnyRecord:
     """The record in memory."""
-    return map_leaves(lambda leaf: leaf.moved(on_host) if isinstance(leaf, Placed) else on_host(leaf), record)
+
+    def moved(leaf: Array) -> Array:
+        if not isinstance(leaf, Placed):
+            return on_host(leaf)
+        return Placed([on_host(values) for values in leaf.values], leaf.at, leaf.size, leaf.axis)
+
+    return map_leaves(moved, record)

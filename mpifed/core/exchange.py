@@ -177,10 +177,6 @@ class Placed(_InPlaceOfArray):
         """The length of the whole axis."""
         return self._size
 
-    def moved(self, move: Callable[[Array], Array]) -> Placed:
-        """The same with `move` applied to each client's values."""
-        return Placed([move(values) for values in self.values], self.at, self.size, self.axis)
-
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:  # type: ignore[override]
         """[n, ...] with zeros in all other places."""
         shape = list(self.values[0].shape)

@@ -6,8 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from mpifed.comm.gate import enter
 from mpifed.comm.mpi import Comm, connect, launched_ranks
+from mpifed.comm.mpi import agreed as agreed
 from mpifed.core.contract import remembered
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
@@ -24,17 +24,6 @@ from mpifed.job.loading import dotted
 from mpifed.job.own_sources import source_of, sources_of
 
 T = TypeVar("T")
-
-
-@contextmanager
-def agreed(comm: Comm) -> Iterator[None]:
-    """A block of work without collective calls: if it fails on any rank, all raise the same error. Collective."""
-    error: Exception | SystemExit | None = None
-    try:
-        yield
-    except (Exception, SystemExit) as failed:  # whatever it is, all ranks must raise it
-        error = failed
-    comm.raise_on_all_ranks(error)
 
 
 def begin_call(

@@ -17,6 +17,7 @@ import hashlib
 import os
 import secrets
 import struct
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import lru_cache, reduce
 from hmac import compare_digest
@@ -30,7 +31,8 @@ from numpy.typing import NDArray
 from mpifed.comm.channels.base import ChannelSetting, Plan, Tap
 from mpifed.comm.channels.graph import MaskGraph
 from mpifed.comm.channels.keys import PROTOCOL, STREAM_BYTES, TAG_BYTES, Keyring, Pad, Stream, derive, seal, unseal
-from mpifed.core.errors import BrokenProtocol, MpifedError, TooFewClients
+from mpifed.comm.mpi import agreed
+from mpifed.core.errors import BrokenProtocol, TooFewClients
 from mpifed.core.round import Round
 
 PRIME = 2**130 - 5  # shares are numbers mod it
@@ -209,35 +211,23 @@ class Dropouts:
 
         Raises BrokenProtocol or TooFewClients on all ranks alike, when shares were changed or are missing.
         """
-        failure: MpifedError | None = None
-        revealed: list[RevealedShare] | None = None
         timed = self.turn.plan.account.timed
-        try:
-            with timed():
-                revealed = self._reveal_all(tap)
-        except BrokenProtocol as error:
-            failure = error
         self.seeds.clear()  # from here on, single uploads cannot be unmasked, only the sum
+        with agreed(self.comm), timed():
+            revealed = self._reveal_all(tap)
         gathered = self.comm.gather(revealed)
-        if gathered is not None and None not in gathered:
-            try:
-                with timed():
-                    self._unmask(reduced, [share for shares in gathered for share in shares or ()])
-            except (BrokenProtocol, TooFewClients) as error:
-                failure = error
-        self.comm.raise_on_all_ranks(failure)
+        with agreed(self.comm), timed():
+            if gathered is not None:
+                self._unmask(reduced, list(chain(*gathered)))
 
     def _reveal_all(self, tap: Tap) -> list[RevealedShare]:
         """The shares that this rank's clients reveal."""
-        now, graph = self.turn.now, self.turn.graph
-        revealed = []
+        now, revealed = self.turn.now, []
         for holder in self._hosted(now.staying):
-            for giver in graph.near[holder].tolist():
-                if giver not in self.held:
-                    continue  # rank 0 finds that the share is missing
-                uploaded = bool(now.present[giver])
-                revealed.append(self.reveal(holder, giver, uploaded))
-                tap(holder, f"share of client {giver}", revealed[-1].share)
+            for giver in self.turn.graph.near[holder].tolist():
+                if giver in self.held:  # else rank 0 finds that the share is missing
+                    revealed.append(self.reveal(holder, giver, bool(now.present[giver])))
+                    tap(holder, f"share of client {giver}", revealed[-1].share)
         return revealed
 
     def reveal(self, holder: int, giver: int, uploaded: bool) -> RevealedShare:
@@ -260,16 +250,16 @@ class Dropouts:
         """Remove the self-masks of clients that uploaded, and the uncancelled pairwise masks of those that left."""
         turn, present = self.turn, self.turn.now.present
         message, graph = turn.plan.message, turn.graph
-        shares: dict[int, dict[int, bytes]] = {client: {} for client in graph.near}
-        for share in revealed:
-            shares[share.giver][share.number] = share.share
-        for client, of_client in shares.items():
+        shares = defaultdict[int, dict[int, bytes]](dict)
+        for giver, number, share in revealed:
+            shares[giver][number] = share
+        for client in graph.near:
             if client not in self._deposits:
                 raise TooFewClients(
                     f"client {client} participates, but has deposited no secrets: the sum is not opened"
                 )
             deposit, what = self._deposits[client], _SEED if present[client] else _KEY
-            secret, context = rebuild(of_client, self._threshold(client)), turn.context(what, client)
+            secret, context = rebuild(shares[client], self._threshold(client)), turn.context(what, client)
             if not compare_digest(_commitment(secret, context), deposit.commitments[what]):
                 raise BrokenProtocol(
                     f"{context.decode()}: the reconstructed secret is not what the client has committed to: at least "
@@ -280,9 +270,9 @@ class Dropouts:
                 continue
             context, key = turn.context(b"keys", client), derive(secret, PROTOCOL + b", deposit")
             keys = unseal(key, _DEPOSIT_NONCE, deposit.keys, context)
-            for number, (other, units) in enumerate(graph.partners(client).items()):
+            for at, (other, units) in enumerate(graph.partners(client).items()):
                 if present[other]:  # and has added the mask with the opposite sign
-                    stream = Stream(keys[number * STREAM_BYTES :][:STREAM_BYTES])
+                    stream = Stream(keys[at * STREAM_BYTES :][:STREAM_BYTES])
                     self._pad.add([(stream, 1 if client < other else -1)], reduced, message.positions(units))
 
     def traffic(self, now: Round, graph: MaskGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -68,9 +68,8 @@ class Encrypted(Channel):
             self.tap(0, "secret key of the encryption, sealed for the clients", made[1])
         public, sealed = next(filter(None, self.comm.allgather(made)))
         self.scheme.use(public, unseal(key, _NONCE, sealed, _LABEL) if hosted else None)
-        nbytes = len(public) + len(sealed)
-        self.keys.costs["up_bytes"] = keyring.setup_up_bytes + nbytes
-        self.keys.costs["down_bytes"] = keyring.setup_down_bytes + (self.setting.clients - 1) * nbytes
+        nbytes, (up, down) = len(public) + len(sealed), keyring.setup_bytes
+        self.keys.costs |= {"up_bytes": up + nbytes, "down_bytes": down + (self.setting.clients - 1) * nbytes}
         self._try()
 
     def _try(self) -> None:

@@ -92,16 +92,10 @@ class Keyring:
         self._private: dict[int, X25519PrivateKey] = {}
         self._group: bytes | None = None
         self._prf = lru_cache(None)(self._prf_of)
-
-    @property
-    def setup_up_bytes(self) -> int:
-        """Uploads: the public key of each client, and the group key, sealed for each client but its creator."""
-        return KEY_BYTES * self.clients + (KEY_BYTES + TAG_BYTES) * (self.clients - 1)
-
-    @property
-    def setup_down_bytes(self) -> int:
-        """Downloads: each client but the group key's creator receives that key, and each of them the other's public."""
-        return (3 * KEY_BYTES + TAG_BYTES) * (self.clients - 1)
+        # the public key of each client, and the group key, sealed for each client but its creator, who receive it; and
+        # each of them and the creator the other's public key
+        others = (KEY_BYTES + TAG_BYTES) * (self.clients - 1)
+        self.setup_bytes = KEY_BYTES * self.clients + others, 2 * KEY_BYTES * (self.clients - 1) + others  # up, down
 
     def prepare(self, timed: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Generate and distribute new keys. Collective; BrokenProtocol when clients share one, or one has none."""

@@ -63,8 +63,8 @@ class Masked(Channel):
             everybody = Round(SETUP, 0, np.ones(clients, dtype=bool))
             graphs = [self._graph(plan, everybody) for plan in plans if plan.exchange.answer is not None]
             sent = self._introduced(graphs)  # the group key takes those of client 0 and its partners anyway
-            self.keys.costs["up_bytes"] += keyring.setup_up_bytes
-            self.keys.costs["down_bytes"] += keyring.setup_down_bytes + int(sent.sum() - 2 * sent[0])
+            up, down = keyring.setup_bytes
+            self.keys.costs |= {"up_bytes": up, "down_bytes": down + int(sent.sum() - 2 * sent[0])}
         for client in self.setting.hosted.tolist():
             self.tap(client, "public key", keyring.public[client])
 
