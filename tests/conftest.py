@@ -306,7 +306,7 @@ by_columns = _data(f"{_CLASSES} --split columns --clients 3")
 class ArrayShard:
     """A client's rows given as an array; see `mpifed.data.block.ClientData`."""
 
-    joint = joint_columns = None
+    joint = None
 
     def __init__(self, client: int, X: Any, y: Any) -> None:
         self.client, self.X, self.y = client, X, np.asarray(y)

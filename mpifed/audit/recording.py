@@ -124,7 +124,7 @@ class RecordedRanks(Ranks):
 class ObservedShard:
     """A shard whose reads are recorded."""
 
-    joint = joint_columns = None  # rows must be read through this class
+    joint = None  # rows must be read through this class
     sees_reads = True
 
     def __init__(self, shard: ClientData, transcript: Transcript) -> None:

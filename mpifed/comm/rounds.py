@@ -286,7 +286,7 @@ class Ranks:
         """
         began, slowest, void = time.perf_counter(), 0.0, now.leaving is not None
         for i, who in self.blocks.among(chosen):
-            whole = self.device.block(self.blocks.visit(i, keep=not measured))  # a device may ask it for more rows
+            whole = self.device.block(self.blocks[i])
             state, block = self.device.record(states.take(i)), whole.only(who)
             before = state if block is whole else take(state, who)
             after, seconds = turn(before, block)

@@ -24,20 +24,19 @@ _ROWS = 1024  # of one product: more leave the cache, fewer make poor products
 _FEW = 32  # rows that are used again stay in memory where they are at most one in so many
 
 
-class JointRows(Protocol):
-    """Rows of several clients in memory, one client after the other, so that one call takes some of each."""
+class Joint(Protocol):
+    """Rows of several clients in memory, of which one call takes some of each."""
 
-    def take(self, at: Array, out: Array, y: Array) -> None:
-        """Put the rows `at` [b], counted over all the clients, into `out` [b, p], and their labels into `y` [b]."""
+    @property
+    def y(self) -> Array:
+        """[s] labels of the rows of all the clients, one client after the other."""
 
-
-class JointColumns(Protocol):
-    """The columns of clients in memory, side by side, so that one call takes rows of all of them."""
-
-    clients: int  # how many have their columns here
+    @property
+    def side_by_side(self) -> int:
+        """How many clients with the same rows have their columns side by side; 0: rows stand one below the other."""
 
     def take(self, at: Array, outs: Sequence[Array]) -> None:
-        """Put the rows `at` [b] into `outs`, [b, p_i] of each client."""
+        """Put the rows `at` [b], counted over all the clients, into one [b, p]; or into `outs`, [b, p_i] of each."""
 
 
 class ClientData(Protocol):
@@ -50,12 +49,8 @@ class ClientData(Protocol):
     y: Array  # [s] class numbers or targets
 
     @property
-    def joint(self) -> tuple[JointRows, int] | None:
-        """The `Joint` that holds its rows beside those of other clients, and where they begin; None: there is none."""
-
-    @property
-    def joint_columns(self) -> JointColumns | None:
-        """The `ColumnJoint` that holds its columns beside those of other clients; None: there is none."""
+    def joint(self) -> tuple[Joint, int] | None:
+        """What holds its rows or columns beside those of other clients, and where they begin; None: there is none."""
 
     @property
     def rows(self) -> Array:
@@ -153,16 +148,6 @@ class Block:
             return self
         return replace(self, shards=tuple(self.shards[i] for i in who))
 
-    @property
-    def first(self) -> Block:
-        """The block of the first client alone."""
-        return self if len(self.shards) == 1 else self._first  # a block that holds itself stays in memory
-
-    @cached_property
-    def _first(self) -> Block:
-        """Cache of `first`."""
-        return self.only(np.arange(1))
-
     def parts(self, rows: int) -> Sequence[Block]:
         """The clients a few at a time, as neighbours: so many that `rows` of each make a good product in the cache.
 
@@ -229,17 +214,18 @@ class Block:
     def take(self, at: NDArray[np.int64]) -> Batch:
         """The rows `at` [n, s] of each client, X [n, s, p] and y [n, s]; IndexError where a client has fewer."""
         check_rows(at, self.counts)
-        xp, y = self.xp, self.xp.empty(at.shape, self.shards[0].y.dtype)
+        y = self.xp.empty(at.shape, self.shards[0].y.dtype)
         if self.sparse:
             for i, rows in enumerate(beside(self.shards[0].y, at)):
                 y[i] = self.shards[i].y[rows]
             pairs = zip(self.shards, at, strict=True)
             return Batch(tuple(shard.take_sparse(rows, self.dtype) for shard, rows in pairs), y)
-        X = xp.empty((*at.shape, self.shards[0].features), dtype=self.dtype)
-        if self._joint_rows is not None:
-            joint, starts = self._joint_rows
+        X = self.xp.empty((*at.shape, self.shards[0].features), dtype=self.dtype)
+        if self._joint is not None and not self._joint[0].side_by_side:
+            joint, starts = self._joint
             rows = (at + starts).reshape(-1)
-            joint.take(rows, X.reshape(len(rows), X.shape[-1]), y.reshape(-1))
+            joint.take(rows, (X.reshape(len(rows), X.shape[-1]),))
+            y.reshape(-1)[:] = joint.y.take(beside(joint.y, rows))
             return Batch(X, y)
         for i, (shard, rows) in enumerate(zip(self.shards, at, strict=True)):
             y[i] = shard.y[index(shard.y, rows)]
@@ -259,8 +245,8 @@ class Block:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
             taken = outs = [self.xp.empty((1, len(rows), shard.features), dtype=self.dtype) for shard in self.shards]
-            if self._joint_columns is not None:
-                self._joint_columns.take(rows, [out[0] for out in outs])
+            if self._joint is not None and self._joint[0].side_by_side == len(outs):
+                self._joint[0].take(rows, [out[0] for out in outs])
             else:
                 for shard, out in zip(self.shards, outs, strict=True):
                     shard.take(rows, out[0])
@@ -285,20 +271,13 @@ class Block:
         return any(getattr(shard, "sees_reads", False) for shard in self.shards)
 
     @cached_property
-    def _joint_columns(self) -> JointColumns | None:
-        """What holds the columns of all clients side by side, and no others."""
-        joint = self.shards[0].joint_columns
-        whole = joint is not None and joint.clients == len(self.shards)
-        return joint if whole and all(shard.joint_columns is joint for shard in self.shards) else None
-
-    @cached_property
     def columns(self) -> Sequence[slice | Array]:
         """n times the indices of the client's columns among all."""
         return [span(shard.columns) for shard in self.shards]
 
     @cached_property
-    def _joint_rows(self) -> tuple[JointRows, NDArray[np.int64]] | None:
-        """What holds the rows of all clients, and where each client's begin there [n, 1]."""
+    def _joint(self) -> tuple[Joint, NDArray[np.int64]] | None:
+        """What holds the rows or columns of all clients, and where each client's begin there [n, 1]."""
         joints = [shard.joint for shard in self.shards if shard.joint is not None]
         if len(joints) < len(self.shards) or any(joint is not joints[0][0] for joint, _ in joints):
             return None

@@ -26,11 +26,9 @@ class Roster(Sequence[Block]):
         clients: NDArray[np.int64],
         bounds: NDArray[np.int64],
         open_block: Callable[[int], Block],
-        look: Callable[[int], Block] | None = None,
     ) -> None:
-        """Of `clients` [n], block number i has those from bounds[i] to bounds[i + 1]; `open_block` gives it, and `look`
-        if it is needed only once."""
-        self.clients, self.bounds, self._open, self._look = clients, bounds, open_block, look or open_block
+        """Of `clients` [n], block number i has those from bounds[i] to bounds[i + 1]; `open_block` gives it."""
+        self.clients, self.bounds, self._open = clients, bounds, open_block
         side_by_side = len(clients) and clients[-1] - clients[0] == len(clients) - 1 and (np.diff(clients) == 1).all()
         self._at = slice(int(clients[0]), int(clients[-1]) + 1) if side_by_side else clients
         self.first = clients[bounds[:-1]]  # [blocks] the first client of each
@@ -60,10 +58,6 @@ class Roster(Sequence[Block]):
         if not -len(self) <= i < len(self):
             raise IndexError(f"block {i} of {len(self)}")
         return self._open(i % len(self))
-
-    def visit(self, i: int, keep: bool) -> Block:
-        """A block; `keep`: whether it stays open, as far as there is room."""
-        return self._open(i) if keep else self._look(i)
 
     def size(self, i: int) -> int:
         """The number of clients of a block, which is not opened for it."""

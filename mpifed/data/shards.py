@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache, cached_property, partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -12,17 +13,22 @@ from mpifed.core.errors import DataError
 from mpifed.core.loops import scale_columns, scale_dense
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
-from mpifed.data.block import Block, JointColumns, JointRows
+from mpifed.data.block import Block, Joint
 from mpifed.data.roster import Roster
-from mpifed.data.scaling import Scaling, joined, scale_sparse
+from mpifed.data.scaling import scale_sparse
 from mpifed.data.store import REMEDY, TESTS, Federation
 
 PIECE_NBYTES = 1 << 24  # of a piece of rows: float32 values, for sparse rows with int32 columns
 SHARD_NBYTES = 2048  # of an open shard beside its arrays
 
+# (scale, shift) of columns in a dtype, as `Scaling.to` gives them
+Factors: TypeAlias = Callable[[Hashable], tuple[Array | None, Array | None]]
+
 
 class Shard:
     """The data of a client, on its rank; not to be used by two threads at once."""
+
+    joint: tuple[Joint, int] | None = None  # see `mpifed.data.block.ClientData`
 
     def __init__(
         self,
@@ -30,18 +36,15 @@ class Shard:
         held: Callable[[], tuple[NDArray[np.int64], NDArray[np.int64]]],
         y: Array,
         values: Piece,
-        scaling: Scaling,
+        factors: Factors,
         mapped: bool = False,
     ) -> None:
         """`held` gives the global indices of the rows [s] and columns [p] of the raw `values` [s, p], dense or CSR."""
         self.client, self._held = client, held
         self.y = y  # [s] int64 classes or float64 targets
         self.samples, self.features = values.shape
-        self.joint: tuple[JointRows, int] | None = None  # see `mpifed.data.block.ClientData`
-        self.joint_columns: JointColumns | None = None  # the same
-        self.sparse, self.scaling = not isinstance(values, np.ndarray), scaling
+        self.sparse, self.factors = not isinstance(values, np.ndarray), factors
         self.values, self._mapped = values, mapped
-        self._factors: dict[object, tuple[Array | None, Array | None]] = {}
         self._cached: dict[object, list[tuple[slice, Piece]]] = {}  # pieces of sparse rows in memory
 
     @cached_property
@@ -109,62 +112,32 @@ class Shard:
 
     def _part(self, rows: slice, dtype: DTypeLike) -> Piece:
         """The scaled rows [b, p] of a slice in `dtype`, dense or CSR."""
-        scale, shift = self.factors(dtype)
-        raw = self.values[rows]
+        scale, shift = self.factors(np.dtype(dtype))
         if self.sparse:
             raw = _csr((self.values.data, self.values.indices, self.values.indptr), rows, self.features)
+            return raw if raw.dtype == dtype and scale is None else scale_sparse(raw, scale, dtype)
+        raw = self.values[rows]
         if raw.dtype == dtype and scale is None and shift is None:
-            if not self.sparse:
-                raw.flags.writeable = False
+            raw.flags.writeable = False
             return raw
-        if self.sparse:
-            return scale_sparse(raw, scale, dtype)
         out = np.empty(raw.shape, dtype)
         scale_dense(raw, scale, shift, out)
         return out
 
-    def factors(self, dtype: DTypeLike) -> tuple[Array | None, Array | None]:
-        """(scale, shift) in `dtype`; see `Scaling.to`."""
-        if dtype not in self._factors:
-            self._factors[dtype] = self.scaling.to(dtype)
-        return self._factors[dtype]
 
+class JointShards:
+    """Dense values of several clients in one array, of which one call takes rows of all of them.
 
-class RankRows:
-    """Dense rows of clients that hold all columns, one client after the other: a call takes rows of several."""
+    One client's rows stand below the other's, or the columns of `side_by_side` clients with the same rows beside each
+    other: by client, the time would go to lines of few bytes.
+    """
 
-    def __init__(self, values: Array, y: Array, scaling: Scaling) -> None:
-        self._values, self._y = values, y
-        self._factors = {np.dtype(kind): scaling.to(kind) for kind in (np.float32, np.float64)}
-
-    def take(self, at: Array, out: Array, y: Array) -> None:
-        """Write the scaled rows `at` [b] to `out` [b, p], and their labels to `y` [b]."""
-        y[:] = self._y.take(at)
-        scale_dense(self._values, *self._factors[out.dtype], out, at)
-
-
-class RankColumns:
-    """Dense columns of clients with the same rows, side by side: by client, the time would go to lines of few bytes."""
-
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        """The values of the shards, which have one dtype, are moved."""
-        self.clients = len(shards)
-        self._parts = [(shard.scaling, shard.features) for shard in shards]
-        self._factors: dict[object, tuple[Array | None, Array | None]] = {}
-        self._values = np.empty((shards[0].samples, sum(shard.features for shard in shards)), shards[0].values.dtype)
-        start = 0
-        for shard in shards:
-            self._values[:, start : start + shard.features] = shard.values
-            shard.values = self._values[:, start : start + shard.features]
-            shard.joint_columns = self
-            start += shard.features
+    def __init__(self, values: Array, y: Array, factors: Factors, side_by_side: int = 0) -> None:
+        self._values, self.y, self._factors, self.side_by_side = values, y, factors, side_by_side
 
     def take(self, at: Array, outs: Sequence[Array]) -> None:
         """Write the scaled rows `at` [b] to `outs`: one array [b, p] of all columns, or [b, p_i] of each client's."""
-        dtype = outs[0].dtype
-        if dtype not in self._factors:
-            self._factors[dtype] = joined(self._parts).to(dtype)
-        scale_columns(self._values, *self._factors[dtype], outs, at)
+        scale_columns(self._values, *self._factors(outs[0].dtype), outs, at)
 
 
 def hosted_blocks(
@@ -185,59 +158,63 @@ def hosted_blocks(
     """
     if not clients:
         return Roster.of([])
-    hosted = _Hosted(data, clients, bounds, dtype, room, tests)
-    return Roster(np.arange(clients.start, clients.stop), bounds, hosted.block)
+    hosted = _Hosted(data, clients, room, tests)
+    return Roster(np.array(clients), bounds, cache(lambda i: hosted.block(range(*bounds[i : i + 2].tolist()), dtype)))
 
 
 class _Hosted:
     """The rows of a rank's clients."""
 
-    def __init__(
-        self, data: Federation, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, tests: bool
-    ) -> None:
-        self._data, self._clients, self._bounds, self._dtype = data, clients, bounds, dtype
-        numbers, prefix = np.arange(clients.start, clients.stop), TESTS if tests else ""
+    def __init__(self, data: Federation, clients: range, room: float, tests: bool) -> None:
+        self._data, self._clients = data, clients
+        numbers, prefix = np.array(clients), TESTS if tests else ""
         self._mapped = float(data.nbytes(prefix)[numbers].sum()) > room
         places = data.places(numbers, prefix)
         at = {name: (int(starts.min()), int(stops.max())) for name, (starts, stops) in places.items()}
-        self._labels = places["y"][0] - at["y"][0]  # [n] where the labels of each client begin
-        self._y = data.labels(*at["y"], prefix)
-        name = "indptr" if data.sparse else "X"
-        self._begin = places[name][0] - at[name][0]  # [n] where the rows of each client begin, or its values
+        begins = {name: starts - at[name][0] for name, (starts, _) in places.items()}
+        self._labels = begins["y"]  # [n] where the labels of each client begin
+        self._begins = begins["indptr" if data.sparse else "X"]  # [n] where the rows of each begin, or its values
+        self._y = data.labels(prefix, *at["y"])
         self._values = data.values(prefix, at, not self._mapped)
         self._counts = (data.test_counts if tests else data.counts)[numbers]
+        self._factors = cache(self._factors_of)
         self._rows = None
         if data.whole and not data.sparse:
-            self._rows = RankRows(self._values[0], self._y, data.scaling)
-        self._scalings: dict[int, Scaling] = {}  # of groups of columns
-        self._blocks: dict[int, Block] = {}
+            self._rows = JointShards(self._values[0], self._y, self._factors(0))
 
-    def block(self, i: int) -> Block:
-        """Block i, made when it is first needed."""
-        block = self._blocks.get(i)
-        if block is None:
-            shards = [self.shard(n) for n in range(*self._bounds[i : i + 2].tolist())]
-            if self._data.split == "columns" and len(shards) > 1 and self._moves(shards):
-                RankColumns(shards)
-            block = self._blocks[i] = Block(tuple(shards), self._dtype)
-        return block
+    def _factors_of(self, *groups: int) -> Factors:
+        """Of the columns of these groups, one group after the other."""
+        data = self._data
+        if not data.scaling.by_column:
+            return cache(data.scaling.to)
+        return cache(data.scaling.part(np.concatenate([data.group("columns", group) for group in groups])).to)
 
-    def _moves(self, shards: list[Shard]) -> bool:
-        """Whether columns are copied side by side; pieces are views of values that are read as they are."""
-        scaled = shards[0].values.dtype.kind != "f" or any(
-            factor is not None for shard in shards for factor in shard.factors(shard.values.dtype)
+    def block(self, numbers: range, dtype: str) -> Block:
+        """The clients of these numbers."""
+        shards = [self.shard(n) for n in numbers]
+        if self._data.split == "columns" and len(shards) > 1 and self._gains(shards):
+            # pieces of values that are read as they are would be views, and no part of an array is one
+            values = np.concatenate([shard.values for shard in shards], axis=1)
+            groups = self._data.holds[[shard.client for shard in shards], 1].tolist()
+            joint, start = JointShards(values, shards[0].y, self._factors(*groups), len(shards)), 0
+            for shard in shards:
+                shard.joint = joint, start
+                shard.values = values[:, start : start + shard.features]
+                start += shard.features
+        return Block(tuple(shards), dtype)
+
+    def _gains(self, shards: list[Shard]) -> bool:
+        """Whether columns are copied side by side."""
+        values = shards[0].values
+        scaled = values.dtype.kind != "f" or any(
+            factor is not None for shard in shards for factor in shard.factors(values.dtype)
         )
         return not self._mapped and not shards[0].sparse and scaled
 
     def shard(self, n: int) -> Shard:
         """The data of the rank's client number n."""
         data, client = self._data, self._clients[n]
-        column_group = int(data.holds[client, 1])
-        scaling = self._scalings.get(column_group)
-        if scaling is None:
-            scaling = data.scaling.part(data.held(client)[1]) if data.scaling.by_column else data.scaling
-            self._scalings[column_group] = scaling
-        count, width, begin = int(self._counts[n]), int(data.widths[client]), int(self._begin[n])
+        count, width, begin = int(self._counts[n]), int(data.widths[client]), int(self._begins[n])
         values: Piece
         if data.sparse:
             values = _checked(data, self._values, slice(begin, begin + count), width, f"client {client}")
@@ -245,15 +222,16 @@ class _Hosted:
             values = self._values[0][begin : begin + count]
         else:
             values = self._values[0][begin : begin + count * width].reshape(count, width)
-        y = self._y[self._labels[n] : self._labels[n] + count]
-        shard = Shard(client, partial(data.held, client), y, values, scaling, self._mapped)
-        shard.joint = None if self._rows is None else (self._rows, begin)
+        y, factors = self._y[self._labels[n] : self._labels[n] + count], self._factors(int(data.holds[client, 1]))
+        shard = Shard(client, partial(data.held, client), y, values, factors, self._mapped)
+        if self._rows is not None:
+            shard.joint = self._rows, begin
         return shard
 
 
 def shard_of(data: Federation, client: int, tests: bool = False) -> Shard:
     """The data of a client, mapped; or the rows with which it tests."""
-    return _Hosted(data, range(client, client + 1), np.array([0, 1]), "float32", 0, tests).shard(0)
+    return _Hosted(data, range(client, client + 1), 0, tests).shard(0)
 
 
 def common_shard(data: Federation) -> Shard | None:
@@ -265,7 +243,7 @@ def common_shard(data: Federation) -> Shard | None:
     if data.sparse:
         values = _checked(data, raw, slice(0, data.test_samples), data.features, "the test set")
     held = np.arange(data.test_samples), np.arange(data.features)
-    return Shard(-1, lambda: held, data.labels(0, data.test_samples, "test/"), values, data.scaling)
+    return Shard(-1, lambda: held, data.labels("test/"), values, cache(data.scaling.to))
 
 
 def common_rows(data: Federation, dtype: DTypeLike) -> tuple[Piece, Array] | None:

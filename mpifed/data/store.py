@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -44,16 +44,15 @@ from mpifed.data.partition import Partition, training_rows
 from mpifed.data.scaling import Scaling
 from mpifed.data.statistics import check_statistics
 from mpifed.files.atomic import aside, sync_folder
-from mpifed.files.hdf5 import read_at, reserve, write_hdf5
+from mpifed.files.hdf5 import reserve, write_hdf5
 from mpifed.files.json_file import read_json, write_json
-from mpifed.files.schemas import Count, Digest, NotNegative, Schema, Text, checked
+from mpifed.files.schemas import MOST, Count, Digest, NotNegative, Schema, Text, checked
 
 SCHEMA = 3
 ARRAYS, ABOUT = "federation.h5", "federation.json"
 REMEDY = "make the data again with `mpifed data ... --force`"
 TESTS = "client_tests/"
 MEMORY = "memory:"  # begins the path of data in memory
-DType: TypeAlias = np.dtype[Any]  # of any kind of number
 _IN_MEMORY: list[Federation] = []
 _MOST_CLASSES = 2**16  # unless there are more rows
 _ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
@@ -76,15 +75,20 @@ class Extent(Schema):
     def nbytes(self) -> int:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
+    def view(self, whole: Array) -> Array:
+        """The array in the bytes of the file."""
+        values: Array = np.ndarray(tuple(self.shape), self.dtype, whole.data, self.offset)
+        return values
+
 
 class About(Schema):
     """The content of `federation.json`."""
 
     schema_version: Literal[3] = 3
     split: Literal["rows", "columns", "grid"]
-    clients: Annotated[int, Field(ge=1, le=2**62)]
-    samples: Annotated[int, Field(ge=1, le=2**62)]  # distinct training rows
-    features: Annotated[int, Field(ge=1, le=2**62)]
+    clients: Annotated[int, Field(ge=1, le=MOST)]
+    samples: Annotated[int, Field(ge=1, le=MOST)]  # distinct training rows
+    features: Annotated[int, Field(ge=1, le=MOST)]
     test_samples: Count
     classes: Count  # 0 for real targets
     sparse: bool
@@ -108,80 +112,56 @@ class Federation:
     holds : [N, 2] group of rows and group of columns of each client
     bounds : of the groups of "rows" and "columns" within `members`
     counts, widths : [N] rows and columns of each client
+    test_counts : [N] rows with which each client tests; zeros where a federation has no such rows
     scaling : of all columns
     """
 
-    def __init__(self, about: About, arrays: Mapping[str, Array] | None = None, path: Path | None = None) -> None:
-        """Of arrays in memory, or of those in the folder `path`; DataError where they cannot be what `about` says."""
-        self.about, self.path, self._memory = about, path, arrays
-        self.split, self.clients, self.samples, self.features = (
-            about.split,
-            about.clients,
-            about.samples,
-            about.features,
-        )
+    def __init__(self, about: About, arrays: Mapping[str, Array], path: Path | None = None) -> None:
+        """Of arrays in memory, or mapped from the folder `path`; DataError where they cannot be what `about` says."""
+        self.about, self.path, self._arrays = about, path, arrays
+        self.split, self.clients = about.split, about.clients
+        self.samples, self.features = about.samples, about.features
         self.classes, self.targets, self.sparse = about.classes, about.targets, about.sparse
         self.test_samples, self.target_scale, self.seed = about.test_samples, about.target_scale, about.seed
         self.shape = None if about.shape is None else tuple(about.shape)
         self.provenance, self.sha256 = about.provenance, about.data_sha256
+        self.where = "the data" if path is None else str(path / ARRAYS)  # what an error is about
+        # each client holds all columns, so that X has whole rows, in the order of the groups of rows
+        self.whole = about.split == "rows"
         self._groups: dict[tuple[str, int], NDArray[np.int64]] = {}
         try:
-            self._check_places()
             self.statistics = check_statistics(about.provenance.get("statistics", {}), about.features)
-            self.holds = self._whole("holds", (about.clients, 2))
+            self.holds = self._whole("holds")
             self.bounds = {axis: self._bounds(axis, i) for i, axis in enumerate(("rows", "columns"))}
-            sizes = [np.diff(self.bounds[axis])[groups] for axis, groups in zip(self.bounds, self.holds.T, strict=True)]
-            self.counts, self.widths = sizes
+            self.counts, self.widths = (
+                np.diff(self.bounds[axis])[groups] for axis, groups in zip(self.bounds, self.holds.T, strict=True)
+            )
+            tests = f"{TESTS}bounds"
+            self._starts = {
+                "": self.bounds["rows"],
+                TESTS: self._whole(tests) if tests in arrays else np.zeros_like(self.bounds["rows"]),
+            }
+            self.test_counts = np.diff(self._starts[TESTS])[self.holds[:, 0]]
             self.scaling = Scaling(*(self._factor(f"scaling/{name}") for name in Scaling._fields))
-            self._check_shapes()
-        except (ValueError, KeyError) as error:
+            self._check()
+        except (LookupError, ValueError) as error:
             raise DataError(f"{self.where}: {error}; {REMEDY}") from error
-
-    @property
-    def where(self) -> str:
-        """What an error is about."""
-        return "the data" if self.path is None else str(self.path / ARRAYS)
-
-    # --- arrays ------------------------------------------------------------------------------------------------------
 
     def array(self, name: str) -> Array:
         """A whole array, compared with its digest; DataError where they differ."""
-        extent = self.about.arrays[name]
-        values = self.part(name)
-        if self._memory is None and extent.sha256 not in (None, hashlib.sha256(values.data).hexdigest()):
+        values, expected = self._arrays[name], self.about.arrays[name].sha256
+        if expected is not None and expected != hashlib.sha256(values.data).hexdigest():
             raise DataError(f"{self.where}: {name} was changed or damaged; {REMEDY}")
         return values
-
-    def part(self, name: str, start: int = 0, stop: int | None = None, load: bool = True) -> Array:
-        """The entries from `start` to `stop` of an array: read, or mapped, so that they are read when they are used."""
-        length, *others = self.about.arrays[name].shape
-        stop = length if stop is None else stop
-        if not 0 <= start <= stop <= length:
-            raise DataError(f"{self.where}: {name}: entries {start} to {stop} of {length}; {REMEDY}")
-        if self._memory is not None:
-            return self._memory[name][start:stop]
-        extent = self.about.arrays[name]
-        dtype, shape = np.dtype(extent.dtype), (stop - start, *others)
-        begin = extent.offset + start * math.prod(others) * dtype.itemsize
-        if load or not math.prod(shape):
-            return read_at(self.path_of_arrays, begin, shape, dtype, REMEDY)
-        return np.asarray(np.memmap(self.path_of_arrays, dtype, "r", begin, shape))
-
-    @property
-    def path_of_arrays(self) -> Path:
-        assert self.path is not None
-        return self.path / ARRAYS
 
     # --- what the clients hold ---------------------------------------------------------------------------------------
 
     def members(self, axis: str) -> NDArray[np.int64]:
         """The members of all groups of "rows" or "columns", one group after the other; `bounds` separates them."""
-        members = self.array(f"{axis}/members").astype(np.int64, copy=False)
+        members = self._whole(f"{axis}/members")
         number = self.samples if axis == "rows" else self.features
-        if members.size and not (members.min() >= 0 and members.max() < number):
-            raise DataError(
-                f"{self.where}: {axis}/members from {members.min()} to {members.max()} of {number}; {REMEDY}"
-            )
+        if members.max() >= number:
+            raise DataError(f"{self.where}: {axis}/members up to {members.max()} of {number}; {REMEDY}")
         if not np.isin(np.flatnonzero(np.diff(members) <= 0) + 1, self.bounds[axis]).all():
             raise DataError(f"{self.where}: {axis}/members: a group does not ascend; {REMEDY}")
         return members
@@ -192,10 +172,11 @@ class Federation:
 
     def held(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(rows [s], columns [p]) that a client holds, as indices among all: the same arrays for clients of a group."""
-        rows, columns = map(self._group, self.bounds, self.holds[client].tolist())
+        rows, columns = map(self.group, self.bounds, self.holds[client].tolist())
         return rows, columns
 
-    def _group(self, axis: str, group: int) -> NDArray[np.int64]:
+    def group(self, axis: str, group: int) -> NDArray[np.int64]:
+        """The members of a group of "rows" or "columns"."""
         start, stop = self.bounds[axis][group : group + 2]
         return self._groups.setdefault((axis, group), self._members[axis][start:stop])
 
@@ -205,68 +186,43 @@ class Federation:
 
     def natural(self) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
         """(identifiers [I], the client of each) of natural clients, or None."""
-        if "clients/ids" not in self.about.arrays:
+        if "clients/ids" not in self._arrays:
             return None
-        ids, of = self.array("clients/ids"), self.array("clients/of").astype(np.int64)
-        if of.shape != ids.shape or not np.array_equal(np.unique(of), np.arange(self.clients)):
+        ids, of = self.array("clients/ids"), self._whole("clients/of")
+        if not np.array_equal(np.unique(of), np.arange(self.clients)):
             raise DataError(f"{self.where}: clients/of does not name each of {self.clients} clients; {REMEDY}")
         return tuple(text.decode("utf-8", "replace") for text in ids.tolist()), of
-
-    def starts(self, prefix: str = "") -> NDArray[np.int64]:
-        """[R + 1] bounds of the groups of rows within the labels, and within X where clients hold all columns."""
-        if not prefix:
-            return self.bounds["rows"]
-        if f"{prefix}y" not in self.about.arrays:
-            return np.zeros_like(self.bounds["rows"])
-        return self._tests_bounds
-
-    @cached_property
-    def _tests_bounds(self) -> NDArray[np.int64]:
-        return self._ascending(f"{TESTS}bounds", len(self.bounds["rows"]) - 1)
-
-    @cached_property
-    def test_counts(self) -> NDArray[np.int64]:
-        """[N] rows with which each client tests; zeros where a federation has no such rows."""
-        return np.diff(self.starts(TESTS))[self.holds[:, 0]]
 
     def nbytes(self, prefix: str = "") -> NDArray[np.int64]:
         """[N] bytes of each client's labels and values, as stored."""
         nbytes = np.zeros(self.clients, np.int64)
         for name, (starts, stops) in self.places(np.arange(self.clients), prefix).items():
-            extent = self.about.arrays[prefix + name]
-            nbytes += (stops - starts) * (extent.nbytes // max(1, extent.shape[0]))
+            values = self._arrays[prefix + name]
+            nbytes += (stops - starts) * (values.nbytes // max(1, len(values)))
         return nbytes
 
     def places(self, clients: NDArray[np.int64], prefix: str = "") -> dict[str, tuple[Array, Array]]:
         """Where the entries of clients begin and end, [n] each, by array; of `TESTS`, if there are such rows."""
-        if f"{prefix}y" not in self.about.arrays:
+        if f"{prefix}y" not in self._arrays:
             return {}
-        starts, groups = self.starts(prefix), self.holds[clients, 0]
-        labels = rows = starts[groups], starts[groups + 1]
-        values = rows
+        starts, groups = self._starts[prefix], self.holds[clients, 0]
+        labels = rows = values = starts[groups], starts[groups + 1]
         if not self.whole:
             rows, values = ((before[clients], before[clients + 1]) for before in self._before)
         if not self.sparse:
             return {"y": labels, "X": values}
-        indptr = self.part(f"{prefix}indptr", load=False)
+        indptr = self._arrays[f"{prefix}indptr"]
         values = indptr[rows[0]], indptr[rows[1]]
         return {"y": labels, "data": values, "indices": values, "indptr": (rows[0], rows[1] + 1)}
 
     @cached_property
-    def _before(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _before(self) -> list[NDArray[np.int64]]:
         """[N + 1] rows, and values, of the clients before each one, where X has no whole rows."""
-        rows, values = (np.concatenate([[0], np.cumsum(sizes)]) for sizes in (self.counts, self.counts * self.widths))
-        return rows, values
+        return [np.cumsum(np.insert(sizes, 0, 0)) for sizes in (self.counts, self.counts * self.widths)]
 
-    @property
-    def whole(self) -> bool:
-        """Whether each client holds all columns, so that X has whole rows, in the order of the groups of rows."""
-        return self.split == "rows"
-
-    def labels(self, start: int, stop: int, prefix: str = "") -> Array:
+    def labels(self, prefix: str = "", start: int = 0, stop: int | None = None) -> Array:
         """Stored labels as int64 classes or float64 targets [s]; DataError if they are invalid."""
-        y = self.part(f"{prefix}y", start, stop)
-        whose = f"{self.where}: {prefix}y"
+        y, whose = self._arrays[f"{prefix}y"][start:stop], f"{self.where}: {prefix}y"
         if self.classes and y.size and not (y.min() >= 0 and y.max() < self.classes):
             raise DataError(
                 f"{whose} has labels from {y.min()} to {y.max()}, expected 0 to {self.classes - 1}; {REMEDY}"
@@ -276,25 +232,48 @@ class Federation:
         y = y.astype(np.int64 if self.classes else np.float64)
         return y if self.targets == 1 else vectors(y)
 
+    def values(
+        self, prefix: str = "", at: Mapping[str, tuple[int, int]] = MappingProxyType({}), load: bool = True
+    ) -> tuple[Array, ...]:
+        """Stored values of neighbours, in one piece and checked: (X,), or (data, indices, indptr).
+
+        Parameters
+        ----------
+        at : where they begin and end in these arrays; by default all
+        load : a folder's into memory; else mapped, and read once for the checks
+        """
+        names = ("data", "indices", "indptr") if self.sparse else ("X",)
+        arrays = [self._arrays[prefix + name][slice(*at.get(name, (None,)))] for name in names]
+        if load and self.path is not None:
+            arrays = [values.copy() for values in arrays]
+        if not is_finite(arrays[0]):
+            raise DataError(f"{self.where}: {prefix}{names[0]} has values that are not finite; {REMEDY}")
+        if self.sparse:
+            indptr = arrays[2] - arrays[2][0]
+            if (np.diff(indptr) < 0).any() or indptr[-1] != len(arrays[1]):
+                raise DataError(
+                    f"{self.where}: {prefix}indptr decreases, or ends beyond {len(arrays[1])} values; {REMEDY}"
+                )
+            arrays[2] = indptr
+        return tuple(arrays)
+
     # --- digests -----------------------------------------------------------------------------------------------------
 
     def verify(self, clients: Sequence[int]) -> None:
         """Compare the values and labels of clients with their digests; DataError where they differ."""
-        stored = self.part("digests", load=False)
         for client, digest in zip(clients, self.digests(np.array(clients, int)), strict=True):
-            if digest != bytes(stored[client]):
+            if digest != bytes(self._arrays["digests"][client]):
                 raise DataError(f"{self.where}: the data of client {client} were changed or damaged; {REMEDY}")
 
     def verify_common(self) -> None:
         """Compare all arrays but the clients' values with their digests."""
-        for name, extent in self.about.arrays.items():
-            if extent.sha256 is not None:
-                self.array(name)
+        for name in self._arrays:
+            self.array(name)
 
     def digests(self, clients: NDArray[np.int64]) -> Iterator[bytes]:
         """SHA-256 of what is stored of each of the clients [n]."""
         held = [
-            (self.part(prefix + name, load=False), *map(np.ndarray.tolist, at))
+            (self._arrays[prefix + name], *map(np.ndarray.tolist, at))
             for prefix in ("", TESTS)
             for name, at in self.places(clients, prefix).items()
         ]
@@ -304,68 +283,22 @@ class Federation:
                 digest.update(values[starts[n] : stops[n]].data)
             yield digest.digest()
 
-    def values(
-        self, prefix: str = "", at: Mapping[str, tuple[int, int]] = MappingProxyType({}), load: bool = True
-    ) -> tuple[Array, ...]:
-        """Stored values of neighbours, in one piece and checked: (X,), or (data, indices, indptr).
+    # --- checks: of shapes and ranges, whatever the digests say, which only tell damage ------------------------------
 
-        Parameters
-        ----------
-        at : where they begin and end in these arrays; by default all
-        load : into memory; else mapped, and read once for the checks
-        """
-        names = ("data", "indices", "indptr") if self.sparse else ("X",)
-        parts = ((prefix + name, *at.get(name, (0, None))) for name in names)
-        arrays = tuple(self.part(name, start, stop, load) for name, start, stop in parts)
-        if not is_finite(arrays[0]):
-            raise DataError(f"{self.where}: {prefix}{names[0]} has values that are not finite; {REMEDY}")
-        if self.sparse:
-            if (np.diff(arrays[2]) < 0).any() or arrays[2][-1] - arrays[2][0] != len(arrays[1]):
-                raise DataError(
-                    f"{self.where}: {prefix}indptr decreases, or ends beyond {len(arrays[1])} values; {REMEDY}"
-                )
-            arrays = *arrays[:2], arrays[2] - arrays[2][0]
-        return arrays
-
-    # --- checks: of types, shapes and ranges, whatever the digests say, which only tell damage -----------------------
-
-    def _check_places(self) -> None:
-        """ValueError unless all arrays lie within the file, and are of types that are expected."""
-        size = None if self._memory is not None else self.path_of_arrays.stat().st_size
-        for name, extent in self.about.arrays.items():
-            if np.dtype(extent.dtype).kind not in _KINDS.get(name.rpartition("/")[2], "iu"):
-                raise ValueError(f"{name} is of type {extent.dtype}")
-            if size is not None and (extent.sha256 is None) != (name.removeprefix(TESTS) in _OF_CLIENTS):
-                raise ValueError(f"{name}: sha256 = {extent.sha256}, where only arrays of the clients have none")
-            extends = max(extent.offset + extent.nbytes, *extent.shape)
-            if size is not None and (extent.offset % _ALIGNED or extends > size):
-                raise ValueError(
-                    f"{name} lies outside of the file, of {size} bytes, or not at a multiple of {_ALIGNED}"
-                )
-
-    def _whole(self, name: str, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """An array of nonnegative integers of this shape."""
-        self._expect(name, shape)
-        values = self.array(name)
-        if values.size and not (values.min() >= 0 and values.max() <= 2**62):
-            raise ValueError(f"{name}: from {values.min()} to {values.max()}")
-        return values.astype(np.int64, copy=False)
-
-    def _ascending(self, name: str, groups: int) -> NDArray[np.int64]:
-        bounds = self._whole(name, (groups + 1,))
-        if bounds[0] or (np.diff(bounds) < 0).any():
-            raise ValueError(f"{name} does not ascend from 0")
-        return bounds
+    def _whole(self, name: str) -> NDArray[np.int64]:
+        """An array of nonnegative integers; of bounds, ascending from 0."""
+        values = self.array(name).astype(np.int64, copy=False)
+        if values.size and values.min() < 0:
+            raise DataError(f"{self.where}: {name} has {values.min()}, expected 0 or more; {REMEDY}")
+        if name.endswith("bounds") and (values[0] or (np.diff(values) < 0).any()):
+            raise DataError(f"{self.where}: {name} does not ascend from 0; {REMEDY}")
+        return values
 
     def _bounds(self, axis: str, i: int) -> NDArray[np.int64]:
         """Bounds of the groups of an axis, each with members and held by a client."""
-        groups = int(self.holds[:, i].max()) + 1
-        bounds = self._ascending(f"{axis}/bounds", groups)
-        if not np.diff(bounds).all() or len(np.unique(self.holds[:, i])) < groups:
+        bounds = self._whole(f"{axis}/bounds")
+        if not np.diff(bounds).all() or not np.array_equal(np.unique(self.holds[:, i]), np.arange(len(bounds) - 1)):
             raise ValueError(f"{axis}/bounds and holds: a group is empty, or belongs to no client")
-        self._expect(f"{axis}/members", (int(bounds[-1]),))
-        if bounds[-1] < (self.samples if axis == "rows" else self.features):
-            raise ValueError(f"{axis}/members: {bounds[-1]} are fewer than there are {axis}")
         return bounds
 
     def _factor(self, name: str) -> Array:
@@ -375,54 +308,60 @@ class Federation:
             raise ValueError(f"{name} has shape {values.shape}, or is not finite")
         return values if len(values) > 1 else values.reshape(())
 
-    def _expect(self, name: str, shape: tuple[int, ...]) -> None:
-        came = self.about.arrays[name].shape if name in self.about.arrays else "none"
-        if came != list(shape):
-            raise ValueError(f"{name} has shape {came}, expected {list(shape)}")
+    def _check(self) -> None:
+        """ValueError unless each array has as many entries as the clients hold, and the facts agree with them."""
+        about, classes = self.about, self.provenance.get("classes", [])
+        alike = {"rows": [1], "columns": [0]}.get(self.split, [])  # what all clients hold: all columns, or all rows
+        contradictions = (
+            (float(self.counts.astype(float) @ self.widths) > MOST, "its clients hold more than 2^62 values"),
+            (about.shape is not None and (not about.shape or math.prod(about.shape) != self.features),
+             f"shape = {about.shape}, expected lengths whose product is {self.features}"),
+            (self.classes > max(self.samples + self.test_samples, _MOST_CLASSES),
+             f"classes = {self.classes} of {self.samples} rows"),
+            (not isinstance(classes, list) or len(classes) not in (0, self.classes),
+             f"provenance: classes = {classes!r:.80}, expected {self.classes} names"),
+            (self.target_scale not in 2.0 ** np.arange(128) or (self.classes and self.targets > 1),
+             f"target_scale = {self.target_scale}, targets = {self.targets}, classes = {self.classes}"),
+            (about.names is not None and len(about.names) != self.features,
+             f"names: {len(about.names or ())} of {self.features} features"),
+            (self.holds[:, alike].any(), f"split = {self.split}, and the clients hold different rows or columns"),
+            (self.test_counts.any() and not self.whole, f"{TESTS}y, with split = {self.split}"),
+            (self.classes and any(self._arrays[name].dtype.kind == "f" for name in self._arrays if name[-1] == "y"),
+             f"y has fractions, and there are {self.classes} classes"),
+            *((self.bounds[axis][-1] < number, f"{axis}/members are fewer than the {number} {axis}")
+              for axis, number in (("rows", self.samples), ("columns", self.features))),
+        )  # fmt: skip
+        for contradicts, why in contradictions:
+            if contradicts:
+                raise ValueError(why)
+        for name, shape in self._shapes():
+            came = self._arrays[name].shape if name in self._arrays else "none"
+            if came != tuple(shape):
+                raise ValueError(f"{name} has shape {came}, expected {tuple(shape)}")
 
-    def _check_shapes(self) -> None:
-        """ValueError unless each array has as many entries as the clients hold."""
-        if float(self.counts.astype(float) @ self.widths) > 2**62:
-            raise ValueError("its clients hold more than 2^62 values")
-        if self.shape is not None and (not self.shape or math.prod(self.shape) != self.features):
-            raise ValueError(f"shape = {list(self.shape)}, expected lengths whose product is {self.features}")
-        if self.classes > max(self.samples + self.test_samples, _MOST_CLASSES):
-            raise ValueError(f"classes = {self.classes} of {self.samples} rows")
-        meaning = self.provenance.get("classes", [])
-        if not isinstance(meaning, list) or len(meaning) not in (0, self.classes):
-            raise ValueError(f"provenance: classes = {meaning!r:.80}, expected {self.classes} names")
-        if self.target_scale not in 2.0 ** np.arange(128) or (self.classes and self.targets > 1):
-            raise ValueError(f"target_scale = {self.target_scale}, targets = {self.targets}, classes = {self.classes}")
-        if self.about.names is not None and len(self.about.names) != self.features:
-            raise ValueError(f"names: {len(self.about.names)} of {self.features} features")
-        alike = {"rows": "columns", "columns": "rows"}.get(self.split)  # what all clients hold
-        if alike is not None and self.holds[:, "rc".index(alike[0])].any():
-            raise ValueError(f"split = {self.split}, and the clients hold different {alike}")
-        self._expect("digests", (self.clients, 32))
-        if "clients/ids" in self.about.arrays:
-            self._expect("clients/ids", (self.about.arrays["clients/ids"].shape[0],))
-            self._expect("clients/of", (self.about.arrays["clients/ids"].shape[0],))
-        labels, width = int(self.bounds["rows"][-1]), int(self.widths[0])
-        self._check_rows("", labels, (labels, width) if self.whole else (int(self.counts @ self.widths),))
-        if f"{TESTS}y" in self.about.arrays:
-            if not self.whole:
-                raise ValueError(f"{TESTS}y, with split = {self.split}")
-            rows = int(self.starts(TESTS)[-1])
-            self._check_rows(TESTS, rows, (rows, width))
+    def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The shape that each array must have."""
+        yield from (("holds", (self.clients, 2)), ("digests", (self.clients, 32)))
+        yield from ((f"{axis}/members", (int(bounds[-1]),)) for axis, bounds in self.bounds.items())
+        if "clients/ids" in self._arrays:
+            ids = self._arrays["clients/ids"].shape[:1]
+            yield from (("clients/ids", ids), ("clients/of", ids))
+        width = int(self.widths[0])
+        rows = {"": (int(self.bounds["rows"][-1]), width)}
+        if f"{TESTS}bounds" in self._arrays:
+            yield f"{TESTS}bounds", self.bounds["rows"].shape
+            rows[TESTS] = int(self._starts[TESTS][-1]), width
         if self.test_samples:
-            self._check_rows("test/", self.test_samples, (self.test_samples, self.features))
-
-    def _check_rows(self, prefix: str, labels: int, values: tuple[int, ...]) -> None:
-        """`values`: the shape of X, if it is dense."""
-        self._expect(f"{prefix}y", (labels, self.targets) if self.targets > 1 else (labels,))
-        if self.classes and np.dtype(self.about.arrays[f"{prefix}y"].dtype).kind == "f":
-            raise ValueError(f"{prefix}y has fractions, and there are {self.classes} classes")
-        if not self.sparse:
-            self._expect(f"{prefix}X", values)
-            return
-        self._expect(f"{prefix}indptr", ((labels if len(values) > 1 else int(self.counts.sum())) + 1,))
-        for name in ("data", "indices"):
-            self._expect(prefix + name, tuple(self.about.arrays[f"{prefix}indices"].shape[:1]))
+            rows["test/"] = self.test_samples, self.features
+        for prefix, shape in rows.items():
+            yield f"{prefix}y", (shape[0], self.targets) if self.targets > 1 else shape[:1]
+            flat = not prefix and not self.whole  # one client's rows and columns after the other's
+            if self.sparse:
+                values = self._arrays[f"{prefix}indices"].shape[:1]
+                yield f"{prefix}indptr", ((int(self.counts.sum()) if flat else shape[0]) + 1,)
+                yield from ((f"{prefix}data", values), (f"{prefix}indices", values))
+            else:
+                yield f"{prefix}X", (int(self.counts @ self.widths),) if flat else shape
 
 
 def in_memory(federation: Federation) -> str:
@@ -464,7 +403,7 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
     content = checked(about, About, table, REMEDY)
     if _identity(content) != content.data_sha256:
         raise DataError(f"{about}: its data_sha256 is not that of its content; {REMEDY}")
-    federation = Federation(content, path=path)
+    federation = Federation(content, _mapped(path, content.arrays), path)
     if verify:
         federation.verify_common()
         federation.verify(range(federation.clients))
@@ -523,11 +462,23 @@ def make_federation(
     if test is not None:
         contents["test/y"] = compact_labels(test[1])
         contents |= {"test/X": test[0]} if isinstance(test[0], np.ndarray) else _csr("test/", [test[0]])
-    shapes = {name: (values.shape, values.dtype) for name, values in contents.items()}
-    shapes["digests"] = ((partition.clients, 32), np.dtype(np.uint8))
+    extents = {name: _extent(values.shape, values.dtype) for name, values in contents.items()}
+    extents["digests"] = _extent((partition.clients, 32), np.uint8)
     if dtype is not None:
-        shapes |= {f"{prefix}X": (layout.shape, np.dtype(dtype)) for prefix, layout in layouts.items()}
-    with _room(folder, shapes) as (arrays, offsets):
+        extents |= {f"{prefix}X": _extent(layout.shape, dtype) for prefix, layout in layouts.items()}
+    about = About(
+        split=partition.split,
+        clients=partition.clients,
+        samples=len(y) if client_tests is None else int((~client_tests).sum()),
+        features=features,
+        test_samples=0 if test is None else len(test[1]),
+        sparse=dtype is None,
+        targets=of_vectors(y).shape[-1],
+        arrays=extents,
+        data_sha256="0" * 64,
+        **facts,
+    )
+    with _room(folder, about.arrays) as arrays:
         for name, values in contents.items():
             arrays[name][...] = values
         first = 0
@@ -535,26 +486,9 @@ def make_federation(
             for prefix, layout in layouts.items():
                 layout.put(X, first, arrays[f"{prefix}X"])
             first += X.shape[0]
-        extents = {
-            name: Extent(offset=offsets[name], shape=list(values.shape), dtype=values.dtype.str, sha256=None)
-            for name, values in arrays.items()
-        }
-        about = About(
-            split=partition.split,
-            clients=partition.clients,
-            samples=len(y) if client_tests is None else int((~client_tests).sum()),
-            features=features,
-            test_samples=0 if test is None else len(test[1]),
-            sparse=dtype is None,
-            targets=of_vectors(y).shape[-1],
-            arrays=extents,
-            data_sha256="0" * 64,
-            **facts,
-        )
-        made = Federation(about, arrays)
-        for client, digest in enumerate(made.digests(np.arange(partition.clients))):
-            arrays["digests"][client] = np.frombuffer(digest, np.uint8)
-        for name, extent in extents.items():
+        digests = Federation(about, arrays).digests(np.arange(partition.clients))
+        arrays["digests"][...] = [list(digest) for digest in digests]
+        for name, extent in about.arrays.items():
             if name.removeprefix(TESTS) not in _OF_CLIENTS:
                 extent.sha256 = hashlib.sha256(arrays[name].data).hexdigest()
         about.data_sha256 = _identity(about)
@@ -564,36 +498,52 @@ def make_federation(
         old.unlink(missing_ok=True)
     write_json(folder / ABOUT, about.model_dump())
     sync_folder(folder)
-    return Federation(about, path=folder)
+    return Federation(about, _mapped(folder, about.arrays), folder)
 
 
 _OF_CLIENTS = {"X", "y", "data", "indices", "indptr"}  # arrays whose parts have a digest for each client
 
 
+def _extent(shape: tuple[int, ...], dtype: DTypeLike) -> Extent:
+    return Extent(offset=0, shape=list(shape), dtype=np.dtype(dtype).str, sha256=None)
+
+
 @contextmanager
-def _room(
-    folder: Path | None, shapes: Mapping[str, tuple[tuple[int, ...], DType]]
-) -> Iterator[tuple[dict[str, Array], dict[str, int]]]:
-    """(arrays to be filled, offsets): in memory or in `federation.h5`, which takes its name when they have been."""
+def _room(folder: Path | None, extents: Mapping[str, Extent]) -> Iterator[dict[str, Array]]:
+    """The arrays, to be filled: in memory, or in `federation.h5`, which takes its name when they have been."""
     if folder is None:
-        yield {name: np.empty(shape, dtype) for name, (shape, dtype) in shapes.items()}, dict.fromkeys(shapes, 0)
+        yield {name: np.empty(extent.shape, extent.dtype) for name, extent in extents.items()}
         return
     with aside(folder / ARRAYS) as part:
         with write_hdf5(part, alignment_threshold=1, alignment_interval=_ALIGNED) as file:
-            offsets = {name: reserve(file, name, shape, dtype) for name, (shape, dtype) in shapes.items()}
+            for name, extent in extents.items():
+                extent.offset = reserve(file, name, tuple(extent.shape), extent.dtype)
         with named_in_errors(folder / ARRAYS), open(part, "r+b") as opened:
             # a full disk raises OSError here, and would end the process where a mapped array is written
             os.posix_fallocate(opened.fileno(), 0, os.path.getsize(part))
         whole = np.memmap(part, np.uint8, "r+")
-
-        def view(name: str, shape: tuple[int, ...], dtype: DType) -> Array:
-            count = math.prod(shape) * dtype.itemsize
-            values: Array = whole[offsets[name] : offsets[name] + count].view(dtype).reshape(shape)
-            return values if count else np.empty(shape, dtype)
-
-        yield {name: view(name, shape, dtype) for name, (shape, dtype) in shapes.items()}, offsets
+        yield {name: extent.view(whole) for name, extent in extents.items()}
         whole.flush()
         (folder / ABOUT).unlink(missing_ok=True)
+
+
+def _mapped(folder: Path, extents: Mapping[str, Extent]) -> dict[str, Array]:
+    """The arrays in a folder, which are read when they are used; DataError unless they lie within the file."""
+    try:
+        whole = np.memmap(folder / ARRAYS, np.uint8, "r")
+    except (OSError, ValueError) as error:  # ValueError of an empty file
+        raise DataError(f"{folder / ARRAYS}: cannot be read ({error}); {REMEDY}") from error
+    for name, extent in extents.items():
+        why = None
+        if np.dtype(extent.dtype).kind not in _KINDS.get(name.rpartition("/")[2], "iu"):
+            why = f"is of type {extent.dtype}"
+        elif (extent.sha256 is None) != (name.removeprefix(TESTS) in _OF_CLIENTS):
+            why = f"has sha256 = {extent.sha256}, where only arrays of the clients have none"
+        elif extent.offset % _ALIGNED or max(extent.offset + extent.nbytes, *extent.shape) > len(whole):
+            why = f"lies outside of the file, of {len(whole)} bytes, or not at a multiple of {_ALIGNED}"
+        if why is not None:
+            raise DataError(f"{folder / ARRAYS}: {name} {why}; {REMEDY}")
+    return {name: extent.view(whole) for name, extent in extents.items()}
 
 
 class _Layout:

@@ -40,8 +40,8 @@ def summary(federation: Federation) -> str:
     # a folder of strangers may say anything: nothing of it is obeyed by a terminal, or begins a line of its own
     text = [f"{name:9}{shown(value, len(value))}" for name, value in lines.items()]
     if federation.clients <= MOST_SHOWN and 0 < federation.classes <= MOST_SHOWN // 2:
-        bounds, groups = federation.starts().tolist(), federation.holds[:, 0].tolist()
-        labels = (federation.labels(*bounds[group : group + 2]) for group in groups)
+        bounds, groups = federation.bounds["rows"].tolist(), federation.holds[:, 0].tolist()
+        labels = (federation.labels("", *bounds[group : group + 2]) for group in groups)
         counts = [np.bincount(y, minlength=federation.classes).tolist() for y in labels]
         text += ["", *_label_table(_clients(federation), counts, [shown(name) for name in _classes(federation)])]
     return "\n".join(text)

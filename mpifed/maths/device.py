@@ -36,16 +36,15 @@ _REMEDY = (
 
 
 class DeviceRows(NamedTuple):
-    """Rows of clients on a device, one client after the other: a `mpifed.data.block.JointRows`."""
+    """Rows of clients on a device, one client after the other: a `mpifed.data.block.Joint`."""
 
     X: Array  # [s, p]
     y: Array  # [s]
+    side_by_side: int = 0
 
-    def take(self, at: Array, out: Array, y: Array) -> None:
-        """Put the rows `at` [b], counted over all the clients, into `out` [b, p], and their labels into `y` [b]."""
-        at = beside(self.X, at)
-        self.X.take(at, axis=0, out=out)
-        self.y.take(at, out=y)
+    def take(self, at: Array, outs: Sequence[Array]) -> None:
+        """Put the rows `at` [b], counted over all the clients, into the one [b, p] of `outs`."""
+        self.X.take(beside(self.X, at), axis=0, out=outs[0])
 
 
 class Resident(NamedTuple):
@@ -59,7 +58,6 @@ class Resident(NamedTuple):
 class DeviceShard:
     """The rows of one client on a device, or copied there when they are read; a `mpifed.data.block.ClientData`."""
 
-    joint_columns = None
     sparse = False
 
     def __init__(self, host: ClientData, there: Resident | None, xp: ArrayModule) -> None:
@@ -87,7 +85,7 @@ class DeviceShard:
         if self._there is None:
             yield from ((at, self._xp.asarray(X)) for at, X in self.host.pieces(dtype))
             return
-        (X, _), start, cuts = self._there
+        (X, *_), start, cuts = self._there
         for at in cuts:
             piece = X[start + at.start : start + at.stop]
             aligned = (start + at.start) * X[:1].nbytes % _ALIGNMENT == 0

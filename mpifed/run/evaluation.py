@@ -75,7 +75,7 @@ def measure(
 
 def _begun(measurement: Measure, roster: Roster, states: States, i: int) -> Record:
     """The states with which the evaluation of the clients of block `i` begins."""
-    return measurement.start_clients(roster.visit(i, keep=False), states.peek(i))
+    return measurement.start_clients(roster[i], states.peek(i))
 
 
 class Trained(NamedTuple):

@@ -121,7 +121,7 @@ class ClientEvaluation:
 
     def _of_block(self, parameters: Parameters, i: int) -> Array:
         """[n, 2] accuracy or RMSE, and mean loss, of the clients of a block that have test rows."""
-        block = self._blocks.visit(i, keep=True)
+        block = self._blocks[i]
         values = np.empty((len(block.clients), 2))
         for who, part, rows in block.by_batch_size(int(block.counts.max())):
             values[who] = self._of_part(parameters, part) if rows else np.nan

@@ -285,11 +285,11 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "statistics": (about(**{"provenance.statistics": {"constant_columns": [99]}}), "statistics"),
     "a group twice": (rewritten("rows/bounds", put(1, 0)), "a group is empty"),
     "bounds": (rewritten("rows/bounds", put(1, 80)), "does not ascend|expected"),
-    "holds": (rewritten("holds", put((0, 0), 77)), "rows/bounds has shape"),
+    "holds": (rewritten("holds", put((0, 0), 77)), "rows/bounds and holds: a group is empty"),
     "labels": (rewritten("y", put(0, 200)), "labels from"),
     "members": (rewritten("rows/members", put(0, 5000)), "members"),
     "scaling": (rewritten("scaling/scale", put(0, np.inf)), "is not finite"),
-    "no digest": (about(**{"arrays.holds.sha256": None}), "holds: sha256 = None"),
+    "no digest": (about(**{"arrays.holds.sha256": None}), "holds has sha256 = None"),
     "no axis": (about(**{"arrays.holds.shape": []}), "shape"),
     "many classes": (about(classes=2**62), "classes = 4611686018427387904"),
     "names of classes": (about(**{"provenance.classes": ["a"]}), "classes = .*expected 3 names"),
@@ -298,7 +298,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "whose rows": (given("clients/ids", np.array([b"a", b"b"])), "clients/of has shape none"),
     "a table of names": (given("clients/ids", np.array([[b"a", b"b"]])), "clients/ids has shape"),
     "rows of other columns": (given("holds", np.array([[0, 0], [1, 1], [2, 0], [3, 1]])), "columns/bounds"),
-    "split by columns": (about(split="columns"), "the clients hold different rows"),
+    "split by columns": (about(split="columns"), "the clients hold different rows or columns"),
 }  # fmt: skip
 
 
@@ -324,7 +324,7 @@ SPARSE = {
     "unsigned row pointers": (given("indptr", np.full(91, 2**64 - 1, "u8")), "indptr is of type"),
     "test columns": (rewritten("test/indices", put(0, 10**6)), "the test set has values in columns beyond"),
     "far test row pointers": (rewritten("test/indptr", put(-1, 2**40)), "test/indptr"),
-    "far row pointers": (rewritten("indptr", put(-1, 2**40)), "entries"),
+    "far row pointers": (rewritten("indptr", put(-1, 2**40)), "ends beyond"),
     "not finite": (rewritten("data", put(0, np.nan)), "not finite"),
 }
 
@@ -340,13 +340,14 @@ def test_bad_sparse_rows(name: str, tmp_path: Path) -> None:
         common_rows(data, "float32")
 
 
-def test_clients_tests_without_labels_are_none(tmp_path: Path) -> None:
+def test_tests_of_clients_need_labels(tmp_path: Path) -> None:
     made(CASES["their own tests"], tmp_path)
     table = read_json(tmp_path / ABOUT)
     del table["arrays"]["client_tests/y"]
     write_json(tmp_path / ABOUT, table)
     about()(tmp_path)
-    assert not open_federation(tmp_path).test_counts.any()
+    with pytest.raises(DataError, match="client_tests/y has shape none"):
+        open_federation(tmp_path)
 
 
 def test_two_writers_at_once(tmp_path: Path) -> None:
