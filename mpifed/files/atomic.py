@@ -33,6 +33,12 @@ def aside(path: Path) -> Iterator[Path]:
                 temporary.unlink()
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a text in place of what `path` holds."""
+    with aside(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def sync_folder(folder: Path) -> None:
     """Flush the entries of a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)

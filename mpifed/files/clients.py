@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.files.atomic import aside
+from mpifed.files.atomic import replace_text
 from mpifed.files.history_csv import as_csv, cell_of, columns_of
 from mpifed.files.json_file import content
 
@@ -33,8 +33,7 @@ def write_clients(run_dir: Path, scores: ClientScores, classifies: bool) -> None
     """Write clients.csv; `classifies`: whether the quality is an accuracy."""
     header = ("client", "rows", "accuracy" if classifies else "rmse", "loss")
     lines = (map(cell_of, row) for row in zip(*(column.tolist() for column in scores), strict=True))
-    with aside(run_dir / CLIENTS) as temporary:
-        temporary.write_text(as_csv([header, *lines]), encoding="utf-8")
+    replace_text(run_dir / CLIENTS, as_csv([header, *lines]))
 
 
 def read_clients(run_dir: str | os.PathLike[str]) -> dict[str, Array]:

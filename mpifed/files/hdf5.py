@@ -26,7 +26,7 @@ from numpy.typing import DTypeLike
 from typing_extensions import Buffer
 
 from mpifed.core.errors import DataError
-from mpifed.core.io_errors import named_in_errors, open_regular
+from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array
 
 Group: TypeAlias = h5py.Group  # also of a file
@@ -46,8 +46,7 @@ def open_hdf5(path: str | os.PathLike[str]) -> h5py.File:
 @contextmanager
 def write_hdf5(path: Path, **settings: int) -> Iterator[h5py.File]:
     """A new HDF5 file, opened for writing; OSError at the end, if a write failed. `settings` are those of h5py."""
-    with named_in_errors(path), open(path, "w+b", buffering=0) as opened:
-        file = _Unfailing(opened)
+    with named_in_errors(path), _Unfailing(path, "w+") as file:
         try:
             with h5py.File(file, "w", **settings) as hdf5:
                 yield hdf5
@@ -56,23 +55,15 @@ def write_hdf5(path: Path, **settings: int) -> Iterator[h5py.File]:
                 raise file.error
 
 
-class _Unfailing(io.RawIOBase):
+class _Unfailing(io.FileIO):
     """A file whose writes always succeed from the view of HDF5; it stores the first error."""
 
-    def __init__(self, file: io.FileIO) -> None:
-        self._file = file
-        self.error: BaseException | None = None
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
+    error: BaseException | None = None
 
     def readinto(self, buffer: Buffer) -> int:
         """Fills the buffer, with zeros beyond the end of the file."""
         view = memoryview(buffer).cast("B")
-        got = self._file.readinto(view) or 0
+        got = super().readinto(view) or 0
         view[got:] = bytes(len(view) - got)
         return len(view)
 
@@ -80,7 +71,7 @@ class _Unfailing(io.RawIOBase):
         view, done = memoryview(content).cast("B"), 0
         try:
             while done < len(view) and self.error is None:
-                done += self._file.write(view[done:])
+                done += super().write(view[done:])
         except BaseException as error:  # also KeyboardInterrupt: no exception may pass through HDF5
             self.error = error
         return len(view)
@@ -88,12 +79,10 @@ class _Unfailing(io.RawIOBase):
     def truncate(self, size: int | None = None) -> int:
         try:
             if self.error is None:
-                self._file.truncate(size)
+                super().truncate(size)
         except OSError as error:
             self.error = error
         return size or 0
-
-    def flush(self) -> None: ...
 
 
 @contextmanager
@@ -160,18 +149,3 @@ def reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: DTypeLike
     settled.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     settled.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     return int(file.create_dataset(name, shape, dtype, dcpl=settled).id.get_offset() or 0)
-
-
-def read_at(path: Path, offset: int, shape: tuple[int, ...], dtype: DTypeLike, remedy: str) -> Array:
-    """A contiguous array at its offset, read without HDF5; DataError, with the remedy, where the file ends before."""
-    count = math.prod(shape)
-    if not count:
-        return np.empty(shape, dtype)
-    try:
-        with open_regular(path) as file:
-            values = np.fromfile(file, dtype, count, offset=offset)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
-    if len(values) != count:
-        raise DataError(f"{path}: ends {count - len(values)} values too early; {remedy}")
-    return values.reshape(shape)

@@ -7,20 +7,20 @@ by `History.resume`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.core.text import shown
-from mpifed.files.atomic import aside
-from mpifed.files.history_csv import FIRST, HISTORY, LEDGER, as_csv, cell_of, columns_of, read_lines, renewed_lines
+from mpifed.files.atomic import replace_text
+from mpifed.files.history_csv import FIRST, HISTORY, LEDGER, as_csv, cell_of, columns_of, read_lines
 from mpifed.files.json_file import content
 
-_CHOSEN = ("test_", "client_test_")  # columns that `[record]` chooses, which may change when a run is resumed
+# columns that may change when a run is resumed: `[record]` and the simulated network choose them
+_CHOSEN = ("test_", "client_test_", "simulated_s")
 
 
 class History:
@@ -29,28 +29,25 @@ class History:
     Columns are `FIRST`, then the algorithm's own in the order of its first row, then `LEDGER`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], columns: tuple[str, ...] = ()) -> None:
-        """`columns`: those of an existing history; a new one takes them from its first row."""
-        self._path, self._columns, self._resumed = Path(directory, HISTORY), columns, bool(columns)
-        self._rows = 0
-        if self._path.exists() and not columns:
+    def __init__(self, directory: str | os.PathLike[str], lines: list[list[str]] | None = None) -> None:
+        """`lines`: those of an existing history; a new one takes its columns from its first row."""
+        self._path = Path(directory, HISTORY)
+        self._columns, *rows = lines or [[*FIRST, *LEDGER]]
+        self._rows = len(rows)
+        if self._path.exists() and lines is None:
             raise UsageError(
                 f"{self._path}: another run's history is here; continue that run with --resume, or choose another --out"
             )
 
     @classmethod
     def resume(
-        cls,
-        directory: str | os.PathLike[str],
-        round: int,
-        renewed: Mapping[str, bool] = MappingProxyType({}),
-        measured: int = 0,
+        cls, directory: str | os.PathLike[str], round: int, stale: Collection[str] = (), measured: int = 0
     ) -> History:
         """The history up to and including the checkpointed `round`, to append to, without later or incomplete rows.
 
         Parameters
         ----------
-        renewed : columns whose earlier values no longer hold; True: cells become empty, False: the column is dropped
+        stale : columns whose earlier values no longer hold, and are left out
         measured : number of rows at the checkpoint
 
         Raises
@@ -68,47 +65,33 @@ class History:
         if not lines:
             path.unlink(missing_ok=True)
             return cls(directory)
-        header = lines[0]
-        for name, goes_on in renewed.items():
-            header, *rows = renewed_lines([header, *rows], name, goes_on)
-        with aside(path) as temporary:
-            temporary.write_text(as_csv([header, *rows]), encoding="utf-8")
-        resumed = cls(directory, tuple(header))
-        resumed._rows = len(rows)
-        return resumed
+        at = [number for number, name in enumerate(lines[0]) if name not in stale]
+        lines = [[line[number] for number in at] for line in (lines[0], *rows)]
+        replace_text(path, as_csv(lines))
+        return cls(directory, lines)
 
     def append(self, row: Mapping[str, float | int | None]) -> None:
         """Append a measured round; a column of `FIRST` or `LEDGER` that is absent or None becomes an empty cell."""
-        lines = []
-        if not self._columns:
-            of_algorithm = (name for name in row if name not in FIRST + LEDGER)
-            self._columns = (*FIRST, *of_algorithm, *LEDGER)
-            lines.append(self._columns)
-        differing = set(self._columns) ^ {*row, *FIRST, *LEDGER}
-        if differing and self._resumed and all(name.startswith(_CHOSEN) for name in differing):
-            if added := [name for name in row if name in differing]:
-                self._add(added)
-            differing = set()
-        assert "round" in row and (self._resumed or not differing), (tuple(row), self._columns)
-        if differing:
-            names = ", ".join(sorted(map(shown, differing)))
+        assert "round" in row, tuple(row)
+        differing = sorted({*self._columns} ^ {*row, *FIRST, *LEDGER})
+        if strange := [name for name in differing if self._rows and not name.startswith(_CHOSEN)]:
             raise DataError(
-                f"{self._path}: has other columns than this run measures ({names}); restore the file, or start anew "
-                "without --resume, into another folder"
+                f"{self._path}: has other columns than this run measures ({', '.join(map(shown, strange))}); restore "
+                "the file, or start anew without --resume, into another folder"
             )
-        lines.append(tuple(cell_of(row.get(name)) for name in self._columns))
+        if not self._rows or differing:
+            self._widen([name for name in row if name in differing])
         with named_in_errors(self._path), open(self._path, "a", encoding="utf-8", newline="") as file:
-            file.write(as_csv(lines))
+            file.write(as_csv([[cell_of(row.get(name)) for name in self._columns]]))
         self._rows += 1
 
-    def _add(self, names: Iterable[str]) -> None:
-        """Add columns, with empty cells in the rows that are there."""
-        lines = _lines(self._path)
-        for name in names:
-            lines = renewed_lines(lines, name, goes_on=True)
-        with aside(self._path) as temporary:
-            temporary.write_text(as_csv(lines), encoding="utf-8")
-        self._columns = tuple(lines[0])
+    def _widen(self, added: list[str]) -> None:
+        """Write the header with these columns, and empty cells in the rows that are there."""
+        header, *rows = _lines(self._path) if self._rows else [self._columns]
+        at = header.index(LEDGER[0])
+        self._columns = [*header[:at], *added, *header[at:]]
+        rows = [[*cells[:at], *("" for _ in added), *cells[at:]] for cells in rows]
+        replace_text(self._path, as_csv([self._columns, *rows]))
 
     def sync(self) -> int:
         """Flush the file to the disk; the number of measured rounds."""
@@ -117,10 +100,11 @@ class History:
                 os.fsync(file.fileno())
         return self._rows
 
-    def last(self) -> Table:
-        """The last measured round, by column; empty where there is none."""
-        columns = read_history(self._path.parent) if self._columns else {}
-        return {name: values[-1].item() for name, values in columns.items() if len(values)}
+
+def last_row(run_dir: str | os.PathLike[str]) -> Table:
+    """The last measured round of a run, by column; empty where there is none."""
+    columns = read_ends(run_dir) if Path(run_dir, HISTORY).exists() else {}
+    return {name: values[-1].item() for name, values in columns.items()}
 
 
 def read_history(run_dir: str | os.PathLike[str]) -> dict[str, Array]:

@@ -75,16 +75,6 @@ def column_of(path: Path, name: str, cells: list[str]) -> Array:
     return values
 
 
-def renewed_lines(lines: list[list[str]], name: str, goes_on: bool) -> list[list[str]]:
-    """Header and rows without the column `name` or, if it `goes_on`, with empty cells, as a column of the algorithm."""
-    header = lines[0]
-    without = [[cell for cell, column in zip(line, header, strict=True) if column != name] for line in lines]
-    if not goes_on:
-        return without
-    end = without[0].index(LEDGER[0])
-    return [[*line[:end], name if line is without[0] else "", *line[end:]] for line in without]
-
-
 def cell_of(value: float | int | None) -> str:
     """The shortest text that reads back as the same number; numpy's scalars are written like Python's."""
     if value is None:

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.files.atomic import aside
+from mpifed.files.atomic import replace_text
 from mpifed.files.schemas import shown_value
 
 _CHECKSUM = "sha256"
@@ -69,6 +69,4 @@ def _without_checksum(table: ReadOnlyTable) -> Table:
 
 def write_json(path: str | os.PathLike[str], table: ReadOnlyTable) -> None:
     """Write a table as JSON with its checksum, replacing the file atomically; ValueError if a number is not finite."""
-    text = as_json(table)
-    with aside(Path(path)) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    replace_text(Path(path), as_json(table))

@@ -14,8 +14,8 @@ from mpifed.core.errors import FINISHED, DataError
 from mpifed.core.tables import Table
 from mpifed.core.text import shown
 from mpifed.files import columns
-from mpifed.files.history import History
-from mpifed.files.history_csv import FIRST, HISTORY, LEDGER
+from mpifed.files.history import last_row
+from mpifed.files.history_csv import FIRST, LEDGER
 from mpifed.files.json_file import content, read_json
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.schemas import JobTables, RunJson, checked
@@ -82,9 +82,8 @@ def summary(run_dir: str | os.PathLike[str]) -> Table:
     `constraint_values` lists the columns `constraint_*` in their order, `multipliers` the columns `multiplier_*`; the
     hash and the count of nonzero entries come from model.h5.
     """
-    run, result = Path(run_dir), dict.fromkeys(["round", *SUMMARY])
-    if (run / HISTORY).exists():
-        result |= History(run, FIRST).last()
+    run = Path(run_dir)
+    result = dict.fromkeys(["round", *SUMMARY]) | last_row(run)
     about = read_run(run)  # null where the last model, over all rows, has no such number
     if about.get("exit") is None and result["round"] is not None:  # it is as at the start: the last row knows more
         about = {**about, "rounds": result["round"]} | {

@@ -15,8 +15,7 @@ from mpifed.core.round import Round
 from mpifed.core.state_check import check_state
 from mpifed.core.tables import Table
 from mpifed.files.clients import CLIENTS
-from mpifed.files.history import History
-from mpifed.files.history_csv import FIRST, HISTORY
+from mpifed.files.history import last_row
 from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
@@ -114,8 +113,8 @@ class RunLoop:
         with agreed(self.comm):
             if self.serves:
                 same_end(self.out, self.progress.round)
-        if self.serves and (self.out / HISTORY).exists():
-            self.evaluation.row = History(self.out, FIRST).last()
+        if self.serves:
+            self.evaluation.row = last_row(self.out)
         self.evaluation.share_row()
         self.evaluation.check_whether_reached(self._trained())
         self._measure_the_end(complete=True)

@@ -20,8 +20,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import explained, say
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import shown
-from mpifed.files.history import History
-from mpifed.files.history_csv import FIRST, HISTORY
+from mpifed.files.history import last_row
 from mpifed.files.json_file import write_json
 from mpifed.files.run_folder import RUN, read_run, summary
 from mpifed.job.job import Job
@@ -61,7 +60,7 @@ class Observation:
             return
         with contextlib.suppress(DataError):  # run.json is damaged, and written anew without this
             about = read_run(self._folder)
-            last = History(self._folder, FIRST).last().get("round") if (self._folder / HISTORY).exists() else None
+            last = last_row(self._folder).get("round")
             for name, given in (about.get(OBSERVED) or {}).items():
                 self._given[name] = max((done for done in (given, last) if done is not None), default=None)
             write_json(self._folder / RUN, {**about, OBSERVED: self._given})

@@ -18,9 +18,9 @@ from mpifed.core.device import Device
 from mpifed.core.errors import DataError
 from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.files.atomic import aside
+from mpifed.files.atomic import replace_text
 from mpifed.files.clients import ClientScores, write_clients
-from mpifed.files.history import History, read_history
+from mpifed.files.history import History, last_row, read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import write_json
 from mpifed.files.model_file import model_arrays, write_arrays
@@ -69,15 +69,14 @@ class Results:
         If the simulated network has changed, the simulated times of earlier rows are of the old one, and are left out;
         those of later rows, and of run.json, are of the whole run over the new one.
         """
-        network = self.job.simulated_network
         self.observation.resume()
         try:
             changed = job_of(self.out).get("simulated_network") != self.job.table().get("simulated_network")
         except DataError:  # it is written anew
             changed = False
-        renewed = {"simulated_s": network is not None} if changed else {}
-        self.history = History.resume(self.out, done.round, renewed, done.rows)
-        return self.history.last()
+        stale = ["simulated_s"] if changed else []
+        self.history = History.resume(self.out, done.round, stale, done.rows)
+        return last_row(self.out)
 
     def open(self, comm: Comm, progress: Progress, resumed: bool) -> None:
         """Write the job and the first run.json, and start the reporter."""
@@ -85,8 +84,7 @@ class Results:
         job, text = self.job, self.job.text()
         if job.privacy is not None:
             mark(self.out / "checkpoint")
-        with aside(self.out / "job.toml") as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        replace_text(self.out / "job.toml", text)
         self.about = {
             "name": job.name,
             "seed": job.seed,
