@@ -48,17 +48,18 @@ def check_cells(
 
 def only_held(partition: Partition, first: int, X: Piece) -> Piece:
     """The rows X [b, p], dense or CSR, with zeros in cells that no client holds; `first` is the index of X[0]."""
-    rows, features = X.shape
-    counts = ((start - first, count) for start, count in _counts(partition, first, first + rows, features))
+    parts = []
+    for start, count in _counts(partition, first, first + X.shape[0], X.shape[1]):
+        part = X[start - first : start - first + len(count)]
+        dense = isinstance(part, np.ndarray)
+        parts.append(np.where(count, part, part.dtype.type(0)) if dense else part.multiply(count > 0).tocsr())
     if isinstance(X, np.ndarray):
-        return np.concatenate([np.where(count, X[at : at + len(count)], X.dtype.type(0)) for at, count in counts])
-    row_of, held = np.repeat(np.arange(rows), np.diff(X.indptr)), np.zeros(X.nnz, np.bool_)
-    for at, count in counts:
-        values = slice(*X.indptr[[at, at + len(count)]])
-        held[values] = count[row_of[values] - at, X.indices[values]]
-    out = type(X)((np.where(held, X.data, 0), X.indices.copy(), X.indptr.copy()), shape=X.shape)
-    out.eliminate_zeros()
-    return out
+        return np.concatenate(parts)
+    from scipy.sparse import vstack  # slow to import
+
+    held = vstack(parts, "csr", X.dtype)
+    held.eliminate_zeros()
+    return held
 
 
 def _counts(partition: Partition, first: int, last: int, features: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:

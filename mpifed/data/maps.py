@@ -17,7 +17,6 @@ or, of rows that are divided with all their columns, a line for each row::
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.record import Array
 from mpifed.data.cells import check_cells
-from mpifed.data.partition import Partition, by_owners, by_rectangles
+from mpifed.data.partition import Partition, by_rectangles
 from mpifed.data.sources.dataset import check_file, shown
 
 FIELDS = ["client", "rows", "columns"]  # of a CSV file
@@ -53,40 +52,38 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
     """
     check_file(path)
     lines = _lines(path)
-    head = next(lines, ("", []))[1]
-    if head == OF_ROWS:
-        return by_owners(_owners(path, lines, samples), features)
-    if head != FIELDS:
+    _, head = next(lines, ("", []))
+    if head not in (FIELDS, OF_ROWS):
         raise DataError(f"{path}: line 1 is {shown(head)}; expected {','.join(FIELDS)} or {','.join(OF_ROWS)}")
-    entries = dict[int, tuple[str, list[str]]]()
+    held = dict[int, tuple[str, list[str], list[str]]]()  # by client: place for messages, its rows and columns
     for place, cells in lines:
-        client = _number(cells[0])
+        text = cells[head.index("client")]
+        client = _number(text)
         if client is None:
-            raise DataError(f"{place}: client {shown(cells[0])}; expected a number from 0")
-        if client in entries:
+            raise DataError(f"{place}: client {shown(text)}; expected a number from 0")
+        if head == OF_ROWS:
+            held.setdefault(client, (place, [], ["all"]))[1].append(cells[0])
+        elif client in held:
             raise DataError(f"{place}: client {client} again; expected a number from 0 that no other client has")
-        entries[client] = place, cells
-    for client in range(max(1, len(entries))):
-        if client not in entries:
+        else:
+            held[client] = place, cells[1].split(), cells[2].split()
+    for client in range(max(1, len(held))):
+        if client not in held:
             raise DataError(f"{path}: no entry for client {client}; every client from 0 to the last needs one")
 
-    def held() -> Iterator[tuple[Array, Array]]:
+    def rectangles() -> Iterator[tuple[Array, Array]]:
         cells = 0
-        for place, (_, rows, columns) in entries.values():
+        for _, (place, rows, columns) in sorted(held.items()):
             if cells > samples * features:
                 return  # cells are held twice; the clients so far suffice to find one
-            of_rows = _numbers(f"{place}, rows", rows.split(), samples)
-            of_columns = _numbers(f"{place}, columns", columns.split(), features)
+            of_rows = _numbers(f"{place}, rows", rows, samples)
+            of_columns = _numbers(f"{place}, columns", columns, features)
             cells += len(of_rows) * len(of_columns)
             yield of_rows, of_columns
 
-    partition = by_rectangles(held())
-    clients = list(entries)[: partition.clients]
-    partition = partition._replace(holds=partition.holds[np.argsort(clients)])
     partition = check_cells(
-        partition, samples, features, missing,
-        lambda row, column: f"{path}: the cell of row {row} and column {column}",
-        lambda at: f"client {sorted(clients)[at]}",
+        by_rectangles(rectangles()), samples, features, missing,
+        lambda row, column: f"{path}: the cell of row {row} and column {column}", "client {}".format,
     )  # fmt: skip
     for what, groups, size in (("row", partition.rows, samples), ("column", partition.columns, features)):
         for number in np.setdiff1d(np.arange(size), np.concatenate(groups))[:1]:
@@ -96,44 +93,18 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
 
 def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     """(place for messages, cells) of each line that is not empty, as many cells as the first one has."""
-    before, head = csv.field_size_limit(), list[str]()
+    head = list[str]()
     try:
-        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
-            csv.field_size_limit(max(before, path.stat().st_size))  # a client may hold very many scattered numbers
-            lines = csv.reader(file)
-            for cells in filter(None, lines):
-                head, place = head or cells, f"{path}: line {lines.line_num}"
-                if len(cells) != len(head):
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                cells = [cell.strip().strip('"') for cell in line.split(",")]
+                head, place = head or cells, f"{path}: line {number}"
+                if len(cells) != len(head) and line.strip():
                     raise DataError(f"{place}: {len(cells)} columns; expected {','.join(head)}")
-                yield place, cells
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+                if line.strip():
+                    yield place, cells
+    except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
-    finally:
-        csv.field_size_limit(before)
-
-
-def _owners(path: Path, lines: Iterator[tuple[str, list[str]]], samples: int) -> NDArray[np.int64]:
-    """[samples] the client of each row, of a file with a line for each row."""
-    owner = np.full(samples, -1)
-    for place, cells in lines:
-        row, client = map(_number, cells)
-        if row is None or row >= samples:
-            raise DataError(
-                f"{place}: row {shown(cells[0])}; expected a number from 0 to {samples - 1}, of training rows "
-                "alone (without those that --test-fraction holds out or --missing drop leaves out)"
-            )
-        if client is None or client >= samples:
-            most, came = ("", shown(cells[1])) if client is None else (f" to {samples - 1}", client)
-            raise DataError(f"{place}: client {came}; expected a number from 0{most}")
-        if owner[row] >= 0:
-            raise DataError(f"{place}: row {row} again; expected one line for each row")
-        owner[row] = client
-    if owner.min() < 0:
-        raise DataError(f"{path}: no line for row {int(np.argmin(owner))}; expected one for each of {samples} rows")
-    counts = np.bincount(owner)
-    if not counts.all():
-        raise DataError(f"{path}: no row for client {int(np.argmin(counts))}; every client needs one")
-    return owner
 
 
 def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:
@@ -148,7 +119,8 @@ def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:
         last = first if "-" not in word else last
         if first is None or last is None or not first <= last < size:
             raise DataError(
-                f"{place}: {shown(word)}; expected numbers or ranges FIRST-LAST within 0 to {size - 1}, or all"
+                f"{place}: {shown(word)}; expected numbers or ranges FIRST-LAST within 0 to {size - 1}, or all; rows "
+                "are for training, without those that --test-fraction holds out or --missing drop leaves out"
             )
         ranges.append((first, last + 1))
     pieces, end = [], 0

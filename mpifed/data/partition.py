@@ -71,61 +71,8 @@ def training_rows(partition: Partition, keep: NDArray[np.bool_], features: int) 
     return training._replace(missing=int(keep.sum()) * features - int(training.counts @ training.widths))
 
 
-def by_rows(
-    y: Array,
-    features: int,
-    clients: int,
-    how: str = "iid",
-    skew: str | float | None = None,
-    seed: int = 0,
-    min_samples: int = 1,
-) -> Partition:
-    """A horizontal split: each client holds all columns of its rows.
-
-    Parameters
-    ----------
-    y : [s] classes from 0, or real targets (then only `how` = "iid" is possible)
-    features : total number of columns
-    clients : N, at most s
-    how : "iid"; "dirichlet:A", where each class is divided in proportions drawn from a symmetric Dirichlet
-        distribution with parameter A; "classes:K", where each client holds rows of (at most) K classes, and classes
-        have equally many clients; "random-classes:K", where each client draws its classes; "shards:K", where the rows
-        in the order of their classes are cut into K N equal runs, and each client has K at random (McMahan et al.,
-        AISTATS 2017, with K = 2); or a name of NIID-Bench, see `partitioners.ALIASES`
-    skew : how the clients' sizes are drawn, up to a factor: "dirichlet:A", or A alone, from a symmetric Dirichlet
-        distribution; "lognormal:S", exp of normal numbers with standard deviation S; "power:A", the numbers k^-A for
-        k = 1, ..., N at random; None for equal sizes
-    seed : of all random numbers
-    min_samples : the partition is drawn again, with other numbers, until each client has so many rows
-
-    Raises
-    ------
-    UsageError : when there are too few rows or classes for the partition, or `DRAWS` partitions had a smaller client.
-    """
-    groups = deal(y, clients, how, skew, seed, min_samples)
-    holds = np.stack([np.arange(clients), np.zeros(clients, dtype=np.int64)], axis=1)
-    return Partition("rows", groups, [np.arange(features)], holds)
-
-
-def by_owners(owner: NDArray[np.int64], features: int) -> Partition:
-    """A horizontal split by owner [s], the client of each row."""
-    clients = int(owner.max()) + 1
-    holds = np.stack([np.arange(clients), np.zeros(clients, dtype=np.int64)], axis=1)
-    return Partition("rows", list(by_kind(owner, clients)), [np.arange(features)], holds)
-
-
-def by_columns(samples: int, features: int, clients: int) -> Partition:
-    """A vertical split: each client holds a contiguous block of the columns of all rows.
-
-    The first blocks are larger by a column: 784 columns among 10 clients are 4 blocks of 79 columns and 6 of 78. Raises
-    UsageError when there are more clients than columns.
-    """
-    columns = cut(features, clients)
-    holds = np.stack([np.zeros(clients, dtype=np.int64), np.arange(clients)], axis=1)
-    return Partition("columns", [np.arange(samples)], columns, holds)
-
-
 def by_grid(
+    split: Split,
     y: Array,
     features: int,
     shape: tuple[int, int],
@@ -134,23 +81,44 @@ def by_grid(
     seed: int = 0,
     min_samples: int = 1,
 ) -> Partition:
-    """A hybrid split: R groups of rows times C groups of columns; client r * C + c holds group r of rows, c of columns.
+    """R groups of rows times C groups of columns; client r * C + c holds group r of rows, c of columns.
 
-    Parameters are those of `by_rows`, with `shape` = (R, C) in place of the number of clients.
+    Parameters
+    ----------
+    split : "rows" where C is 1, "columns" where R is 1
+    y : [s] classes from 0, or real targets (then only `how` = "iid" is possible)
+    features : total number of columns, of which each group has a contiguous block; the first ones are larger by a
+        column: 784 columns in 10 blocks are 4 of 79 and 6 of 78
+    shape : (R, C), at most s and `features`
+    how : "iid"; "dirichlet:A", where each class is divided in proportions drawn from a symmetric Dirichlet
+        distribution with parameter A; "classes:K", where each group has rows of (at most) K classes, and classes
+        have equally many groups; "random-classes:K", where each group draws its classes; "shards:K", where the rows
+        in the order of their classes are cut into K R equal runs, and each group has K at random (McMahan et al.,
+        AISTATS 2017, with K = 2); or a name of NIID-Bench, see `partitioners.ALIASES`
+    skew : how the groups' sizes are drawn, up to a factor: "dirichlet:A", or A alone, from a symmetric Dirichlet
+        distribution; "lognormal:S", exp of normal numbers with standard deviation S; "power:A", the numbers k^-A for
+        k = 1, ..., R at random; None for equal sizes
+    seed : of all random numbers
+    min_samples : the partition is drawn again, with other numbers, until each group has so many rows
+
+    Raises
+    ------
+    UsageError : when there are too few rows, columns or classes for the partition, or `DRAWS` partitions had a smaller
+        group.
     """
-    rows, columns = deal(y, shape[0], how, skew, seed, min_samples), cut(features, shape[1])
-    check_memory(
-        CLIENT_BYTES * shape[0] * shape[1], f"--grid {shape[0]}x{shape[1]}: {shape[0] * shape[1]} clients", "give fewer"
-    )
-    holds = np.stack(np.divmod(np.arange(shape[0] * shape[1]), shape[1]), axis=1)
-    return Partition("grid", rows, columns, holds)
-
-
-def cut(features: int, parts: int) -> list[NDArray[np.int64]]:
-    """`parts` contiguous blocks [p_c] of the columns, whose sizes differ by at most 1."""
+    rows, parts = deal(y, shape[0], how, skew, seed, min_samples), shape[1]
     if not 1 <= parts <= features:
         raise UsageError(f"{parts} clients for {features} columns: every client needs one; give 1 to {features}")
-    return np.array_split(np.arange(features), parts)
+    clients = len(rows) * parts
+    check_memory(CLIENT_BYTES * clients, f"--grid {shape[0]}x{parts}: {clients} clients", "give fewer")
+    holds = np.stack(np.divmod(np.arange(clients), parts), axis=1)
+    return Partition(split, rows, np.array_split(np.arange(features), parts), holds)
+
+
+def by_owners(owner: NDArray[np.int64], features: int) -> Partition:
+    """A horizontal split by owner [s], the client of each row."""
+    groups = list(by_kind(owner, int(owner.max()) + 1))
+    return Partition("rows", groups, [np.arange(features)], np.array([(n, 0) for n in range(len(groups))]))
 
 
 def held_out(y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from zlib import crc32
 
@@ -18,8 +19,14 @@ DRAWS = 1000  # partitions that are tried for one whose smallest client is large
 SKEWS = ("dirichlet", "lognormal", "power")
 # other names: of NIID-Bench (Q. Li, Y. Diao, Q. Chen, B. He, ICDE 2022), with its parameter beta, which is 0.5 there,
 # and of Flower's datasets; "iid-diff-quantity" is a skew of sizes
-ALIASES = {"homo": "iid", "noniid-labeldir": "dirichlet", "noniid-#label": "random-classes", "pathological": "classes"}
-BETA = "0.5"
+ALIASES = {
+    "homo": "iid",
+    "noniid-labeldir": "dirichlet:0.5",
+    "noniid-labeldir:(.*)": r"dirichlet:\1",
+    "noniid-#label:?(.*)": r"random-classes:\1",
+    "pathological:(.*)": r"classes:\1",
+}
+KINDS = ("iid", "dirichlet", "classes", "random-classes", "shards")
 
 
 def stream(seed: int, purpose: str, *index: int) -> Generator:
@@ -32,7 +39,7 @@ def deal(
 ) -> list[NDArray[np.int64]]:
     """N ascending arrays [s_n] of row indices, none of them empty: a partition of the rows.
 
-    The parameters are those of `mpifed.data.partition.by_rows`, with its errors.
+    The parameters are those of `mpifed.data.partition.by_grid`, with its errors.
     """
     if not 1 <= clients <= len(y):
         raise UsageError(f"{clients} clients for {len(y)} rows: every client needs one; give 1 to {len(y)} clients")
@@ -42,6 +49,8 @@ def deal(
             "fewer clients"
         )
     name, parameter, skew = _parse(how, skew)
+    if name != "iid" and not np.issubdtype(y.dtype, np.integer):
+        raise UsageError(f"--partition {how}: the labels are real targets, not classes; use --partition iid")
     if name == "shards":
         return _runs(y, clients, how, int(parameter), skew, stream(seed, "rows"))
     smallest = 0
@@ -73,11 +82,8 @@ def _sizes(clients: int, skew: str | float | None, rng: Generator) -> NDArray[np
     if skew is None:
         return np.full(clients, 1.0)
     name, _, text = str(skew).rpartition(":")
-    try:
-        parameter = float(text)
-    except ValueError:
-        parameter = np.nan
-    if (name or "dirichlet") not in SKEWS or not 0 < parameter < np.inf:
+    parameter = _positive(text)
+    if (name or "dirichlet") not in SKEWS or np.isnan(parameter):
         known = ", ".join(f"{known}:A" for known in SKEWS)
         raise UsageError(f"--skew {str(skew)[:40]}: expected A, or one of {known}, with a number A above 0")
     if name == "lognormal":
@@ -94,7 +100,6 @@ def _runs(
     y: Array, clients: int, how: str, each: int, skew: str | float | None, rng: Generator
 ) -> list[NDArray[np.int64]]:
     """N ascending arrays [s_n]: of each client `each` runs of the rows in the order of their classes y [s]."""
-    _check_classes(y, how)
     if skew is not None:
         raise UsageError(f"--partition {how} --skew {skew}: runs are of equal size; leave out --skew")
     if each * clients > len(y):
@@ -105,11 +110,6 @@ def _runs(
     runs = np.array_split(np.argsort(y, kind="stable"), each * clients)
     holders = rng.permutation(each * clients).reshape(clients, each)
     return [np.sort(np.concatenate([runs[i] for i in numbers])) for numbers in holders]
-
-
-def _check_classes(y: Array, how: str) -> None:
-    if not np.issubdtype(y.dtype, np.integer):
-        raise UsageError(f"--partition {how}: the labels are real targets, not classes; use --partition iid")
 
 
 def by_kind(kind: Array, kinds: int) -> Iterator[Array]:
@@ -124,7 +124,6 @@ def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: 
     clients = len(sizes)
     if name == "iid":
         return np.zeros(len(y), dtype=np.int64), sizes[None]
-    _check_classes(y, how)
     classes = int(y.max()) + 1
     check_memory(
         24 * classes * clients, f"--partition {how}: {classes} classes by {clients} groups",
@@ -158,30 +157,34 @@ def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: 
 
 def _parse(how: str, skew: str | float | None) -> tuple[str, float, str | float | None]:
     """(name, parameter, skew of sizes) of a partition, by mpifed's own names."""
-    given, _, text = how.partition(":")
-    if given == "iid-diff-quantity":
+    name = how
+    if sizes := re.fullmatch("iid-diff-quantity(:.+)?", how):
         if skew is not None:
             raise UsageError(f"--partition {how[:40]} --skew {skew}: both are about sizes; give one of them")
-        return "iid", 0.0, text or BETA
-    if given.startswith("noniid-#label"):
-        given, text = "noniid-#label", given[13:] or text
-    name, text = ALIASES.get(given, given), text or (BETA if given == "noniid-labeldir" else "")
-    try:
-        if name == "iid" and not text:
-            return name, 0.0, skew
-        if name == "dirichlet" and 0 < float(text) < np.inf:
-            return name, float(text), skew
-        if name in ("classes", "random-classes", "shards") and int(text) > 0:
-            return name, int(text), skew
-    except ValueError:
-        pass
-    known = ("iid", "dirichlet", "classes", "random-classes", "shards", *ALIASES, "iid-diff-quantity")
-    meant = "" if name in known else nearest(name, known)
+        name, skew = "iid", (sizes[1] or ":0.5")[1:]
+    for pattern, own in ALIASES.items():
+        name = re.sub(f"^{pattern}$", own, name)
+    name, _, text = name.partition(":")
+    whole = re.fullmatch("0*[1-9][0-9]{0,17}", text)
+    parameter = _positive(text) if name == "dirichlet" else float(whole[0]) if whole else np.nan
+    if name == "iid" and not text:
+        return name, 0.0, skew
+    if name in KINDS[1:] and parameter == parameter:
+        return name, parameter, skew
+    meant = "" if name in KINDS else nearest(name, KINDS)
     raise UsageError(
         f"--partition {how[:40]}: no partition{meant}; expected iid, dirichlet:A with A > 0, classes:K, "
         "random-classes:K or shards:K with K = 1, 2, ..., or a name of NIID-Bench: homo, noniid-labeldir:A, "
         "noniid-#labelK, iid-diff-quantity:A"
     )
+
+
+def _positive(text: str) -> float:
+    """A number above 0; NaN for anything else."""
+    try:
+        return number if 0 < (number := float(text)) < np.inf else np.nan
+    except ValueError:
+        return np.nan
 
 
 def _leave_nobody_out(owner: Array, clients: int) -> NDArray[np.int64]:

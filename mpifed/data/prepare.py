@@ -28,7 +28,7 @@ from mpifed.data.labels import encode
 from mpifed.data.maps import read_map
 from mpifed.data.natural import canonical_order
 from mpifed.data.options import Options as Options
-from mpifed.data.partition import Partition, by_columns, by_grid, by_owners, by_rows
+from mpifed.data.partition import Partition, by_grid, by_owners
 from mpifed.data.partitioners import stream
 from mpifed.data.samples import Samples, by_pieces, checked, pieces
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
@@ -167,12 +167,9 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
             )
         return partition
     drawn = options.partition, options.skew, options.seed, options.min_samples
-    if options.groups:
-        return by_grid(y, features, options.groups, *drawn)
-    clients = options.clients or 0
-    if options.split == "columns":
-        return by_columns(len(y), features, clients)
-    return by_rows(y, features, clients, *drawn)
+    clients, split = options.clients or 0, options.split or "rows"
+    shape = options.groups or ((1, clients) if split == "columns" else (clients, 1))
+    return by_grid(split, y, features, shape, *drawn)
 
 
 def _encoded(data: Samples, trained: NDArray[np.bool_]) -> Samples:

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data.holding_out import own_tests
-from mpifed.data.partition import by_rows
+from mpifed.data.partition import by_grid
 from mpifed.data.prepare import Options, prepare
 from mpifed.data.samples import Samples, Source
 from mpifed.data.shards import shard_of
@@ -67,7 +67,7 @@ def test_every_row_is_in_exactly_one_place(sparse: bool, tmp_path: Path) -> None
 
 def test_a_fraction_of_each_client_and_class() -> None:
     y = np.random.default_rng(1).integers(0, 5, 3000)
-    partition = by_rows(y, 3, 12, "dirichlet:0.5", 1.0, seed=2)
+    partition = by_grid("rows", y, 3, (12, 1), "dirichlet:0.5", 1.0, seed=2)
     mask = own_tests(partition, y, None, 0.2, 4)
     for rows in partition.rows:
         assert mask[rows].sum() == min(round(0.2 * len(rows)), len(rows) - 1)
@@ -81,7 +81,7 @@ def test_a_fraction_of_each_client_and_class() -> None:
 def test_every_row_is_as_likely() -> None:
     """3 of 10 rows in 4,000 draws: each 1,200 times, with a standard deviation of 29."""
     y = np.array([0] * 7 + [1] * 2 + [2])
-    partition = by_rows(y, 3, 1)
+    partition = by_grid("rows", y, 3, (1, 1))
     counts = sum(own_tests(partition, y, None, 0.3, seed).astype(int) for seed in range(4000))
     assert (np.abs(counts - 1200) < 6 * 29).all(), counts
 

@@ -23,7 +23,7 @@ from scipy import sparse
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import of_vectors
-from mpifed.data.partition import Partition, by_columns, by_grid, by_rows
+from mpifed.data.partition import Partition, by_grid
 from mpifed.data.scaling import IDENTITY, Scaling
 from mpifed.data.shards import common_rows, hosted_blocks, shard_of
 from mpifed.data.store import ABOUT, ARRAYS, Federation, make_federation, open_federation
@@ -51,7 +51,7 @@ class Case(NamedTuple):
     settings: Mapping[str, Any] = MappingProxyType({})
 
 
-BY_ROWS = by_rows(Y, 7, 4, "dirichlet:0.5")
+BY_ROWS = by_grid("rows", Y, 7, (4, 1), "dirichlet:0.5")
 # together they begin with the first row and end with the last one, and are not in order
 BY_TURNS = BY_ROWS._replace(rows=[np.arange(0, 90, 2), np.arange(1, 90, 2)], holds=np.array([[0, 0], [1, 0]]))
 BY_COLUMN = Scaling(np.linspace(1, 2, 7), np.linspace(-1, 1, 7))
@@ -59,14 +59,16 @@ CASES = {
     "bytes by rows": Case(X, Y, BY_ROWS, {"scaling": Scaling(np.array(1 / 255), np.array(0.0))}),
     "floats by rows": Case(X.astype("f4") / 7, Y, BY_ROWS, {"scaling": BY_COLUMN, "test": (X[:9].astype("f4"), Y[:9])}),
     "targets": Case(X.astype("f4"), REAL[:, 0], BY_ROWS, {"target_scale": 4.0}),
-    "their own tests": Case(X, Y, by_rows(Y, 7, 4), {"client_tests": np.arange(90) % 5 == 0, "names": list("abcdefg")}),
-    "columns": Case(X, Y, by_columns(90, 7, 3), {"scaling": BY_COLUMN, "test": (X[:5], Y[:5])}),
-    "grid": Case(X, Y, by_grid(Y, 7, (2, 3)), {"scaling": BY_COLUMN}),
+    "their own tests": Case(
+        X, Y, by_grid("rows", Y, 7, (4, 1)), {"client_tests": np.arange(90) % 5 == 0, "names": list("abcdefg")}
+    ),
+    "columns": Case(X, Y, by_grid("columns", Y, 7, (1, 3)), {"scaling": BY_COLUMN, "test": (X[:5], Y[:5])}),
+    "grid": Case(X, Y, by_grid("grid", Y, 7, (2, 3)), {"scaling": BY_COLUMN}),
     "rectangles": Case(X, Y, OVERLAPPING),
     "sparse by rows": Case(sparse.csr_matrix(X * (X < 60)), Y, BY_ROWS, {"test": (sparse.csr_matrix(X[:9]), Y[:9])}),
     "by turns": Case(X, Y, BY_TURNS),
     "sparse by turns": Case(sparse.csr_matrix(X * (X < 60)), Y, BY_TURNS),
-    "sparse grid": Case(sparse.csr_matrix((X * (X < 60)).astype("f4")), Y, by_grid(Y, 7, (2, 3))),
+    "sparse grid": Case(sparse.csr_matrix((X * (X < 60)).astype("f4")), Y, by_grid("grid", Y, 7, (2, 3))),
 }
 
 
@@ -140,7 +142,7 @@ def test_rows_of_several_clients_are_one_gather(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["u1", "f4"])
 def test_columns_of_a_block_are_read_as_those_of_each_client(kind: str, tmp_path: Path) -> None:
     """In one call; of fewer clients, each by itself; loaded and mapped."""
-    data = made(Case(X.astype(kind), Y, by_columns(90, 7, 3), {"scaling": BY_COLUMN}), tmp_path)
+    data = made(Case(X.astype(kind), Y, by_grid("columns", Y, 7, (1, 3)), {"scaling": BY_COLUMN}), tmp_path)
     at = np.array([5, 59, 0, 5])
     whole = BY_COLUMN.apply(X[at].astype(kind), "f4")
     for room in (np.inf, 0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +14,7 @@ from hypothesis import strategies as st
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data import cells
 from mpifed.data.maps import read_map
-from mpifed.data.partition import (
-    Partition,
-    by_columns,
-    by_grid,
-    by_rectangles,
-    by_rows,
-    held_out,
-)
+from mpifed.data.partition import Partition, by_grid, by_rectangles, held_out
 
 Y = np.repeat(np.arange(10), 100)  # 100 rows of each of 10 classes
 HOWS = st.sampled_from(
@@ -38,6 +32,10 @@ HOWS = st.sampled_from(
     ]
 )
 SKEWS = st.sampled_from([None, 0.05, 1.0, 100.0, "lognormal:3", "power:1.5", "dirichlet:0.1"])
+
+
+def by_rows(y: np.ndarray, features: int, clients: int, *how: Any, **more: Any) -> Partition:
+    return by_grid("rows", y, features, (clients, 1), *how, **more)
 
 
 def holders(partition: Partition, samples: int, features: int) -> np.ndarray:
@@ -68,7 +66,7 @@ def test_rows_go_to_one_client_each_and_nobody_is_left_out(
 @given(features=st.integers(1, 900), data=st.data())
 def test_columns_are_nearly_equal_blocks(features: int, data: st.DataObject) -> None:
     clients = data.draw(st.integers(1, features))
-    partition = by_columns(2, features, clients)
+    partition = by_grid("columns", np.zeros(2), features, (1, clients))
     assert (holders(partition, 2, features) == 1).all()
     assert np.ptp(partition.widths) <= 1
     assert partition.counts.tolist() == [2] * clients
@@ -76,7 +74,7 @@ def test_columns_are_nearly_equal_blocks(features: int, data: st.DataObject) -> 
 
 @given(rows=st.integers(1, 20), columns=st.integers(1, 12), how=st.sampled_from(["iid", "dirichlet:0.3"]))
 def test_grid(rows: int, columns: int, how: str) -> None:
-    partition = by_grid(Y, 12, (rows, columns), how)
+    partition = by_grid("grid", Y, 12, (rows, columns), how)
     assert partition.clients == rows * columns
     assert (holders(partition, len(Y), 12) == 1).all()
 

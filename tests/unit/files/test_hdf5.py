@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import io
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,8 +17,7 @@ import numpy as np
 import pytest
 
 import mpifed
-from mpifed.files import hdf5
-from mpifed.files.hdf5 import _Unfailing, array_of, open_hdf5, write_hdf5
+from mpifed.files.hdf5 import array_of, open_hdf5, write_hdf5
 
 ROOT = Path(mpifed.__file__).parents[1]
 
@@ -49,43 +47,17 @@ def test_files_are_opened_without_locks(tmp_path: Path) -> None:
             assert sorted(file) == ["x"]
 
 
-class Disk(io.FileIO):
-    """A file on a disk that takes a few bytes at a time, and from some call on fails."""
-
-    calls, left = 0, 10**9
-    error: BaseException = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def __init__(self, path: Path, mode: str, buffering: int = 0) -> None:
-        super().__init__(path, mode)
-
-    def write(self, content: Any) -> int:
-        self._count()
-        return super().write(content[:1000])
-
-    def truncate(self, size: int | None = None) -> int:
-        self._count()
-        return super().truncate(size)
-
-    def _count(self) -> None:
-        self.calls += 1
-        if self.calls > self.left:
-            raise self.error
-
-
-def test_what_is_written_in_parts_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdf5, "open", Disk, raising=False)
-    with write_hdf5(tmp_path / "file.h5") as file:
-        file["x"] = np.arange(10_000)
-    with open_hdf5(tmp_path / "file.h5") as file:
-        assert np.array_equal(file["x"][()], np.arange(10_000))
-
-
-def test_a_file_that_cannot_be_made_longer(tmp_path: Path) -> None:
-    with Disk(tmp_path / "file", "w+b") as disk:
-        disk.left = 0
-        file = _Unfailing(disk)
-        assert file.truncate(100) == 100
-        assert file.error is Disk.error
+def test_a_disk_that_becomes_full_ends_in_its_own_error(tmp_path: Path) -> None:
+    """And not in HDF5's, which would end the process; what fitted had been written in parts."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught, write_hdf5(tmp_path / "file.h5") as file:
+            file["x"] = np.arange(10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert caught.value.filename == str(tmp_path / "file.h5")
+    assert (tmp_path / "file.h5").stat().st_size == 10_000
 
 
 @pytest.mark.parametrize(("setting", "opens"), [("TRUE", False), ("BEST_EFFORT", False), ("FALSE", True)])
