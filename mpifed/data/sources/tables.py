@@ -12,16 +12,15 @@ parties, and find their common samples; here any number of clients are joined, i
 
 from __future__ import annotations
 
-import csv
 import hmac
 import re
 import secrets
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
@@ -30,6 +29,7 @@ from mpifed.data.natural import WHOLE
 from mpifed.data.partition import by_rectangles
 from mpifed.data.samples import Samples, Source
 from mpifed.data.sources.dataset import listed, numbers_rows, open_packed, shown, typed_labels
+from mpifed.data.sources.table import in_numpy, numbers, read_csv
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
 LEAST_KEY_BYTES = 16
@@ -38,14 +38,10 @@ LEAST_KEY_BYTES = 16
 class ClientTable(NamedTuple):
     """The table of a client, in the order of its file."""
 
-    path: Path
     ids: list[str]  # [s]
     features: list[str]  # [p]
-    X: Array  # [s, p] float32
-    labels: Array | None  # [s] float64
-
-
-Held: TypeAlias = list[tuple[NDArray[np.int64], NDArray[np.int64]]]  # by client, numbers of its samples and features
+    X: Array  # [s, p] float64
+    labels: Array  # [s] float64, NaN where the file has none
 
 
 @dataclass(frozen=True)
@@ -82,25 +78,33 @@ class Tables(Source):
         key = self._key()
         tables = [self._load(path) for path in paths]
         names = list(dict.fromkeys(name for table in tables for name in table.features))
-        hashes = [[hmac.digest(key, name.encode(), "sha256") for name in table.ids] for table in tables]
-        number = {digest: at for at, digest in enumerate(sorted(set().union(*hashes)))}
         feature = {name: at for at, name in enumerate(names)}
+        digests = {name: hmac.digest(key, name.encode(), "sha256") for table in tables for name in table.ids}
+        ids = sorted(digests, key=digests.__getitem__)
+        number = {name: at for at, name in enumerate(ids)}
         held = [
-            (np.array([number[digest] for digest in digests]), np.array([feature[name] for name in table.features]))
-            for table, digests in zip(tables, hashes, strict=True)
+            (np.array([number[name] for name in table.ids]), np.array([feature[name] for name in table.features]))
+            for table in tables
         ]
-        ids = {row: name for table, (rows, _) in zip(tables, held, strict=True)
-               for row, name in zip(rows.tolist(), table.ids, strict=True)}  # fmt: skip
-        labels = typed_labels(self.path, _labels(tables, held, ids), self.task)
+        X, labels = np.zeros((len(ids), len(names)), np.float32), np.full(len(ids), np.nan)
+        for path, table, (rows, columns) in zip(paths, tables, held, strict=True):
+            X[np.ix_(rows, columns)] = table.X
+            for i in np.flatnonzero(np.abs(labels[rows] - table.labels) > 0)[:1]:
+                raise DataError(
+                    f"{path}: sample {shown(table.ids[i])} has the label {table.labels[i]:g}, but {labels[rows[i]]:g} "
+                    "in another file; correct one of them"
+                )
+            labels[rows] = np.where(np.isnan(table.labels), labels[rows], table.labels)
+        for row in np.flatnonzero(np.isnan(labels))[:1]:
+            whose = " and ".join(str(path) for path, (rows, _) in zip(paths, held, strict=True) if row in rows)
+            raise DataError(f"{whose}: sample {shown(ids[row])} has no label in any file; add it, or remove the sample")
         partition = check_cells(
             by_rectangles((np.sort(rows), np.sort(columns)) for rows, columns in held),
             len(ids), len(names), self.missing,
             lambda row, column: f"{self.path}: feature {names[column]!r} of sample {shown(ids[row])}",
-            lambda client: tables[client].path.name,
+            lambda client: paths[client].name,
         )  # fmt: skip
-        X = np.zeros((len(ids), len(names)), np.float32)
-        for table, cells in zip(tables, held, strict=True):
-            X[np.ix_(*cells)] = table.X
+        labels = typed_labels(self.path, labels, self.task)
         return Samples(X, labels, names=tuple(names), files=tuple(paths), partition=partition)
 
     def _key(self) -> bytes:
@@ -116,45 +120,28 @@ class Tables(Source):
         return key
 
     def _load(self, path: Path) -> ClientTable:
-        """A client's file, read once."""
-        with open_packed(path, "rt") as file:
-            lines = csv.reader(file)
-            try:
-                names = [cell.strip() for cell in next(lines, [])]
-                rows = [(f"line {lines.line_num}", cells) for cells in lines if cells]
-            except csv.Error as error:
-                raise DataError(f"{path}: line {lines.line_num}: {error}; expected cells between commas") from error
-        if self.id not in names:
-            raise DataError(f"{path}: line 1 has no column {self.id!r}, the identifiers of --id")
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise DataError(f"{path}: line 1 names {names.count(twice[0])} columns {shown(twice[0])}; rename them")
-        at = names.index(self.id)
-        known = [*names[:at], *names[at + 1 :]]
-        features = [name for name in known if name != self.label]
-        if not features or not rows:
-            raise DataError(f"{path}: no {'rows' if features else f'column besides {listed(names)}'}; every client has")
-        if strange := [name for name in features if numbers_rows(name) or any(letter < " " for letter in name)]:
-            raise DataError(
-                f"{path}: column {listed(map(shown, strange))} numbers rows or has a control character; rename it"
-            )
-        place_of: dict[str, str] = {}
-        for place, cells in rows:
-            if len(cells) != len(names):
-                raise DataError(f"{path}: {place}: {len(cells)} columns, the first line has {len(names)}; correct it")
-            name = re.sub(WHOLE, r"\1", cells.pop(at).strip())
+        """A client's file."""
+        table, what = read_csv(path), str(path)
+        features = [name for name in table.column_names if name not in (self.id, self.label)]
+        if self.id not in table.column_names:
+            raise DataError(f"{path}: no column {self.id!r}, the identifiers of --id; of {listed(table.column_names)}")
+        if not features:
+            raise DataError(f"{path}: no column besides {listed(table.column_names)}; every client has a feature")
+        if strange := list(filter(numbers_rows, features)):
+            raise DataError(f"{path}: column {listed(map(shown, strange))} numbers rows; rename it, or remove it")
+        ids = [re.sub(WHOLE, r"\1", (cell or "").strip()) for cell in table[self.id].to_pylist()]
+        for name, count in Counter(ids).items():
             if not name:
-                raise DataError(f"{path}: {place}: no identifier; every sample needs one")
-            if name in place_of:
-                raise DataError(f"{path}: {place}: identifier {shown(name)}, as in {place_of[name]}; keep one")
-            place_of[name] = place
-        values = np.array([list(map(_number, cells)) for _, cells in rows])
-        for row, column in np.argwhere(~(np.abs(values) <= np.finfo(np.float32).max))[:1].tolist():
-            (place, cells), name = rows[row], known[column]
-            where = f"{path}: {place}, column {names.index(name) + 1} ({name})"
-            raise DataError(f"{where}: {shown(cells[column])}; expected a finite number; correct or remove the line")
-        labels = values[:, known.index(self.label)] if self.label in known else None
-        X = values[:, [known.index(name) for name in features]].astype(np.float32)
-        return ClientTable(path, list(place_of), features, X, labels)
+                raise DataError(f"{path}: {count} rows have no identifier; every sample needs one")
+            if count > 1:
+                raise DataError(f"{path}: {count} rows have the identifier {shown(name)}; keep one")
+        X = np.stack([in_numpy(numbers(what, name, table[name])) for name in features], axis=1)
+        for row, column in np.argwhere(np.isnan(X))[:1].tolist():
+            raise DataError(f"{path}: row {row + 1}, column {features[column]!r} is a missing value; remove the row")
+        labels = np.full(len(ids), np.nan)
+        if self.label in table.column_names:
+            labels = in_numpy(numbers(what, self.label, table[self.label]))
+        return ClientTable(ids, features, X, labels)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -162,30 +149,3 @@ def _files(folder: Path) -> list[Path]:
         return list(folder.iterdir())
     except OSError as error:
         raise DataError(f"{folder}: {error.strerror}; expected a folder of CSV files, one per client") from error
-
-
-def _number(cell: str) -> float:
-    """The number in a cell; NaN where there is none."""
-    try:
-        return np.nan if "_" in cell else float(cell)
-    except ValueError:
-        return np.nan
-
-
-def _labels(tables: list[ClientTable], held: Held, ids: dict[int, str]) -> Array:
-    """[s] float64 labels of all samples; DataError if files contradict each other, or a label is missing."""
-    labels, given_by = np.full(len(ids), np.nan), np.full(len(ids), -1)
-    for client, (table, (rows, _)) in enumerate(zip(tables, held, strict=True)):
-        if table.labels is None:
-            continue
-        before = labels[rows]
-        for i in np.flatnonzero((before != table.labels) & (given_by[rows] >= 0))[:1]:
-            raise DataError(
-                f"{table.path}: sample {shown(table.ids[i])} has the label {table.labels[i]:g}, but {before[i]:g} in "
-                f"{tables[given_by[rows[i]]].path}; correct one of them"
-            )
-        labels[rows], given_by[rows] = table.labels, client
-    for row in np.flatnonzero(given_by < 0)[:1].tolist():
-        files = " and ".join(str(table.path) for table, (rows, _) in zip(tables, held, strict=True) if row in rows)
-        raise DataError(f"{files}: sample {shown(ids[row])} has no label in any file; add it, or remove the sample")
-    return labels
