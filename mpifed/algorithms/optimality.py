@@ -82,6 +82,6 @@ def _slope(method: LocalMethod, model: Array, block: Block) -> Array:
     objective, record = method.problem.objective, method.record(model)
     total: Array = added(
         method.layout.flat(objective.gradient(record, batch.X, batch.y, block.xp.ones(batch.y.shape)), np.float64)[0]
-        for _, batch in block.everything(CHUNK)
+        for batch in block.everything(CHUNK)
     )
     return total / int(block.counts[0]) + method.layout.flat(penalty_gradient(objective, record))

@@ -156,15 +156,14 @@ class Block:
         width = max(1, _ROWS // max(rows, 1))
         if width >= len(self.shards) or self.xp is not np:
             return (self,)
-        parts = self._parts.get(width)
-        if parts is None:
-            numbers = np.arange(len(self.shards))
-            parts = self._parts[width] = [self.only(numbers[i : i + width]) for i in range(0, len(numbers), width)]
-        return parts
+        if (width, 0) not in self._groups:
+            cuts = np.arange(width, len(self.shards), width)
+            self._groups[width, 0] = [(who, self.only(who), 0) for who in np.split(np.arange(len(self.shards)), cuts)]
+        return [part for _, part, _ in self._groups[width, 0]]
 
     @cached_property
-    def _parts(self) -> dict[int, list[Block]]:
-        """Cache of `parts`."""
+    def _groups(self) -> dict[tuple[int, int], list[tuple[NDArray[np.int64], Block, int]]]:
+        """Cache of `parts` and `by_batch_size`."""
         return {}
 
     def by_batch_size(self, size: int) -> Sequence[tuple[NDArray[np.int64], Block, int]]:
@@ -173,20 +172,13 @@ class Block:
         A client with fewer rows has all of them as its minibatch; so with the largest shard as `size`, clients are
         grouped by how many rows they have.
         """
-        groups = self._by_batch_size.get(size)
-        if groups is None:
+        if (0, size) not in self._groups:
             rows = np.minimum(self.counts, size)
             if (rows == rows[0]).all():  # not kept: a block that holds itself stays in memory
                 return [(np.arange(len(rows)), self, int(rows[0]))]
-            groups = self._by_batch_size[size] = [
-                (who := np.flatnonzero(rows == count), self.only(who), count) for count in np.unique(rows).tolist()
-            ]
-        return groups
-
-    @cached_property
-    def _by_batch_size(self) -> dict[int, list[tuple[NDArray[np.int64], Block, int]]]:
-        """Cache of `by_batch_size`."""
-        return {}
+            groups = [(np.flatnonzero(rows == count), count) for count in np.unique(rows).tolist()]
+            self._groups[0, size] = [(who, self.only(who), count) for who, count in groups]
+        return self._groups[0, size]
 
     def joined(self, size: int, compute: Callable[[NDArray[np.int64], Block, int], AnyRecord]) -> AnyRecord:
         """The records, leaves [n, ...], that `compute` makes of each group of `by_batch_size`, in the block's order."""
@@ -240,7 +232,8 @@ class Block:
         for same_rows, taken in self._alike:
             if len(rows) == len(same_rows) and (rows == same_rows).all():
                 return taken
-        check_rows(rows[None], self._least)
+        least = self.counts.min(keepdims=True)
+        check_rows(rows[None], least)
         if self.sparse:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
@@ -250,7 +243,7 @@ class Block:
             else:
                 for shard, out in zip(self.shards, outs, strict=True):
                     shard.take(rows, out[0])
-        few = len(rows) * _FEW <= self._least[0] and not self._seen
+        few = len(rows) * _FEW <= least[0] and not self._seen
         self._alike[:] = [(rows.copy(), taken)] if few else []
         return taken
 
@@ -258,12 +251,6 @@ class Block:
     def _alike(self) -> list[tuple[NDArray[np.int64], Sequence[Features]]]:
         """Cache of `take_alike`."""
         return []
-
-    @cached_property
-    def _least(self) -> NDArray[np.int64]:
-        """[1] the fewest rows of a client."""
-        least: NDArray[np.int64] = self.counts.min(keepdims=True)
-        return least
 
     @cached_property
     def _seen(self) -> bool:
@@ -283,12 +270,12 @@ class Block:
             return None
         return joints[0][0], np.array([start for _, start in joints], dtype=np.int64)[:, None]
 
-    def everything(self, size: int) -> Iterator[tuple[int, Batch]]:
-        """All rows, client by client, at most `size` at a time: (position, batch of that one client)."""
+    def everything(self, size: int) -> Iterator[Batch]:
+        """All rows, client by client, at most `size` at a time."""
         for i, shard in enumerate(self.shards):
             alone = self.only(np.array([i]))
             for start in range(0, shard.samples, size):
-                yield i, alone.take(np.arange(start, min(start + size, shard.samples))[None])
+                yield alone.take(np.arange(start, min(start + size, shard.samples))[None])
 
 
 def check_rows(at: NDArray[np.int64], counts: NDArray[np.int64]) -> None:

@@ -63,13 +63,9 @@ class Roster(Sequence[Block]):
         """The number of clients of a block, which is not opened for it."""
         return int(self.bounds[i + 1] - self.bounds[i])
 
-    def here(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """[n] which of this rank's clients are in the mask `chosen` [N]; read-only."""
-        return chosen[self._at]
-
     def among(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(number of a block, positions in it of the clients chosen) for each block with any; [N] who is chosen."""
-        here = self.here(chosen)
+        here = chosen[self._at]
         alone = len(self) == len(self.clients)  # each client has a block of its own
         if not alone and np.count_nonzero(here) == len(here):
             yield from self._all

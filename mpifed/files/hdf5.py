@@ -35,14 +35,6 @@ _ATTRIBUTE_BYTES = 2**20
 _DAMAGED = (OSError, LookupError, ValueError, TypeError, RuntimeError, ArithmeticError, AttributeError, MemoryError)
 
 
-def open_hdf5(path: str | os.PathLike[str]) -> h5py.File:
-    """An HDF5 file opened for reading, without a lock; OSError if it cannot be opened."""
-    with named_in_errors(Path(path)):
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise OSError(f"{path} is not a regular file")  # reading a pipe could block forever
-        return h5py.File(path, "r", locking=False)
-
-
 @contextmanager
 def write_hdf5(path: Path, **settings: int) -> Iterator[h5py.File]:
     """A new HDF5 file, opened for writing; OSError at the end, if a write failed. `settings` are those of h5py."""
@@ -87,16 +79,18 @@ class _Unfailing(io.FileIO):
 
 @contextmanager
 def reading_hdf5(path: str | os.PathLike[str], wrong: str, remedy: str) -> Iterator[h5py.File]:
-    """The open file; errors of HDF5 become a DataError with the texts `wrong` and `remedy`."""
+    """The open file, without a lock; errors of HDF5 become a DataError with the texts `wrong` and `remedy`."""
     try:
-        with open_hdf5(path) as file:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise OSError("not a regular file")  # reading a pipe could block forever
+        with h5py.File(path, "r", locking=False) as file:
             yield file
     except _DAMAGED as error:
         why = str(error)[:200].encode("utf-8", "backslashreplace").decode()  # names in a file may be invalid text
         raise DataError(f"{path}: {wrong} ({type(error).__name__}: {why}); {remedy}") from error
 
 
-def dataset_of(group: h5py.Group, name: str) -> h5py.Dataset:
+def array_of(group: h5py.Group, name: str) -> Array:
     """A dataset of numbers in one piece that is really in this file, so that reading it takes no more memory than that.
 
     Links, virtual and external datasets, which would read other files, are rejected, and so are datasets that are not
@@ -127,12 +121,7 @@ def dataset_of(group: h5py.Group, name: str) -> h5py.Dataset:
     size = os.path.getsize(node.file.filename)
     if node.id.get_storage_size() != claimed or begin is None or begin + claimed > size:
         raise ValueError(f"{name} claims {claimed} bytes, which are not in the file")
-    return node
-
-
-def array_of(group: h5py.Group, name: str) -> Array:
-    """The content of a dataset, checked by `dataset_of`."""
-    return np.asarray(dataset_of(group, name)[()])
+    return np.asarray(node[()])
 
 
 def attribute_of(held: h5py.Group | h5py.Dataset, key: str) -> object:

@@ -7,10 +7,9 @@ or, in run.json, an algorithm's own numbers.
 from __future__ import annotations
 
 import json
-from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from mpifed.core.errors import DataError
 from mpifed.core.expected import expected
@@ -26,13 +25,15 @@ Count = Annotated[int, Field(ge=0, le=MOST)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-Content = TypeVar("Content")
 
 
 class Schema(BaseModel):
     """A table of a file."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+Content = TypeVar("Content", bound=Schema)
 
 
 class Process(Schema):
@@ -252,8 +253,7 @@ def conforming(schema: type[Content], value: object) -> Content:
         naming the key, the value and what was expected.
     """
     try:
-        adapter: TypeAdapter[Content] = _adapter(schema)  # type: ignore[arg-type]  # a class can be hashed
-        return adapter.validate_python(value)
+        return schema.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"
@@ -267,12 +267,6 @@ def checked(path: object, schema: type[Content], value: object, remedy: str) -> 
         return conforming(schema, value)
     except ValueError as error:
         raise DataError(f"{path}: {error}; {remedy}") from error
-
-
-@cache
-def _adapter(schema: Any) -> Any:  # of any schema
-    """Made at first use, since that takes longer than reading a file."""
-    return TypeAdapter(schema)
 
 
 def shown_value(value: object) -> str:

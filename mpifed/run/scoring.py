@@ -65,7 +65,7 @@ def test_scores(problem: Problem, model: Parameters, test: Block, asked: Collect
     loss, matches, rows = 0.0, np.zeros(1), len(y)
     counts = np.zeros((3, problem.outputs), dtype=np.int64)  # of classes: right, predicted, true
     class_scores = []
-    for _, batch in test.everything(CHUNK):
+    for batch in test.everything(CHUNK):
         sums = sums_of(problem, model, batch)
         loss, matches = loss + float(sums.loss[0]), matches + sums.matches[0]
         if "macro_f1" in asked:

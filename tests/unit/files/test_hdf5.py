@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import mpifed
-from mpifed.files.hdf5 import array_of, open_hdf5, write_hdf5
+from mpifed.files.hdf5 import array_of, reading_hdf5, write_hdf5
 
 ROOT = Path(mpifed.__file__).parents[1]
 
@@ -43,7 +43,7 @@ def test_files_are_opened_without_locks(tmp_path: Path) -> None:
             h5py.File(path, "w")
         with write_hdf5(path) as file:
             file["x"] = np.arange(3)
-        with open_hdf5(path) as file:
+        with reading_hdf5(path, "wrong", "remedy") as file:
             assert sorted(file) == ["x"]
 
 
@@ -66,7 +66,7 @@ def test_the_variable_of_hdf5_stands_above(tmp_path: Path, setting: str, opens: 
     path = tmp_path / "file.h5"
     with write_hdf5(path) as file:
         file["x"] = np.arange(3)
-    program = f"from mpifed.files.hdf5 import open_hdf5; open_hdf5({str(path)!r})"
+    program = f"from mpifed.files.model_file import read_model; read_model({str(path)!r})"
     with no_locks_for_others(path):
         ended = subprocess.run(
             [sys.executable, "-c", program], env=os.environ | {"HDF5_USE_FILE_LOCKING": setting}, cwd=ROOT,
@@ -117,7 +117,7 @@ def test_only_what_is_in_the_file_is_read(tmp_path: Path, make_it: Callable[[Any
     with h5py.File(tmp_path / "made.h5", "w") as file:
         make_it(file, "group/x", tmp_path / "beside.h5")
         file["group/y"] = np.arange(3)
-    with open_hdf5(tmp_path / "made.h5") as file:
+    with reading_hdf5(tmp_path / "made.h5", "wrong", "remedy") as file:
         with pytest.raises(ValueError, match="group/x"):
             array_of(file, "group/x")
         assert array_of(file, "group/y").tolist() == [0, 1, 2]
