@@ -217,11 +217,7 @@ class SSCA(Algorithm):
     def check(self) -> list[str]:
         """Errors of the settings that do not depend on the split."""
         norm = not objective_term(self.problem).sampled
-        wrong = [
-            f"[algorithm] {name} = {list(size)}: is the weight of a mean, at most 1; lower its scale"
-            for name, size in (("rho", self.rho), ("gamma", self.gamma))
-            if size.scale > 1
-        ]
+        wrong = []
         if len(self.costs) > 1 and self.stage_rounds is None:
             wrong.append("[algorithm] stage_rounds: missing; after how many rounds may the next slack_cost be taken?")
         if list(self.costs) != sorted(set(self.costs)):

@@ -15,8 +15,8 @@ from mpifed.maths.ranges import Count, Decay, Size, Weight
 class StepSize(NamedTuple):
     """scale / t^decay, as SSCA's papers write rho and gamma; in a job `[scale, decay]`."""
 
-    scale: Size
-    """The step size of round 1."""
+    scale: Annotated[float, Gt(0), Le(1)]
+    """The step size of round 1, at most 1: it is the weight of a mean."""
     decay: Decay = 0.0
     """Exponent of the round's number t; 0 is a constant step size."""
 

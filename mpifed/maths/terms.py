@@ -75,18 +75,13 @@ class Sampled(Term):
         """Messages unless `classes` are classes of the data, without duplicates."""
         if self.classes is None:
             return []
-        came, messages = f"classes = {list(self.classes)}", []
+        came, remedy = f"classes = {list(self.classes)}", "leave the key out to count all samples"
         if not objective.classifies:
-            return [f"{came}: the targets are real numbers without classes; leave the key out to count all samples"]
-        if not self.classes:
-            messages.append(
-                f"{came}: counts no sample; name at least one class, or leave the key out to count all samples"
-            )
-        if outside := sorted({k for k in self.classes if not 0 <= k < outputs}):
-            messages.append(f"{came}: the data have classes 0 to {outputs - 1}; remove {', '.join(map(str, outside))}")
-        if len(set(self.classes)) < len(self.classes):
-            messages.append(f"{came}: names a class more than once; name each class once")
-        return messages
+            return [f"{came}: the targets are real numbers without classes; {remedy}"]
+        known = set(range(outputs)).intersection(self.classes)
+        if known and len(known) == len(self.classes):
+            return []
+        return [f"{came}: expected some of 0 to {outputs - 1}, the classes of the data, each once; or {remedy}"]
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,9 @@ def test_norm() -> None:
     assert Norm().server(map_leaves(lambda leaf: 1e20 + 0 * leaf, single))[0] > 1e40  # above what float32 holds
 
 
+EACH_ONCE = "the classes of the data, each once; or leave the key out to count all samples"
+
+
 # --- in a job -------------------------------------------------------------------------------------------------------
 
 
@@ -98,19 +101,15 @@ def test_norm() -> None:
     ("term", "name", "expected"),
     [
         (Loss(), "softmax", []),
-        (Loss((3, 4, 7)), "softmax", ["classes = [3, 4, 7]: the data have classes 0 to 3; remove 4, 7"]),
-        (ErrorRate((1, 0, 1)), "logistic", ["classes = [1, 0, 1]: names a class more than once; name each class once"]),
-        (
-            Loss(()),
-            "softmax",
-            ["classes = []: counts no sample; name at least one class, or leave the key out to count all samples"],
-        ),
+        (Loss((3, 4, 7)), "softmax", [f"classes = [3, 4, 7]: expected some of 0 to 3, {EACH_ONCE}"]),
+        (ErrorRate((1, 0, 1)), "logistic", [f"classes = [1, 0, 1]: expected some of 0 to 1, {EACH_ONCE}"]),
+        (Loss(()), "softmax", [f"classes = []: expected some of 0 to 3, {EACH_ONCE}"]),
         (
             Loss((0,)),
             "least-squares",
             ["classes = [0]: the targets are real numbers without classes; leave the key out to count all samples"],
         ),
-        (ErrorRate((2,)), "logistic", ["classes = [2]: the data have classes 0 to 1; remove 2"]),
+        (ErrorRate((2,)), "logistic", [f"classes = [2]: expected some of 0 to 1, {EACH_ONCE}"]),
         (
             ErrorRate(),
             "least-squares",
