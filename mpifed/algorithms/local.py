@@ -32,7 +32,7 @@ from mpifed.data.block import Batch, Block
 from mpifed.maths.objectives import Parameters, concave_gradient
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats
-from mpifed.privacy.guards import Minibatch, Open
+from mpifed.privacy.open import Minibatch, Open
 
 MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
 ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger

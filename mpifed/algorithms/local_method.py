@@ -30,7 +30,7 @@ from mpifed.data.block import Block, without_rows
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
 from mpifed.maths.privacy.release import Release
-from mpifed.privacy.guards import LocalWork, Open, guard
+from mpifed.privacy.open import LocalWork, Open
 
 # records of a method's own classes
 State: TypeAlias = Any  # what clients keep, [n, ...]; before round 1 that of one client
@@ -172,7 +172,12 @@ class LocalMethod(LocalSteps, Rows):
             hidden=self.private_state if self.holds("private_state", *keeping) else "what its `retain` gives",
             several=isinstance(like, tuple) or np.shape(like) != (self.layout.size,),
         )
-        return guard(self.problem, self.layout, model_template(self.problem), work)
+        given = self.problem, self.layout, model_template(self.problem), work
+        if self.problem.privacy is None:
+            return Open(*given)
+        from mpifed.privacy.guards import private_guard  # which no other job needs
+
+        return private_guard(*given)
 
     @cached_property
     def _zeros(self) -> Array:

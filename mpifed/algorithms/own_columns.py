@@ -28,7 +28,7 @@ from mpifed.core.vector import Layout
 from mpifed.data.block import Block
 from mpifed.maths.objectives import LinearScores, Parameters
 from mpifed.maths.ranges import Weight
-from mpifed.privacy.guards import LocalWork, Open
+from mpifed.privacy.open import LocalWork, Open
 
 
 class OwnColumnsServer(NamedTuple):

@@ -2,7 +2,7 @@
 
 A method with local steps hands its gradients and its uploads to a guard, and goes on with what comes back:
 
-- `Open` lets everything through.
+- `Open`, of `mpifed.privacy.open`, lets everything through.
 - `NoisyGradients` (level "sample", local noise): every local step's sum of gradients over a minibatch is clipped record
   by record and made noisy by the client. Iterates, dual variables and uploads only process what is noisy already.
 - `NoisyUploads`: local steps take clipped gradients, and the noise fits how far one record can move their outcome; at
@@ -20,15 +20,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.exchange import Block, Field, OwnRecord, Problem, Weighted, mean, power_of_two, weighted_fields
+from mpifed.core.exchange import Block, Field, OwnRecord, Problem, Weighted, mean, power_of_two
 from mpifed.core.privacy import Privacy
-from mpifed.core.protocols import Features, Parameters
+from mpifed.core.protocols import Parameters
 from mpifed.core.record import (
     AnyRecord,
     Array,
@@ -39,7 +38,6 @@ from mpifed.core.record import (
     leaves,
     map_leaves,
     namespace,
-    writable,
 )
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
@@ -47,125 +45,15 @@ from mpifed.core.vector import Layout
 from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient, record_factors
 from mpifed.maths.objectives import LinearScores
-from mpifed.maths.optimizers import SGD
 from mpifed.maths.privacy.mechanism import Mechanism, Noise, may_be_narrow, mechanism, release
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.sensitivity import upload
+from mpifed.privacy.open import LocalWork, Minibatch, Open
 
 Floats = NDArray[np.float64]
 SERVER = np.array([-1])  # whose noise the server's is
 _SMALL = 2.0**29  # sensitivities: rounding errors of numbers below are small beside them, see `Mechanism.inexact`
 _DIVERGING = 2.0**16  # by how much local steps may enlarge what is rounded before them
-
-
-class Minibatch(NamedTuple):
-    """Rows of each of n clients, for one local step."""
-
-    X: Features  # [n, s, p]
-    y: Array  # [n, s]
-    weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1
-    keys: tuple[Array, ...]  # of the passes, see `Objective.pass_keys`
-
-
-class LocalWork(NamedTuple):
-    """What a guard must know of a method's local steps, x <- x - step (gradient + pull x) + what is public."""
-
-    taken: int  # in a round
-    batch: int
-    optimizer: SGD
-    pull: float = 0.0
-    gain: float | None = None  # an upload is gain (y_i - x) + what is public; None: nobody knows
-    uniform: bool = False  # whether each client counts as much as any other in a mean
-    remembers: bool = False  # whether clients keep states, from which uploads follow
-    hidden: str = ""  # in words, what of these states was not released; nothing where empty
-    several: bool = False  # whether an upload has several parts, or is of another shape than the model
-
-
-@dataclass(frozen=True, eq=False)
-class Open:
-    """Lets everything through."""
-
-    problem: Problem
-    layout: Layout
-    like: Parameters  # a model's shapes
-    work: LocalWork
-
-    draws: ClassVar[str] = "once"  # how minibatches of a round are drawn: "once", "secretly", "anew" for each step
-    clips: ClassVar[bool] = False  # whether gradients are clipped, and so minibatches weighted as sums
-
-    @property
-    def dtype(self) -> str:
-        """The dtype of local steps."""
-        return self.problem.dtype
-
-    def record(self, x: Array) -> Parameters:
-        """The views of x [..., d]."""
-        return self.layout.record(x, self.like)
-
-    def put_step(
-        self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters
-    ) -> None:
-        """Put -step times the mean gradient of minibatch r at `at`, without penalties, into `out`, leaves [n, ...]."""
-        self.problem.objective.gradient(at, batch.X, batch.y, batch.weights, *batch.keys, out=out)
-
-    def check_model(self, model: Array, step: float) -> None:
-        """See that the public model, from which local steps start, is small enough beside what is rounded."""
-
-    @cached_property
-    def weights(self) -> Floats:
-        """[N] all clients' weights in a mean: their rows, relative to the mean client's."""
-        return np.ones(self.problem.clients) if self.work.uniform else self.problem.weights
-
-    def weight(self, clients: Array) -> Floats:
-        """[n] the weights of some."""
-        some: Floats = self.weights[clients]
-        return some
-
-    def fields(self, like: Record, degrees: Record) -> Weighted:
-        """Of an upload whose parts have the shapes of `like`, and these degrees in the targets of a regression."""
-        return weighted_fields(self.problem, like, degrees=degrees)
-
-    @cached_property
-    def heaviest(self) -> float:
-        """The largest weight of a client."""
-        return float(self.weights.max())
-
-    def check_gain(self, upload: Callable[[Array], OwnRecord], change: Array) -> None:
-        """See that an upload, of a change [n, d], is `work.gain` times that and what does not depend on it."""
-
-    def leave(self, uploaded: OwnRecord, step: float, block: Block, now: Round) -> tuple[OwnRecord, OwnRecord]:
-        """The uploads [n, ...] as they leave their clients, and as all others see them, for states."""
-        return uploaded, uploaded
-
-    def weighted(self, left: OwnRecord, clients: Array, *kept: Record) -> Weighted:
-        """What has left the clients, times their weights: in place, where nothing in `kept` is in the same memory."""
-        weight, others = self.weight(clients), [leaf for part in (left, *kept) for leaf in bare_leaves(part)]
-
-        def scaled(leaf: Array) -> Array:
-            xp = namespace(leaf)
-            if leaf.dtype.kind != "f":  # as counts, which no weight may round
-                leaf = leaf.astype("f8")
-            # `left` has it once
-            apart = writable(leaf) and sum(xp.may_share_memory(leaf, other) for other in others) <= 1
-            return xp.multiply(leaf, column(weight, leaf), out=leaf if apart else None)
-
-        return Weighted(left if (weight == 1).all() else map_leaves(scaled, left), weight)
-
-    def present(self, total: Weighted) -> float:
-        """The total weight of the participating clients."""
-        return float(total.weight)
-
-    def arrive(self, total: Weighted, step: float, now: Round) -> OwnRecord:  # of the class of `total.value`
-        """The mean upload."""
-        return mean(total)
-
-    def released(self, step: float) -> Release:
-        """What a round of this step size releases."""
-        raise NotImplementedError
-
-    def conflicts(self) -> Iterator[Refusal]:
-        """What of the job does not go with this guard."""
-        return iter(())
 
 
 @dataclass(frozen=True, eq=False)
@@ -478,14 +366,11 @@ class PaperUploads(NoisyUploads):
         return self.paper_sensitivity(step)
 
 
-def guard(problem: Problem, layout: Layout, like: Parameters, work: LocalWork) -> Open:
-    """The guard of a job."""
-    privacy = problem.privacy
-    if privacy is None:
-        return Open(problem, layout, like, work)
-    if privacy.on_gradients:
+def private_guard(problem: Problem, layout: Layout, like: Parameters, work: LocalWork) -> Open:
+    """The guard of a job with `[privacy]`."""
+    if problem.private.on_gradients:
         return NoisyGradients(problem, layout, like, work)
-    kind = PaperUploads if privacy.accounting == "paper" else NoisyUploads
+    kind = PaperUploads if problem.private.accounting == "paper" else NoisyUploads
     return kind(problem, layout, like, work)
 
 

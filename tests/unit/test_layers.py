@@ -21,7 +21,7 @@ MAY = {
     "core": ["core"],
     "maths": ["core", "data.block", "maths"],
     "data": ["core", "files", "data"],
-    "algorithms": ["core", "maths", "data", "privacy.guards", "algorithms"],
+    "algorithms": ["core", "maths", "data", "privacy.guards", "privacy.open", "algorithms"],
     "comm": ["core", "data.block", "data.roster", "comm", "maths.fixedpoint"],
     "files": ["core", "files"],
     "observers": ["core", "files", "observers"],
