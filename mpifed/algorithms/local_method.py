@@ -2,8 +2,8 @@
 
 Every local step is x <- x - step (gradient + pull x) + push. Models are flat vectors: the server's [d], those of n
 clients [n, d]; numbers of clients are [n, 1], or alike for all. Privacy, devices, sums, recording and audits stand in
-no page: between a client and the others is `mpifed.privacy.guards`, which `LocalMethod` alone calls. What clients keep,
-what they upload and what the server remembers are each method's own: `Any` here.
+no page: between a client and the others is a guard, `mpifed.privacy.open.Open` or a private one, which `LocalMethod`
+alone calls. What clients keep, what they upload and what the server remembers are each method's own: `Any` here.
 """
 
 from __future__ import annotations
