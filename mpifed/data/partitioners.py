@@ -53,15 +53,15 @@ def deal(
         raise UsageError(f"--partition {how}: the labels are real targets, not classes; use --partition iid")
     if name == "shards":
         return _runs(y, clients, how, int(parameter), skew, stream(seed, "rows"))
-    smallest = 0
+    smallest, owner = 0, np.empty(len(y), dtype=np.int64)
     for attempt in range(DRAWS):
         rng = stream(seed, "rows", *([attempt] if attempt else []))
         kind, shares = _shares(y, how, name, parameter, _sizes(clients, skew, rng), rng)
-        members = list(by_kind(kind, len(shares)))
-        ends = [np.rint(np.cumsum(share)[:-1] / share.sum() * len(rows))
-                for share, rows in zip(shares, members, strict=True)]  # fmt: skip
-        counts = sum(np.diff(end, prepend=0, append=len(rows)) for end, rows in zip(ends, members, strict=True))
-        if min_samples == 1 or (least := int(np.min(counts))) >= min_samples:
+        for rows, share in zip(by_kind(kind, len(shares)), shares, strict=True):
+            ends = np.rint(np.cumsum(share)[:-1] / share.sum() * len(rows))
+            owner[rng.permutation(rows)] = np.searchsorted(ends, np.arange(len(rows)), side="right")
+        least = int(np.bincount(owner, minlength=clients).min())
+        if min_samples == 1 or least >= min_samples:
             break
         smallest = max(smallest, least)
     else:
@@ -69,10 +69,6 @@ def deal(
             f"--min-samples {min_samples}: of {DRAWS} partitions by {how}, none had so many rows for each of {clients} "
             f"clients, the best {smallest} for its smallest; lower it, or give fewer clients or a larger parameter"
         )
-    owner = np.empty(len(y), dtype=np.int64)
-    for rows, end in zip(members, ends, strict=True):
-        rows = rng.permutation(rows)
-        owner[rows] = np.searchsorted(end, np.arange(len(rows)), side="right")
     counts = _leave_nobody_out(owner, clients)
     return np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
 

@@ -46,7 +46,7 @@ from mpifed.data.statistics import check_statistics
 from mpifed.files.atomic import aside, sync_folder
 from mpifed.files.hdf5 import reserve, write_hdf5
 from mpifed.files.json_file import read_json, write_json
-from mpifed.files.schemas import MOST, Count, Digest, NotNegative, Schema, Text, checked
+from mpifed.files.schemas import MOST, Count, Digest, NotNegative, Positive, Schema, Text, checked
 
 SCHEMA = 3
 ARRAYS, ABOUT = "federation.h5", "federation.json"
@@ -86,9 +86,9 @@ class About(Schema):
 
     schema_version: Literal[3] = 3
     split: Literal["rows", "columns", "grid"]
-    clients: Annotated[int, Field(ge=1, le=MOST)]
-    samples: Annotated[int, Field(ge=1, le=MOST)]  # distinct training rows
-    features: Annotated[int, Field(ge=1, le=MOST)]
+    clients: Positive
+    samples: Positive  # distinct training rows
+    features: Positive
     test_samples: Count
     classes: Count  # 0 for real targets
     sparse: bool

@@ -22,6 +22,7 @@ _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 
 Text = Annotated[str, Field(pattern=f"^[^{_CONTROL}]*$")]  # what can be printed at a terminal
 Count = Annotated[int, Field(ge=0, le=MOST)]
+Positive = Annotated[int, Field(ge=1, le=MOST)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -157,7 +158,7 @@ class ConstraintJson(Schema):
 class JobTables(Schema):
     """The keys of a run's job.toml that are read without the job's classes."""
 
-    rounds: Annotated[int, Field(ge=1, le=MOST)] | None = None
+    rounds: Positive | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     constraint: list[ConstraintJson] = []
     network: Table | None = None
