@@ -94,42 +94,8 @@ def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
-    path, who = tmp_path / "a.csv", tmp_path / "map.csv"
+    path = tmp_path / "a.csv"
     path.write_text("\ufeffa,y\n1,2\n3,4\n", encoding="utf-8")
     assert CsvTable(path).read(0).names == ("a",)
     path.write_text("\ufeff1,2\n3,4\n", encoding="utf-8")
     assert CsvTable(path).read(0).y.tolist() == [2, 4]
-    who.write_text("\ufeffclient,rows,columns\n0,all,all\n", encoding="utf-8")
-    assert read_map(who, 2, 2).clients == 1
-
-
-# maps
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("0,0-4000000000,all\n", "'0-4000000000'; expected numbers or ranges"),
-        ("0," + "9" * 5000 + ",all\n", "expected numbers or ranges"),
-        ("0,all,all\n4000000000,all,all\n", "no entry for client 1; every client from 0 to the last"),
-        ("9" * 19 + ",all,all\n", "client '9+'; expected a number from 0"),
-        ('0,"0\n', "line 2: 2 columns; expected client,rows,columns"),
-        # a long line is no fault
-        ("0,0" + " 0" * 2000 + " " * 140_000 + ",all\n", "row 1 and column 0 is held by no client"),
-    ],
-)
-def test_faulty_map(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "map.csv"
-    path.write_text("client,rows,columns\n" + text)
-    with pytest.raises(DataError, match=words) as caught:
-        read_map(path, 3, 2)
-    assert len(str(caught.value)) < 400
-
-
-def test_a_map_in_which_very_many_clients_hold_very_much(tmp_path: Path) -> None:
-    """Each a group of its own: 20,000 of 100,000 rows would be 16 GB."""
-    path = tmp_path / "map.csv"
-    lines = (f"{client},{client}-99999,all\n" for client in range(20_000))
-    path.write_text("client,rows,columns\n" + "".join(lines))
-    with pytest.raises(DataError, match="the cell of row 1 and column 0 is held by client 0 and client 1"):
-        read_map(path, 10**5, 1)

@@ -121,18 +121,6 @@ def test_a_published_split_of_rows(tmp_path: Path) -> None:
     assert folder.counts.tolist() == [2, 1, 1] and folder.test_counts.tolist() == [1, 1, 0]
     with pytest.raises(UsageError, match="--partition, --skew and --min-samples divide rows"):
         make(tmp_path / "b", "csv", path, "--split", "rows", "--map", split, "--min-samples", 2)
-    for text, said in (
-        ("row,client\n0,0\n1,1\n", "row 2 and column 0 is held by no client"),
-        ("row,client\n0,0\n0,1\n1,0\n2,0\n3,0\n4,0\n5,0\n", "row 0 and column 0 is held by client 0 and client 1"),
-        ("row,client\n6,0\n", "'6'; expected numbers or ranges FIRST-LAST within 0 to 5"),
-        ("index,client\n0,0\n", "expected client,rows,columns or row,client"),
-        ("row,client\n0,0\n1,0\n2,0\n3,0\n4,0\n5,2\n", "no entry for client 1"),
-        ("row,client\n0,x\n", "client 'x'; expected a number from 0"),
-        ("row,client\n0,99999999\n", "no entry for client 0"),
-    ):
-        split.write_text(text)
-        with pytest.raises(MpifedError, match=said):
-            make(tmp_path / "b", "csv", path, "--split", "rows", "--map", split)
     path = write(tmp_path / "c.csv", [[i, i, i % 2] for i in range(6)], None)
     split.write_text("client,rows,columns\n0,all,0\n1,all,1\n")
     with pytest.raises(UsageError, match="divides columns too; give --split grid"):
