@@ -39,6 +39,7 @@ def outlook(job: Job, algorithm: Algorithm) -> Table | None:
         "sampling": privacy.sampling,
         "mechanisms_per_round": released.mechanisms,
         "rates": [float(released.rate.min()), float(released.rate.max())],
+        "most_sampled": [client := int(released.rate.argmax()), int(algorithm.problem.counts[client])],
         "rounds_counted": [int(spending.rounds.min()), int(spending.rounds.max())],
         **finite(spending.costs()),
         **collusion(job, spending),
@@ -90,7 +91,10 @@ def _noise(summary: Table) -> str:
 
 def _sampled(summary: Table) -> str:
     least, most = summary["rates"]
-    rates = f"rate {most:.4g}" if least == most else f"rates from {least:.4g} to {most:.4g}"
+    client, rows = summary["most_sampled"]
+    rates = f"rate {most:.4g}"
+    if least < most:
+        rates = f"rates from {least:.4g} to {most:.4g}, that of client {client}, whose {rows} rows decide all noise"
     count, (few, many) = summary["mechanisms_per_round"], summary["rounds_counted"]
     times = f"{many}" if few == many else f"{few} to {many}"
     return (

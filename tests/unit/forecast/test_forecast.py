@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,3 +179,17 @@ def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None
         forecast(job, ('aggregation.bounds={"x" = 1.0}',), ranks=1)
     with pytest.raises(UsageError, match="clients_per_round = 900: "):
         forecast(job, ("participation.clients_per_round=900",), ranks=1)
+
+
+@pytest.mark.parametrize("trust", ["local", "distributed"])
+def test_the_smallest_client_decides_the_noise(
+    trust: str, make_data: Callable[..., Path], write_job: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Its records are drawn most often, and all add the noise that covers them."""
+    folder = make_data(tmp_path / "data", *"digits --split rows --clients 5 --skew power:1 --scale unit-rows".split())
+    private = {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-4, "trust": trust, "level": "sample"}
+    security = {"security": "masked"} if trust == "distributed" else {}
+    text = job_table(folder, name="t", rounds=2, algorithm=fedavg(20), privacy=private, aggregation=security)
+    counts = store.open_federation(folder).counts
+    said = f"rates from .*, that of client {counts.argmin()}, whose {counts.min()} rows decide all noise"
+    assert re.search(said, forecast_text(write_job(tmp_path / "job.toml", text), (), ranks=1))
