@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -45,14 +45,6 @@ class Scaling(NamedTuple):
         out = np.empty(X.shape, dtype)
         scale_dense(X, *self.to(dtype), out)
         return out
-
-
-def joined(parts: Sequence[tuple[Scaling, int]]) -> Scaling:
-    """The scaling of columns side by side, from each part's and the number of its columns."""
-    if all(scaling is parts[0][0] and not scaling.by_column for scaling, _ in parts):
-        return parts[0][0]
-    each = [[np.broadcast_to(value, width) for value in scaling] for scaling, width in parts]
-    return Scaling(*(np.concatenate(values) for values in zip(*each, strict=True)))
 
 
 IDENTITY = Scaling(np.array(1.0), np.array(0.0))

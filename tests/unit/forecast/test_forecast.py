@@ -186,7 +186,8 @@ def test_the_smallest_client_decides_the_noise(
     trust: str, make_data: Callable[..., Path], write_job: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Its records are drawn most often, and all add the noise that covers them."""
-    folder = make_data(tmp_path / "data", *"digits --split rows --clients 5 --skew power:1 --scale unit-rows".split())
+    words = "digits --split rows --clients 5 --skew power:1 --scale unit-rows"
+    folder = make_data(tmp_path / "data", *words.split())
     private = {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-4, "trust": trust, "level": "sample"}
     security = {"security": "masked"} if trust == "distributed" else {}
     text = job_table(folder, name="t", rounds=2, algorithm=fedavg(20), privacy=private, aggregation=security)
