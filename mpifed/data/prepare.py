@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
@@ -32,7 +31,6 @@ from mpifed.data.partition import Partition, by_grid, by_owners
 from mpifed.data.partitioners import stream
 from mpifed.data.samples import Samples, by_pieces, checked, pieces
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
-from mpifed.data.sources import Synthetic
 from mpifed.data.sources.dataset import listed
 from mpifed.data.statistics import statistics, target_scale
 from mpifed.data.store import Federation, make_federation
@@ -137,23 +135,13 @@ def _remarks(options: Options, data: Samples) -> dict[str, str]:
 
 
 def _check_out(options: Options) -> None:
-    """Raise UsageError for a folder that is in use, DataError if data of known size exceed the free space."""
-    if options.out is None:
-        return
+    """Raise UsageError for a folder that is in use."""
+    out = options.out
     try:
-        if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())) and not options.force:
-            raise UsageError(f"--out {options.out}: not an empty folder; give another, or --force to replace the data")
-        if not isinstance(options.source, Synthetic):
-            return
-        size, parent = options.source.nbytes, next(path for path in options.out.absolute().parents if path.exists())
-        free = shutil.disk_usage(parent).free
+        if out and not options.force and out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UsageError(f"--out {out}: not an empty folder; give another, or --force to replace the data")
     except OSError as error:
-        raise DataError(f"--out {options.out}: cannot be written ({error.strerror}); give another folder") from error
-    if size > free:
-        raise DataError(
-            f"--out {options.out}: needs {size / 2**30:.4g} GiB, and there are {free / 2**30:.4g} GiB; give another "
-            "folder, or lower --samples or --features"
-        )
+        raise DataError(f"--out {out}: cannot be written ({error.strerror}); give another folder") from error
 
 
 def _partition(options: Options, y: Array, features: int) -> Partition:

@@ -58,6 +58,7 @@ class Samples:
 
     @property
     def sparse(self) -> bool:
+        """Whether rows are CSR."""
         return not isinstance(self.X, np.ndarray)
 
     def rows(self, at: Array) -> Samples:

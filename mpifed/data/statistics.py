@@ -71,12 +71,13 @@ def check_statistics(measured: object, features: int) -> Table:
     """Statistics that a file claims; ValueError unless they are of the types and within the ranges of `statistics`."""
     table: Table = measured if isinstance(measured, dict) else {"constant_columns": None}
     columns = table.get("constant_columns", [])
-    if not isinstance(columns, list) or not all(type(at) is int and 0 <= at < features for at in columns):
-        raise ValueError(f"statistics: {measured!r:.80}, expected a table with columns below {features}")
-    numbers = {name: table.get(name, 0.0) for name in ("target_mean", "target_deviation")}
-    for name, value in numbers.items():
-        if type(value) not in (int, float) or not abs(value) < np.inf:
-            raise ValueError(f"statistics: {name} = {value!r:.80}, expected a finite number")
+    numbers = [table.get(name, 0.0) for name in ("target_mean", "target_deviation")]
+    if (
+        not isinstance(columns, list)
+        or not all(type(at) is int and 0 <= at < features for at in columns)
+        or not all(type(number) in (int, float) and abs(number) < np.inf for number in numbers)
+    ):
+        raise ValueError(f"statistics: {measured!r:.80}, expected columns below {features}, and finite numbers")
     return dict(table)
 
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 from fuzzing import Ended, check, ended
 from hypothesis import strategies as st
+from PIL import Image
 from pyarrow import parquet
 from sklearn import datasets, feature_extraction, preprocessing  # noqa: F401 -- here, and not anew in every child
 
@@ -88,6 +90,11 @@ def formats() -> dict[str, bytes]:
     files["folder/state.json"] = b'{"_data_files": [{"filename": "data.arrow"}]}'
     X, y = rng.integers(0, 9, (12, 2, 3), np.uint8), np.arange(12, dtype=np.uint8) % 3
     saved("a.npz", lambda file: np.savez_compressed(file, X=X, y=y, who=y.astype(str)))
+    with h5py.File(whole := io.BytesIO(), "w") as file:
+        file["X"], file["y"] = X, y
+    files["shards/a.h5"] = whole.getvalue()
+    saved("pictures/cat/1.png", lambda file: Image.fromarray(X[0]).save(file, "PNG"))
+    saved("pictures/dog/1.png", lambda file: Image.fromarray(X[1]).save(file, "PNG"))
     users = {name: {"x": X[at::2, 0].tolist(), "y": y[at::2].tolist()} for at, name in enumerate("ab")}
     leaf = {"users": ["a", "b"], "num_samples": [6, 6], "user_data": users}
     files["a.json"] = json.dumps(leaf).encode()

@@ -119,7 +119,8 @@ class Part(NamedTuple):
         """What the rows of all clients have in common."""
         pixels = "bytes" if self.X.dtype == np.uint8 else "numbers"
         labels = "texts" if self.y.dtype.kind == "U" else "numbers"
-        return f"samples of {pixels} of shape {self.X.shape[1:]}", f"labels that are {labels} of {self.y.shape[1:]}"
+        several = f" of shape {self.y.shape[1:]}" if self.y.shape[1:] else ""
+        return f"samples of {pixels} of shape {self.X.shape[1:]}", f"labels that are {labels}{several}"
 
 
 def of_clients(path: Path | None, parts: Iterable[Part], owners: Sequence[str]) -> Samples:

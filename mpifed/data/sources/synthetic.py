@@ -59,11 +59,6 @@ class Synthetic(Source):
         check_memory(size, f"--features {self.features}: {self._outputs} scores per row, and their weights", remedy)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of all values as stored."""
-        return self.samples * self.features * np.dtype(self.dtype).itemsize
-
-    @property
     def _outputs(self) -> int:
         """h, the number of scores."""
         return 1 if self.task == "regression" else self.classes or 10

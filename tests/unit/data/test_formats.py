@@ -18,7 +18,7 @@ import pytest
 from federations import common, held, in_order, labelled, make
 
 import mpifed as mf
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import DataError
 from mpifed.data.shards import shard_of
 from mpifed.data.store import Federation, open_federation
 from mpifed.data.summary import summary
@@ -148,7 +148,7 @@ def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
         (leaf({"ann": ([[1], [2, 3]], [0, 1])}), "user 'ann': .*expected samples x of numbers, of one shape"),
         (
             leaf({"ann": ([[1]], [0]), "bob": ([[1, 2]], [1])}),
-            r"'bob': samples of shape \(2,\); others have samples of shape \(1,\)",
+            r"'bob': samples of numbers of shape \(2,\); others have samples of numbers of shape \(1,\)",
         ),
         (
             leaf({"ann": ([[1]], [0]), "bob": ([[1]], ["o"])}),
@@ -156,9 +156,9 @@ def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
         ),
         (leaf({"ann": (["to be"], ["o"])}), "expected samples x of numbers"),
         (leaf({"ann": ([[1], [2]], [0])}), r"user 'ann': 2 samples, and y of int64 \(1,\)"),
-        (leaf({"ann": ([], [])}), "no rows; expected `users`"),
+        (leaf({"ann": ([], [])}), "no rows of any client"),
         (leaf({"a\0b": ([[1], [2]], [0, 1])}), "the name has a control character"),
-        ({"users": 3, "num_samples": [1], "user_data": {}}, "no rows; expected `users`"),
+        ({"users": 3, "num_samples": [1], "user_data": {}}, "no rows of any client"),
         ({}, "no rows; expected `users`"),
         ({"user_data": {"ann": [1]}}, r"user 'ann': expected {\"x\": \[...\], \"y\": \[...\]}"),
         ("[" * 10**5, "cannot be read as JSON"),
@@ -256,7 +256,7 @@ def test_images_of_npz(tmp_path: Path, save: Callable[..., None]) -> None:
     save(tmp_path / "a.npz", x_train=X[:15], y_train=y[:15], x_test=X[15:], y_test=y[15:])
     folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE, "--scale", "unit")
     assert folder.shape == (5, 4) and folder.scaling.scale == 1 / 255
-    folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE)
+    folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE, "--scale", "none")
     np.testing.assert_array_equal(read(folder)[0], X[:15].reshape(15, -1).astype("f4"))
     np.testing.assert_array_equal(common(folder, "f4")[1], y[15:])
     assert folder.nbytes()[0] == 15 * 20 + 15  # bytes as they came
@@ -370,28 +370,6 @@ def test_clients_of_npz(tmp_path: Path) -> None:
         digests.add(folder.sha256)
     assert len(digests) == 1 and folder.targets == 2 and (folder.natural() or ())[0] == ("a", "b", "c")
     assert sorted(read(folder, 1)[0].tolist()) == sorted(X[who == "b"].astype("f4").tolist())
-
-
-def test_test_rows_of_another_scale_than_those_to_train_on(tmp_path: Path) -> None:
-    """Bytes to train on, and fractions to test with: bytes are divided by 255."""
-    np.savez(tmp_path / "a.npz", X=np.array([[1], [2], [3]], np.uint8), y=np.array([0, 1, 0]),
-             X_test=np.array([[0.5], [300]]), y_test=np.array([1, 0]))  # fmt: skip
-    with pytest.raises(
-        DataError, match=r"a.npz: test: samples are float32, those to train on uint8: bytes are divided"
-    ):
-        make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE)
-
-
-def test_arrays_that_are_not_there(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", z=np.ones((2, 2)), y=np.arange(2), nan=np.full((2, 2), np.nan))
-    for words, error, said in (
-        ((), UsageError, "--samples is missing: .* has the arrays z, y, nan; give the name of one"),
-        (("--samples", "q"), UsageError, "--samples q: .* has the arrays z, y, nan"),
-        (("--samples", "z", "--label", "nan"), DataError, "not finite|expected finite"),
-        (("--samples", "nan"), DataError, "row 0, column 0: nan is not a finite number"),
-    ):
-        with pytest.raises(error, match=said):
-            make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE, *words)
 
 
 NAMED = ("--label", "label", "--by", "who")
