@@ -124,6 +124,15 @@ def array_of(group: h5py.Group, name: str) -> Array:
     return np.asarray(node[()])
 
 
+def content_of(file: h5py.File, name: str) -> Array:
+    """A dataset of numbers or texts, compressed or not; ValueError for links and virtual ones, which read other files."""
+    node = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+    if not isinstance(node, h5py.Dataset) or node.is_virtual or node.external:
+        raise ValueError(f"{name} is no dataset of this file")
+    texts = h5py.check_string_dtype(node.dtype) is not None
+    return np.asarray(node.asstr()[...], str) if texts else np.asarray(node[...])
+
+
 def attribute_of(held: h5py.Group | h5py.Dataset, key: str) -> object:
     """An attribute; ValueError if it is larger than any that mpifed writes."""
     attribute = held.attrs.get_id(key)

@@ -148,14 +148,14 @@ def train_and_test(path: Path, test: Path | None = None) -> tuple[Path, Path | N
     return path / "train", test or (path / "test" if (path / "test").is_dir() else None)
 
 
-def original(name: str, md5: str, mirrors: Iterable[str], remedy: str) -> Path:
-    """A published file in the user's cache, from the first mirror that has it; DataError where none has."""
+def original(folder: str, name: str, md5: str, mirrors: Iterable[str], remedy: str) -> Path:
+    """A published file in a folder of the user's cache, from the first mirror that has it; DataError where none has."""
     import pooch
 
     reasons = list[str]()
     for mirror in mirrors:
         try:
-            return Path(pooch.retrieve(mirror + name, f"md5:{md5}", name, pooch.os_cache("mpifed")))
+            return Path(pooch.retrieve(mirror + name, f"md5:{md5}", name, pooch.os_cache("mpifed") / folder))
         except (OSError, ValueError) as error:
             reasons.append(f"{mirror}: {error}")
     raise DataError(f"{name}: cannot be downloaded ({'; '.join(reasons)}); bring it by {remedy}")

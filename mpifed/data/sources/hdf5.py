@@ -6,15 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import h5py
-import numpy as np
-
-from mpifed.core.errors import DataError
-from mpifed.core.record import Array
 from mpifed.data.natural import in_order
 from mpifed.data.samples import Samples, Source
 from mpifed.data.sources.dataset import Part, of_clients, with_tests
-from mpifed.files.hdf5 import reading_hdf5
 
 
 @dataclass(frozen=True)
@@ -36,22 +30,15 @@ class Hdf5(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, or clients whose rows differ in kind."""
+        from mpifed.files.hdf5 import content_of, reading_hdf5  # slow to import
+
         paths = sorted(path for suffix in ("*.h5", "*.hdf5") for path in self.path.glob(suffix))
         rows, tests = list[Part](), list[Part]()
         for path in paths:
-            with reading_hdf5(path, "no client's HDF5 file", "expected X [samples, ...] and y") as file:
-                rows.append(Part(path.stem, str(path), _values(file, "X"), _values(file, "y")))
+            with reading_hdf5(path, "cannot be read", "expected X [samples, ...] and y") as file:
+                rows.append(Part(path.stem, str(path), content_of(file, "X"), content_of(file, "y")))
                 if "X_test" in file:
-                    tests.append(Part(path.stem, str(path), _values(file, "X_test"), _values(file, "y_test")))
+                    tests.append(Part(path.stem, str(path), content_of(file, "X_test"), content_of(file, "y_test")))
         owners = in_order(path.stem for path in paths)
         test = of_clients(self.path, tests, owners) if tests else None
         return with_tests(self.task, paths, of_clients(self.path, rows, owners), test)
-
-
-def _values(file: h5py.File, name: str) -> Array:
-    """A whole dataset, which must be in this file: a link or a virtual one would read others."""
-    node = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
-    if not isinstance(node, h5py.Dataset) or node.is_virtual or node.external:
-        raise DataError(f"{file.filename}: {name} is no dataset of this file; expected X [samples, ...] and y")
-    values: Array = (node.asstr() if h5py.check_string_dtype(node.dtype) else node)[...]
-    return values.astype(str) if values.dtype == np.object_ else values

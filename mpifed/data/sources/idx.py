@@ -62,7 +62,7 @@ class Mnist(Source):
         folder = self.path or Path(os.environ.get("MPIFED_DATA") or os.devnull, "mnist")
         if self.path is None and not folder.is_dir():
             remedy = f"`mpifed data mnist FOLDER`, with {', '.join(MNIST)}, with or without .gz"
-            found = [original(f"{name}.gz", md5, self.mirrors, remedy) for name, (md5, _) in MNIST.items()]
+            found = [original("mnist", f"{name}.gz", md5, self.mirrors, remedy) for name, (md5, _) in MNIST.items()]
             folder = found[0].parent
         data = Idx(folder).read(seed)
         if data.test is None:

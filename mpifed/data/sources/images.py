@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import listed, open_packed, original, train_and_test
+from mpifed.data.sources.dataset import check_file, original, train_and_test
 
 MIRROR = "https://www.cs.toronto.edu/~kriz/"
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # which no other program is started for
@@ -35,9 +35,10 @@ class Cifar10(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError when the archive cannot be downloaded, or is not the original."""
-        path = self.archive or original(self.name, self.md5, (MIRROR,), f"`mpifed data ... --from {self.name}`")
-        with path.open("rb") if path.is_file() else open_packed(path) as file:
-            digest = hashlib.md5(file.read(), usedforsecurity=False).hexdigest()
+        remedy = f"`mpifed data ... --from {self.name}`"
+        path = self.archive or original("cifar", self.name, self.md5, (MIRROR,), remedy)
+        check_file(path)
+        digest = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
         if digest != self.md5:
             raise DataError(f"{path}: MD5 is {digest}, expected {self.md5}; get the original {self.name} again")
         with tarfile.open(path) as tar:
@@ -76,27 +77,26 @@ class Images(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a file that is no image, or has another size."""
-        train, test = train_and_test(self.path)
-        return Samples(*_folder(train), None if test is None else Samples(*_folder(test)))
+        folders = [folder for folder in train_and_test(self.path) if folder is not None]
+        paths = [path for folder in folders for path in sorted(folder.glob("*/*")) if path.is_file()]
+        count = sum(folders[0] in path.parents for path in paths)
+        if not count:
+            raise DataError(f"{self.path}: no images; expected a folder for each class, as {self.path}/cat/1.png")
+        images = [_pixels(path) for path in paths]
+        for path, image in zip(paths, images, strict=True):
+            if image.shape != images[0].shape:
+                raise DataError(f"{path}: {image.shape[:2]} pixels, {paths[0].name} has {images[0].shape[:2]}; resize")
+        X, labels = np.stack(images).transpose(0, 3, 1, 2), [path.parent.name for path in paths]
+        X = X[:, :1] if (X[:, :1] == X).all() else X  # grey
+        return Samples(X[:count], labels[:count], Samples(X[count:], labels[count:]) if count < len(X) else None)
 
 
-def _folder(folder: Path) -> tuple[Array, list[str]]:
-    """(pixels [s, channels, height, width], class of each) of the image files in the folders of a folder."""
+def _pixels(path: Path) -> Array:
+    """[height, width, 3] of an image file."""
     from PIL import Image
 
-    paths = sorted(path for path in folder.glob("*/*") if path.is_file())
-    images, colours = list[Array](), False
-    for path in paths:
-        try:
-            with Image.open(path, formats=_FORMATS) as image:
-                images.append(np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise DataError(f"{path}: no image ({error}); expected {listed(_FORMATS)}; remove it") from error
-        if images[-1].shape[:2] != images[0].shape[:2]:
-            raise DataError(f"{path}: {images[-1].shape[:2]} pixels, {paths[0].name} has {images[0].shape[:2]}; resize")
-        colours = colours or images[-1].ndim == 3
-    if not images:
-        raise DataError(f"{folder}: no images; expected a folder for each class, such as {folder}/cat/1.png")
-    alike = [image if image.ndim == 3 or not colours else np.stack([image] * 3, axis=2) for image in images]
-    X = np.stack(alike)
-    return X.transpose(0, 3, 1, 2) if colours else X[:, None], [path.parent.name for path in paths]
+    try:
+        with Image.open(path, formats=_FORMATS) as image:
+            return np.asarray(image.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path}: no image ({error}); expected {', '.join(_FORMATS)}; remove it") from error

@@ -63,7 +63,7 @@ def test_without_network_it_is_said_what_to_do(mirrors: tuple[str, ...]) -> None
         Mnist(mirrors=mirrors[:2]).read(0)
     message = str(caught.value)
     assert all(url in message for url in mirrors[:2]) and "hash" in message
-    assert all(name in message for name in idx.MNIST) and "into any folder for `mpifed data mnist FOLDER`" in message
+    assert all(name in message for name in idx.MNIST) and "bring it by `mpifed data mnist FOLDER`" in message
 
 
 def test_mnist(real_data: Path) -> None:
