@@ -194,8 +194,9 @@ def _as_trained(what: str, rows: Samples, test: Samples) -> Samples:
         kinds = f"{test.X.dtype}, those to train on {rows.X.dtype}"
         raise DataError(f"{what}: samples are {kinds}: bytes are divided by 255, others are not; give both alike")
     y = test.y
-    if rows.y.dtype.kind == "i" and y.dtype.kind == "f" and not (y % 1).any():
-        y = y.astype(np.int64)
+    kinds = rows.y.dtype.kind + y.dtype.kind
+    if kinds == "fi" or (kinds == "if" and not (y % 1).any()):
+        y = y.astype(rows.y.dtype)
     if (rows.y.dtype.kind, rows.y.shape[1:]) != (y.dtype.kind, y.shape[1:]):
         raise DataError(f"{what}: labels are {_kind(y)}, those to train on {_kind(rows.y)}; give both alike")
     X = test.X

@@ -125,7 +125,7 @@ def array_of(group: h5py.Group, name: str) -> Array:
 
 
 def content_of(file: h5py.File, name: str) -> Array:
-    """A dataset of numbers or texts, compressed or not; ValueError for links and virtual ones, which read other files."""
+    """A dataset of numbers or texts, compressed or not; ValueError for links and virtual ones: they lead elsewhere."""
     node = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
     if not isinstance(node, h5py.Dataset) or node.is_virtual or node.external:
         raise ValueError(f"{name} is no dataset of this file")

@@ -61,7 +61,7 @@ def check_file(path: Path) -> None:
 
 
 def typed_labels(path: Path, labels: Array, task: str) -> Array:
-    """Labels [s] as int64 classes, or unchanged if they are real targets.
+    """Labels [s] or [s, 1] as int64 classes, or unchanged if they are real targets, as those [s, t] are.
 
     Parameters
     ----------
@@ -74,6 +74,9 @@ def typed_labels(path: Path, labels: Array, task: str) -> Array:
     DataError : when the task is classification and a label is not an integer.
     UsageError : when the task is "auto" and there are many different integers, few rows of each.
     """
+    if labels.ndim > 1 and labels.shape[1:] != (1,):
+        return labels
+    labels = labels.reshape(len(labels))
     real = (labels != np.rint(labels)) | (np.abs(labels) >= 2**53)
     if task == "auto" and not real.any() and (values := len(np.unique(labels))) > max(20, len(labels) / 10):
         raise UsageError(
@@ -91,19 +94,15 @@ def typed_labels(path: Path, labels: Array, task: str) -> Array:
 
 
 def with_tests(task: str, files: Sequence[Path], rows: Samples, test: Samples | None = None) -> Samples:
-    """Rows and test rows of files; numbers that are labels as classes or targets, as the `task` says."""
-    labels = rows.y
-    if rows.y.dtype.kind == "U":
-        if task == "regression":
-            raise UsageError(f"{files[0]}: labels that are texts are classes, not real targets; leave --task out")
-    elif rows.y.ndim == 1 or rows.y.shape[1:] == (1,):
-        labels = typed_labels(files[0], rows.y.ravel().astype(np.float64), task)
-        task = "classification" if labels.dtype == np.int64 else "regression"
-    else:
-        labels = rows.y.astype(np.float64)
-    if test is not None and test.y.dtype.kind != "U" and labels.ndim == 1:
-        test = replace(test, y=typed_labels(files[-1], test.y.ravel().astype(np.float64), task))
-    return replace(rows, y=labels, test=test, files=tuple(files))
+    """Rows and test rows of files; labels that are numbers as classes or targets, as the `task` says."""
+    parts = [part if part.y.dtype.kind == "U" else replace(part, y=part.y.astype(np.float64))
+             for part in (rows, test) if part is not None]  # fmt: skip
+    y = parts[0].y
+    if y.dtype.kind != "U":
+        y = typed_labels(files[0], y, task)
+    elif task == "regression":
+        raise UsageError(f"{files[0]}: labels that are texts are classes, not real targets; leave --task out")
+    return replace(parts[0], y=y, test=parts[1] if len(parts) > 1 else None, files=tuple(files))
 
 
 class Part(NamedTuple):

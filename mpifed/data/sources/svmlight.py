@@ -44,10 +44,9 @@ class Svmlight(Source):
             with ExitStack() as stack:
                 opened = [stack.enter_context(open_packed(path)) for path in files]
                 loaded = load_svmlight_files(opened, dtype=np.float32)
-        except (ValueError, IndexError, OverflowError, DataError) as error:
-            for path in files:
-                _explain(path)
-            raise DataError(f"{' or '.join(map(str, files))}: {error}") from error
+        except (ValueError, IndexError, OverflowError) as error:
+            what = f"{' or '.join(map(str, files))}: {shown(str(error))[1:-1]}"
+            raise DataError(f"{what}; expected lines `label column:value ...`, columns ascending below 2^31") from error
         rows, labels = loaded[::2], loaded[1::2]
         for path, X in zip(files, rows, strict=True):
             if not X.nnz:
@@ -59,21 +58,3 @@ class Svmlight(Source):
             check_memory(4 * count * features, f"{count} rows of {features} features as dense numbers", "use --sparse")
             rows = [X.toarray() for X in rows]
         return with_tests(self.task, files, *map(Samples, rows, labels))
-
-
-def _explain(path: Path) -> None:
-    """Raise DataError for the first line that breaks the format."""
-    with open_packed(path) as file:
-        for number, line in enumerate(file, 1):
-            words = line.partition(b"#")[0].split()
-            try:
-                columns = [int(word.partition(b":")[0]) for word in words[1:] if not word.startswith(b"qid:")]
-                for word in words[:1] + [word.partition(b":")[2] for word in words[1:]]:
-                    float(word)
-            except ValueError as error:
-                what = shown(str(error))[1:-1]
-                raise DataError(f"{path}: line {number}: {what}; expected `label column:value ...`") from error
-            if any(left >= right for left, right in zip([-1, *columns], columns, strict=False)):
-                raise DataError(f"{path}: line {number}: columns {shown(columns)} are not ascending numbers from 0")
-            if columns and columns[-1] > np.iinfo(np.int32).max:
-                raise DataError(f"{path}: line {number}: column {shown(columns[-1])}; expected a column below 2^31")

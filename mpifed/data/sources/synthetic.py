@@ -9,7 +9,6 @@ import numpy as np
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
-from mpifed.data.memory import check_memory
 from mpifed.data.partitioners import stream
 from mpifed.data.samples import CHUNK_VALUES, Samples, Source, empty
 
@@ -31,7 +30,7 @@ class Synthetic(Source):
     """Columns."""
     noise: float = 0.1
     """Standard deviation of the noise; scores have variance 1."""
-    task: Literal["auto", "classification", "regression"] = "regression"
+    task: Literal["classification", "regression"] = "regression"
     """Real targets, or classes."""
     classes: int | None = None
     """Number of classes, 10 by default, of classification."""
@@ -39,10 +38,6 @@ class Synthetic(Source):
     """Type of the values."""
 
     def __post_init__(self) -> None:
-        if self.task == "auto":
-            raise UsageError(
-                "--task auto: synthetic data have no labels to infer it from; give regression or classification"
-            )
         if self.task == "regression" and self.classes is not None:
             raise UsageError(f"--classes {self.classes}: regression has none; add --task classification")
         lowest = {"samples": 1, "features": 1, "noise": 0, "classes": 2}
@@ -52,11 +47,6 @@ class Synthetic(Source):
                 raise UsageError(f"--{name} {value}: expected a number of at least {low}")
         if self.noise > MOST_NOISE:
             raise UsageError(f"--noise {self.noise:g}: expected a number of at most {MOST_NOISE:g}")
-        remedy = "lower --samples, --features or --classes"
-        check_memory(32 * self.samples, f"--samples {self.samples}: their labels", remedy)
-        rows = min(self.samples, max(1, CHUNK_VALUES // self.features))
-        size = 8 * self._outputs * (self.features + 2 * rows)
-        check_memory(size, f"--features {self.features}: {self._outputs} scores per row, and their weights", remedy)
 
     @property
     def _outputs(self) -> int:

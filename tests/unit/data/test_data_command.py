@@ -189,7 +189,7 @@ def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
         ("digits --split rows --clients 2 --labels odd", "with K one of 0, 1"),
         ("synthetic --split rows --clients 5 --partition dirichlet:1", "real targets"),
         ("synthetic --split rows --clients 5 --labels even-odd", "--task classification"),
-        ("synthetic --split rows --clients 5 --task auto", "--task auto"),
+        ("synthetic --split rows --clients 5 --task auto", "Invalid value for '--task': 'auto' is not one of"),
         ("synthetic --split rows --clients 5 --classes 3", "--classes 3"),
         ("synthetic --split rows --clients 5 --samples 0", "--samples 0"),
     ],

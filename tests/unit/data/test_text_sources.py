@@ -52,9 +52,9 @@ def test_svmlight(tmp_path: Path, suffix: str) -> None:
     [
         (b"1 1:1\n-1 1:nan\n", "nan is not a finite number"),
         (b"1 1:1\ninf 1:1\n", "label of row 1 is inf"),
-        (b"1 1:1\n-1 1:x\n", "line 2: .*'x'"),
-        (b"1 1:1\n-1 2:1 1:1\n", "line 2: columns .*not ascending"),
-        (b"1 1:1\n-1 1\n", "line 2"),
+        (b"1 1:1\n-1 1:x\n", "x.*; expected lines `label column:value"),
+        (b"1 1:1\n-1 2:1 1:1\n", "expected lines `label column:value ...`, columns ascending"),
+        (b"1 1:1\n-1 1\n", "expected lines `label"),
         (b"", "no values at all"),
     ],
 )
