@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -69,28 +69,35 @@ class Options:
         """Raise UsageError for options that contradict each other, for the command line and Python."""
         natural, from_tables, name = self.natural, isinstance(self.source, Tables), self.name
         gaps = hasattr(self.source, "missing") and not from_tables
-        drawn = self.partition != "iid" or self.skew is not None or self.min_samples != 1
-        counted, free = self.clients is not None, not natural and not from_tables
+        free, held_nowhere = not natural and not from_tables, self.missing == "zero" and (from_tables or self.map)
         strange = next((kind for kind in self.scalings if kind not in SCALES), "")
         cells = math.prod(self.groups or (0,))
         by = ", or --by NAME for a client of each identifier" if hasattr(self.source, "by") else ""
+        draws = ("partition", "skew", "min_samples")
+        settled = (  # what leaves nothing to these options
+            (natural, ("clients", "grid", "map", *draws), "--by says whose each row is"),
+            (from_tables, ("clients", "grid", "map", *draws), f"the files of {name} set the partition"),
+            (self.map, ("grid", *draws), "--map says who holds what"),
+            (self.split == "columns", ("grid", "map", *draws), "--split columns gives all rows to each client"),
+            (self.split == "rows", ("grid",), "--split rows gives all columns to each client"),
+            (not natural, ("min_rows",), "of natural clients alone, by --by COLUMN"),
+        )
+        defaults = {field.name: field.default for field in fields(Options)}
+        for settles, names, why in settled:
+            given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != defaults[name]]
+            if settles and given:
+                raise UsageError(f"{', '.join(given)}: {why}; leave {'it' if len(given) == 1 else 'them'} out")
         contradictions = (
             (bool(strange), f"--scale {str(self.scale)[:80]}: {strange[:40]!r} is not a scaling"
              f"{nearest(strange, SCALES)}; expected one of {', '.join(SCALES)}, or several, with commas"),
             (self.grid and not self.groups,
              f"--grid {str(self.grid)[:40]}: expected R groups of rows and C of columns as RxC, for example 5x2"),
-            (from_tables and (self.split not in (None, "grid") or self.clients or self.grid or self.map),
-             f"--split, --clients, --grid and --map: the files of {name} set the partition; leave them out"),
-            (self.missing == "zero" and not (from_tables or self.map or gaps),
-             "--missing zero is for cells that no client holds, which only --map and tables can have"),
-            (self.missing not in ("error", "zero") and not gaps,
-             f"--missing {self.missing} is for gaps of tables such as csv; leave it out"),
-            (natural and (counted or self.grid or self.map or self.split not in (None, "rows")),
-             "--by says whose each row is; leave out --clients, --grid, --map, and --split or give rows"),
-            (natural and drawn,
-             "--partition, --skew and --min-samples divide rows at random; leave them out with natural clients"),
-            (not natural and self.min_rows is not None,
-             "--min-rows is for natural clients: give --by COLUMN, and no --clients or --map"),
+            (self.split not in (None, "rows" if natural else "grid") and not free,
+             f"--split {self.split}: {'--by says whose each row is' if natural else f'the files of {name} say'}; "
+             "leave it out"),
+            (self.missing != "error" and not gaps and not held_nowhere,
+             f"--missing {self.missing}: for gaps of tables such as csv, and zero for cells that no client of --map or "
+             "tables holds; leave it out"),
             (self.min_rows is not None and not 1 <= self.min_rows < 2**62,
              f"--min-rows {self.min_rows}: expected 1 or more"),
             (free and self.split is None,
@@ -101,12 +108,8 @@ class Options:
              "--split grid: give either --grid RxC or --map FILE"),
             (free and self.split == "grid" and cells and self.clients not in (None, cells),
              f"--clients {self.clients}: --grid {self.grid} is for {cells} clients; leave --clients out"),
-            (free and self.split != "grid" and (self.grid or (self.map and self.split != "rows")),
-             f"--grid and --map are for --split grid, not for --split {self.split}"),
-            (free and self.split != "grid" and not counted and not self.map,
+            (free and self.split != "grid" and self.clients is None and not self.map,
              f"--split {self.split}: --clients N is missing"),
-            (drawn and (self.split == "columns" or self.map or from_tables),
-             "--partition, --skew and --min-samples divide rows; leave them out with --split columns, --map or tables"),
             (self.feature_noise is not None
              and not ((self.split == "rows" or natural) and 0 < self.feature_noise < math.inf),
              f"--feature-noise {self.feature_noise}: expected a variance above 0, and --split rows or natural clients, "

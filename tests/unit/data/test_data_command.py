@@ -171,8 +171,11 @@ def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
         ("digits --split grid --grid 2x3 --clients 5", "is for 6 clients"),
         ("digits --split rows", "--clients N is missing"),
         ("digits --clients 2", "--split is missing; expected rows, columns or grid"),
-        ("digits --split rows --clients 2 --grid 2x1", "are for --split grid"),
-        ("digits --split columns --clients 2 --skew 1", "--partition, --skew and --min-samples divide rows"),
+        ("digits --split rows --clients 2 --grid 2x1", "--grid: --split rows gives all columns to each client"),
+        (
+            "digits --split columns --clients 2 --skew 1",
+            "--skew: --split columns gives all rows to each client",
+        ),
         (
             "digits --split rows --clients 2 --scale minmax,rows",
             "'rows' is not a scaling; did you mean .unit-rows..; expected one of none, unit,",

@@ -86,8 +86,12 @@ def test_labels_that_a_terminal_would_obey(tmp_path: Path) -> None:
     [
         (("--by", "ward"), UsageError, "--by ward: .* has no such column; expected the names age, weight"),
         (("--by", "ill"), UsageError, "--by ill: is the label's column"),
-        (("--by", "hospital", "--clients", 3), UsageError, "--by says whose each row is; leave out --clients"),
-        (("--by", "hospital", "--partition", "dirichlet:1"), UsageError, "leave them out with natural clients"),
+        (("--by", "hospital", "--clients", 3), UsageError, "--clients: --by says whose each row is; leave it out"),
+        (
+            ("--by", "hospital", "--partition", "dirichlet:1"),
+            UsageError,
+            "--partition: --by says whose each row is",
+        ),
         (("--by", "hospital", "--feature-noise", -1), UsageError, "expected a variance above 0"),
         (("--by", "hospital", "--min-rows", 0), UsageError, "--min-rows 0: expected 1 or more"),
         ((), UsageError, "--split is missing; .* as --split rows --clients 10, or --by NAME for a client of each"),
@@ -119,7 +123,7 @@ def test_a_published_split_of_rows(tmp_path: Path) -> None:
     assert [client(folder, number)[0] for number in range(3)] == [[[0], [3], [4]], [[1], [5]], [[2]]]
     folder = make(tmp_path / "a", "csv", path, "--split", "rows", "--map", split, "--client-test-fraction", 0.4)
     assert folder.counts.tolist() == [2, 1, 1] and folder.test_counts.tolist() == [1, 1, 0]
-    with pytest.raises(UsageError, match="--partition, --skew and --min-samples divide rows"):
+    with pytest.raises(UsageError, match=r"--(skew|partition|min-samples): --map says who holds what; leave it out"):
         make(tmp_path / "b", "csv", path, "--split", "rows", "--map", split, "--min-samples", 2)
     path = write(tmp_path / "c.csv", [[i, i, i % 2] for i in range(6)], None)
     split.write_text("client,rows,columns\n0,all,0\n1,all,1\n")
