@@ -70,7 +70,10 @@ class Cifar100(Cifar10):
 
 @dataclass(frozen=True)
 class Images(Source):
-    """Folders of image files by class, as FOLDER/cat/1.png, all of one size; or FOLDER/train/... and FOLDER/test/..."""
+    """Image files, all of one size, in folders by class, as FOLDER/cat/1.png.
+
+    A folder may have folders `train` and `test` of such folders.
+    """
 
     path: Path
     """The folder."""
