@@ -114,7 +114,7 @@ class FederatedDataset:
         split: str = "rows",
         test: Pair | float | None = None,
         client_test: float | None = None,
-        scale: str = "none",
+        scale: str | None = None,
         shape: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
         seed: int = 0,
@@ -147,7 +147,8 @@ class FederatedDataset:
         client_test
             The fraction of each client's rows with which it tests, in place of training.
         scale
-            As `mpifed data --scale`: "none", "unit", "minmax", "standard" or "unit-rows"; fitted on training rows.
+            As `mpifed data --scale`: "none", "unit", "minmax", "standard" or "unit-rows"; fitted on training rows. By
+            default bytes are divided by 255.
         shape, names
             Of a sample, by default that of X; of the features.
         seed
@@ -179,7 +180,7 @@ class FederatedDataset:
         *,
         test: Pair | None = None,
         client_test: Iterable[Pair] | Mapping[str, Pair] | float | None = None,
-        scale: str = "none",
+        scale: str | None = None,
         shape: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
         out: str | Path | None = None,

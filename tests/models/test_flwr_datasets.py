@@ -96,7 +96,7 @@ def test_the_partitions_of_a_partitioner(partitioner: partitioners.Partitioner) 
 def test_images_of_a_partitioner_and_of_a_dataset() -> None:
     partitioner = partitioners.LinearPartitioner(num_partitions=3)
     partitioner.dataset = images()
-    data = mf.FederatedDataset.from_partitioner(partitioner, label="label")
+    data = mf.FederatedDataset.from_partitioner(partitioner, label="label", scale="none")
     folder, pixels = open_federation(data.path, verify=True), PIXELS.transpose(0, 3, 1, 2)
     assert data.shape == (3, 6, 5)
     ends = np.cumsum([0, *folder.counts])
@@ -105,6 +105,6 @@ def test_images_of_a_partitioner_and_of_a_dataset() -> None:
         assert client(folder, number) == ordered(pixels[rows], LABELS[rows])
     dataset = images().with_format("numpy")[:]  # as docs/how-to/data.md shows
     X = dataset["image"].transpose(0, 3, 1, 2)
-    data = mf.FederatedDataset.from_arrays(X, dataset["label"], clients=WRITERS)
+    data = mf.FederatedDataset.from_arrays(X, dataset["label"], clients=WRITERS, scale="none")
     assert data.shape == (3, 6, 5)
     assert client(open_federation(data.path), 1) == ordered(pixels[WRITERS == "bob"], LABELS[WRITERS == "bob"])

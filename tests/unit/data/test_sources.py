@@ -370,7 +370,7 @@ def test_rows_beyond_memory_are_mapped(words: str, tmp_path: Path, monkeypatch: 
 
 
 def test_data_of_python_are_what_files_give(tmp_path: Path) -> None:
-    of_arrays = mf.FederatedDataset.from_arrays(PIXELS, KINDS, clients=1, scale="unit", out=tmp_path / "a")
+    of_arrays = mf.FederatedDataset.from_arrays(PIXELS, KINDS, clients=1, out=tmp_path / "a")
     of_file = make(tmp_path / "b", "npz", as_npz(tmp_path, PIXELS, KINDS), *ONE)
     assert open_federation(of_arrays.path).sha256 == of_file.sha256
     assert json.loads((tmp_path / "b/federation.json").read_text())["provenance"]["scale"].startswith("bytes divided")
