@@ -9,6 +9,8 @@ import numpy as np
 from jobs_in_python import checked
 from loops import minibatches
 from paper import make_data, step_size
+from scipy.optimize import brentq
+from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
@@ -102,6 +104,19 @@ def optimum(loss: str, X: Any, t: Any) -> float:
     else:
         solver = LinearSVC(loss=loss.replace("-", "_"), tol=1e-10, max_iter=10**6, random_state=0, **known)
     return primal(loss, X, t, solver.fit(X, t).coef_[0])
+
+
+def dual_step(loss: str, t: float, alpha: float, m: float, curvature: float) -> float:
+    """delta that maximizes -l*(-(alpha + delta)) - m delta - curvature/2 delta^2 for the sign t, case by case."""
+    a, margin = t * alpha, t * m
+    if loss == "hinge":  # line 6 of HyFDCA's Algorithm 5, with y and any norm
+        b = min(1.0, max(0.0, a + (1 - margin) / curvature)) if curvature else 1.0
+    elif loss == "squared-hinge":
+        b = max(0.0, a + (1 - margin - a / 2) / (curvature + 0.5))
+    else:
+        far = 1 + abs(m) + curvature
+        b = expit(brentq(lambda q: q + margin + curvature * (expit(q) - a), -far, far, xtol=1e-14))
+    return t * float(b) - alpha
 
 
 def task(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from loops import played, present, rows_of
-from own_columns import PENALTY, close, even_odd, optimum, task
-from scipy.optimize import brentq
-from scipy.special import expit
+from own_columns import PENALTY, close, dual_step, even_odd, optimum, task
 
 from mpifed.core.round import Round
 from mpifed.testing import rounds
@@ -23,17 +21,6 @@ COCOA = {"name": "cocoa"}
 def unequal(shared_path: Path) -> Path:
     """5 clients with shards of different sizes."""
     return even_odd(shared_path, "rows", "--clients", 5, "--partition", "dirichlet:1")
-
-
-def exact(loss: str, a: float, m: float, y: float, c: float) -> float:
-    """delta that maximizes -l*(-(a + delta)) - m delta - c/2 delta^2, case by case."""
-    t = 2 * y - 1
-    if loss == "hinge":
-        return t * min(1.0, max(0.0, t * a + (1 - t * m) / c)) - a
-    if loss == "squared-hinge":
-        return t * max(0.0, (2 * (1 - t * m) + 2 * c * t * a) / (1 + 2 * c)) - a
-    q = brentq(lambda q: q + t * m + c * (expit(q) - t * a), -abs(m) - c - 1, abs(m) + c + 1, xtol=1e-14)
-    return t * float(expit(q)) - a
 
 
 def plain_loop(job: Any, folder: Path, gamma: float = 1.0, sigma: float | None = None, epochs: int = 1) -> Any:
@@ -51,7 +38,7 @@ def plain_loop(job: Any, folder: Path, gamma: float = 1.0, sigma: float | None =
             for i in now.draw("local passes", np.array([k]), np.array([len(y)]), epochs * len(y))[0]:
                 # (9): by delta_i, the terms with w have the derivative x_i . (w + sigma' A delta / (lambda n))
                 m = X[i] @ (w + safe / (lam * n) * (X.T @ delta))
-                delta[i] += exact(loss, alphas[k][i] + delta[i], m, y[i], safe * (X[i] @ X[i]) / (lam * n))
+                delta[i] += dual_step(loss, 2 * y[i] - 1, alphas[k][i] + delta[i], m, safe * (X[i] @ X[i]) / (lam * n))
             alphas[k] = alphas[k] + gamma * delta
             total += gamma * (X.T @ delta) / (lam * n)
         w = w + total

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from lengths import covering
 from loops import present
-from own_columns import PENALTY, Whole, even_odd, grid, optimum, overlapping, task
+from own_columns import PENALTY, Whole, dual_step, even_odd, grid, optimum, overlapping, task
 from rounds import rounds_of
 from scipy.optimize import minimize_scalar
 
@@ -30,13 +30,6 @@ def job_of(folder: Path, **algorithm: Any) -> Job:
         "name": "hinge", "bias": False, "l2": PENALTY}, **more})  # fmt: skip
 
 
-def hinge_step(t: float, alpha: float, m: float, curvature: float) -> float:
-    """Line 6 of Algorithm 5, by hand, with y and any norm."""
-    if curvature == 0:
-        return t - alpha
-    return float(t * min(1.0, max(0.0, t * alpha + (1 - t * m) / curvature)) - alpha)
-
-
 def conjugate(loss: str, t: float, alpha: float) -> float:
     """l*(-alpha)."""
     b = t * alpha
@@ -48,21 +41,6 @@ def conjugate(loss: str, t: float, alpha: float) -> float:
     if not -1e-12 <= b <= 1 + 1e-12:
         return np.inf
     return sum(v * np.log(v) for v in (b, 1 - b) if v > 0)
-
-
-def best_step(loss: str, t: float, alpha: float, m: float, curvature: float) -> float:
-    """The maximizer of -l*(-(alpha + delta)) - m delta - curvature/2 delta^2, by bisection of its slope in b."""
-    if loss == "hinge":
-        return hinge_step(t, alpha, m, curvature)
-    if loss == "squared-hinge":
-        b = max(0.0, t * alpha + (1 - t * m - t * alpha / 2) / (curvature + 0.5))
-        return t * b - alpha
-    low, high = 0.0, 1.0
-    for _ in range(200):
-        b = (low + high) / 2
-        down = np.log(b / (1 - b)) + t * m + curvature * (b - t * alpha)
-        low, high = (low, b) if down > 0 else (b, high)
-    return t * b - alpha
 
 
 def drawn(job: Job, data: Whole, k: int, r: int, count: int | None) -> Any:
@@ -109,7 +87,7 @@ def plain_loop(job: Job, data: Whole, sigma: float, count: int | None = None) ->
                     delta = min(1.0, max(0.0, rate)) * d
                 else:  # Algorithm 5
                     curvature = data.norms[i] if rule == "paper" else sigma / 2
-                    delta = hinge_step(t, alpha[i], m, curvature / (lam * N))
+                    delta = dual_step("hinge", t, alpha[i], m, curvature / (lam * N))
                 change[i] += gamma * delta / data.holders[i]
         alpha = alpha + change
         for k in here:
@@ -166,7 +144,7 @@ def test_line_search(shared_path: Path, loss: str) -> None:
     for one in rounds_of(job, measured=0):
         m = data.X @ (data.X.T @ alpha) / (lam * N)
         each = zip(data.t, alpha, m, data.norms / (lam * N), strict=True)
-        d = np.array([best_step(loss, *numbers) for numbers in each])
+        d = np.array([dual_step(loss, *numbers) for numbers in each])
 
         def down(s: float, alpha: Any = alpha, d: Any = d) -> float:
             inside = alpha + s * d
