@@ -163,10 +163,11 @@ class NeuralNetwork(Objective):
         Here each is formed, by one way back after the other. The norms must be those of what is added: where terms
         cancel, a pass with scaled losses may round otherwise. Sample s passes with the key `key` + s.
         """
+        xp = namespace(y)
         for s in range(len(X)):
             own = slice(s, s + 1)
             scores, back = self.outputs(parameters, X[own], True, None if key is None else key + s)
-            (slopes,) = self.slope(ABSENT, scores[None], y[None, own], np.ones((1, 1))).scores
+            (slopes,) = self.slope(ABSENT, scores[None], y[None, own], xp.ones((1, 1))).scores
             wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), back(slopes))
             square = sum(float((leaf**2).sum()) for leaf in wide)
 
@@ -174,7 +175,7 @@ class NeuralNetwork(Objective):
                 (factor,) = factors
                 return map_leaves(partial(operator.mul, factor) if factor else np.zeros_like, wide)
 
-            yield SampleGradients(np.array([square]), weighted)
+            yield SampleGradients(xp.asarray([square]), weighted)
 
     def penalized(self, model: Parameters) -> Parameters:
         """True for matrices and kernels: parameters with two axes or more, after that of the clients."""
