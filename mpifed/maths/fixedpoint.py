@@ -82,6 +82,12 @@ def _kernel(xp: ArrayModule) -> Any:  # CuPy's, which has no types
     return xp.ElementwiseKernel(inputs, "int64 high, int64 low", _ENCODE, "mpifed_encode", options=("--fmad=false",))
 
 
+@cache
+def _offsets(constants: tuple[float, ...], adds: int) -> tuple[int, ...]:
+    """For two limbs, the signed integers that remove so many constants from a sum mod 2^64."""
+    return tuple([(-adds * bits + 2**63) % 2**64 - 2**63 for bits in np.array(constants).view(np.int64).tolist()])
+
+
 class Encoder:
     """Adds encoded values [n, size] to an integer accumulator."""
 
@@ -89,7 +95,6 @@ class Encoder:
         self.form, self.size = form, size
         self._constants = (*[1.5 * 2.0**52 * scale for scale in form.limb_scales], 0.0)[:2]
         self._largest = 2.0**51 * form.limb_scales[0]  # the largest value that adding a constant encodes
-        self._bits = np.array(self._constants).view(np.int64).tolist()
 
     def add(
         self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], anew: bool = False,
@@ -109,11 +114,9 @@ class Encoder:
         bound, here = self.form.bound * clients, loops.compiled is not None and namespace(values) is np
         as_is = here and values.dtype in (np.float32, np.float64)
         if as_is and (bound <= self._largest or not outside(values, self._largest)):
-            # for two limbs, what removes as many constants from a sum mod 2^64
-            offsets = tuple([(-len(values) * bits + 2**63) % 2**64 - 2**63 for bits in self._bits])
             within: bool = loops.compiled.add_encoded(
                 np.ascontiguousarray(values), *values.shape, min(bound, self._largest), self._constants, anew,
-                offsets, accumulator,
+                _offsets(self._constants, len(values)), accumulator,
             )  # fmt: skip
             return within
         if outside(values, bound):
