@@ -63,11 +63,9 @@ def gathered(
     comm: Comm, accounts: Mapping[str, Account], before: Mapping[str, Mapping[str, float]]
 ) -> dict[str, dict[str, float]]:
     """The accounts, by name, combined over all ranks and added to `before`; complete on rank 0 only. Collective."""
-    rows = comm.gather([account.costs for account in accounts.values()])
-    totals = {name: dict(cost) for name, cost in before.items()}
-    for i, (name, account) in enumerate(accounts.items()):
-        cost = dict(account.costs)
-        for key, combine in _OVER_RANKS.items():
-            cost[key] = float(combine([row[i][key] for row in rows or [[account.costs] * (i + 1)]]))
+    costs = {name: account.costs for name, account in accounts.items()}
+    rows, totals = comm.gather(costs) or [costs], {name: dict(cost) for name, cost in before.items()}
+    for name, own in costs.items():
+        cost = own | {key: float(combine(row[name][key] for row in rows)) for key, combine in _OVER_RANKS.items()}
         totals[name] = {key: value + totals.get(name, {}).get(key, 0) for key, value in cost.items()}
     return totals

@@ -189,13 +189,7 @@ class Intracomm:
             self.node = comm.Split_type(load().COMM_TYPE_SHARED, self.rank)
         self.node_rank, self.node_size = self.node.rank, self.node.size
         self.nodes = comm.allreduce(int(self.node_rank == 0))
-        self._leaders: Communicator | None = None
-
-    def leaders(self) -> Communicator:
-        """The first ranks of the nodes; that of the other ranks is not used. Collective."""
-        if self._leaders is None:
-            self._leaders = self.mpi.Split(min(self.node_rank, 1), self.rank)
-        return self._leaders
+        self.leaders = comm.Split(min(self.node_rank, 1), self.rank)  # the first ranks of the nodes; else not used
 
     def Bcast(self, array: Array) -> None:
         flat = array.reshape(-1).view("u1")

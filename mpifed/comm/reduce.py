@@ -48,7 +48,7 @@ class SharedMessage:
         node.Barrier()
         if comm.nodes > 1:
             if node.rank == 0:
-                add_over(comm.leaders(), total, total, everywhere)
+                add_over(comm.leaders, total, total, everywhere)
             if everywhere:
                 node.Barrier()
         return total if everywhere or comm.rank == 0 else None
@@ -64,7 +64,6 @@ def shared_message(comm: Comm, length: int, dtype: np.dtype) -> SharedMessage | 
     if choice != "nodes" and not is_mpich():
         return None
     assert isinstance(comm, Intracomm)
-    comm.leaders()
     memory = None
     # ranks that wait for each other on one processor would take longer than the library
     if choice == "nodes" or comm.node_size <= (os.cpu_count() or 1):

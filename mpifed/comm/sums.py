@@ -199,7 +199,7 @@ class Sum:
     def __init__(self, message: Message) -> None:
         self.message = message
         self._encoders = [Encoder(place.form, place.field.size) for place in message.places]
-        self._anew = [False] * len(message.places)  # whether the next answers overwrite what is there
+        self._anew = False  # whether the next answers overwrite what is there
         self._move(np.zeros(message.size + 1, message.dtype))
         # for the values of one client, and a buffer for their integers
         self._encoder = cache(lambda form, size: (Encoder(form, size), np.empty(form.limbs * size, message.dtype)))
@@ -212,9 +212,9 @@ class Sum:
 
     def begin(self, adds: bool) -> None:
         """Start a new sum; `adds`: whether answers will be added, the first of which overwrites the last sum."""
-        for number, (place, accumulator) in enumerate(zip(self.message.places, self._accumulators, strict=True)):
-            self._anew[number] = adds and place.held is None
-            if not self._anew[number]:
+        self._anew = adds
+        for place, accumulator in zip(self.message.places, self._accumulators, strict=True):
+            if not adds or place.held is not None:
                 accumulator.fill(0)
 
     def add(self, answer: Record, clients: NDArray[np.int64], total: bool = False) -> None:
@@ -227,11 +227,11 @@ class Sum:
                 self._put(number, leaf, clients)
                 continue
             rows = place.rows(leaf[None], 1) if total else place.rows(leaf, len(clients))
-            accumulator, times = self._accumulators[number], len(clients) if total else 1
-            if not self._encoders[number].add(rows, accumulator, self._anew[number], times):
+            anew, times = self._anew and place.held is None, len(clients) if total else 1
+            if not self._encoders[number].add(rows, self._accumulators[number], anew, times):
                 i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound * times))
                 raise out_of_bounds(place, clients if total else clients[i : i + 1], rows[i])
-            self._anew[number] = False
+        self._anew = False
 
     def _put(self, number: int, leaf: Array | Placed, clients: NDArray[np.int64]) -> None:
         """Add what each client fills; of consecutive clients with the same places at once, since that is quicker."""

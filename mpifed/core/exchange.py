@@ -172,6 +172,10 @@ class Placed(_InPlaceOfArray):
     def __len__(self) -> int:
         return len(self.values)
 
+    def __getitem__(self, who: slice) -> Placed:  # type: ignore[override]
+        """The answers of some clients."""
+        return Placed(self.values[who], self.at[who], self.size, self.axis)
+
     @property
     def size(self) -> int:
         """The length of the whole axis."""

@@ -86,13 +86,11 @@ class Holdings:
     @cached_property
     def first(self) -> NDArray[np.int64]:
         """[length] the lowest client who holds each position; -1 where nobody does."""
-        clients = len(self.groups)
-        lowest = np.full(len(self.members), clients)
-        groups, lowest_of_these = np.unique(self.groups, return_index=True)
-        lowest[groups] = lowest_of_these
-        first = np.full(self.length, clients, dtype=np.int64)
-        np.minimum.at(first, self.members.flat, np.repeat(lowest, self._sizes))
-        return np.where(first == clients, -1, first)
+        first = np.full(self.length, -1)
+        groups, lowest = np.unique(self.groups, return_index=True)
+        for i in np.argsort(-lowest).tolist():
+            first[self.members.of(int(groups[i]))] = lowest[i]
+        return first
 
     @cached_property
     def apart(self) -> bool:

@@ -62,6 +62,7 @@ def test_nodes_need_not_be_side_by_side() -> None:
         assert (comm.node_rank, comm.node_size, comm.nodes) == (comm.rank, comm.size, 1)  # mpiexec started them here
         comm.node = raw.Split(comm.rank % 2, comm.rank)
         comm.node_rank, comm.node_size, comm.nodes = comm.node.rank, comm.node.size, min(comm.size, 2)
+        comm.leaders = raw.Split(min(comm.node_rank, 1), comm.rank)
         if (message := shared_message(comm, LONG, INT64)) is not None:
             message.mine[:] = comm.rank + 1
             np.testing.assert_array_equal(message.reduce(True), comm.size * (comm.size + 1) // 2)

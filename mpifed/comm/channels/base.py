@@ -17,9 +17,9 @@ from mpifed.comm.costs import Account, Spent
 from mpifed.comm.mpi import Comm
 from mpifed.comm.sums import Integers, Message, Sum, names_field
 from mpifed.core.errors import TooFewClients, UsageError
-from mpifed.core.exchange import Placed, answering, hearing
+from mpifed.core.exchange import answering, hearing
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array, Record, leaves, map_leaves, nbytes, of_columns
+from mpifed.core.record import Record, leaves, map_leaves, nbytes, of_columns
 from mpifed.core.round import Round
 from mpifed.core.text import counted
 
@@ -74,13 +74,8 @@ class Plan:
         if self._alone is None:
             self._alone = Sum(self.message)
 
-        def row(leaf: Array | Placed) -> Array | Placed:
-            if isinstance(leaf, Placed):
-                return Placed(leaf.values[i : i + 1], leaf.at[i : i + 1], leaf.size, leaf.axis)
-            return leaf[i : i + 1]
-
         self._alone.begin(True)
-        self._alone.add(map_leaves(row, answer), np.array([client]))
+        self._alone.add(map_leaves(lambda leaf: leaf[i : i + 1], answer), np.array([client]))
         return self._alone.numbers[:-1]
 
     def change(self, integers: Integers, client: int) -> Integers:

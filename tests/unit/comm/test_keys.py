@@ -13,7 +13,6 @@ from ranks import on_ranks
 from mpifed.comm.channels.base import ChannelSetting
 from mpifed.comm.channels.keys import PIECE_BYTES, Keyring, Pad, Stream, Turns, agree, derive, nonce, seal, unseal
 from mpifed.core.errors import BrokenProtocol
-from mpifed.testing import Solo
 
 ASKED = bytes.fromhex  # what the tables have
 
@@ -22,21 +21,6 @@ def made(stream: Stream, count: int) -> bytes:
     out = bytearray(count + 16)
     stream.into(memoryview(bytes(count)), memoryview(out))
     return bytes(out[:count])
-
-
-@pytest.mark.parametrize(
-    ("scalar", "point", "product"),
-    [  # RFC 7748, sections 5.2 and 6.1
-        ("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4",
-         "e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c",
-         "c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"),
-        ("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a",
-         "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f",
-         "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"),
-    ],
-)  # fmt: skip
-def test_agreement(scalar: str, point: str, product: str) -> None:
-    assert agree(X25519PrivateKey.from_private_bytes(ASKED(scalar)), ASKED(point)).hex() == product
 
 
 def test_derived_keys_sealed_messages_and_streams() -> None:
@@ -123,12 +107,3 @@ def test_pairs_agree_and_a_server_without_clients_knows_no_secret(hosted: list[l
 def test_public_keys_of_small_order_are_refused(point: str) -> None:
     with pytest.raises(BrokenProtocol, match="is no client's"):
         agree(X25519PrivateKey.generate(), ASKED(point))
-
-
-def test_the_same_key_twice() -> None:
-    class Doubling(Solo):
-        def gather(self, value: Any) -> Any:
-            return [(value[0], np.concatenate([value[1][:1], value[1][:1], value[1][2:]]))]
-
-    with pytest.raises(BrokenProtocol, match="3 clients, but 2 different public keys"):
-        Keyring(ChannelSetting(Doubling(), np.arange(3), 3)).prepare()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from jobs_in_python import in_text
 
-from mpifed.comm.channels.base import Protection, check_groups, refuse_small, small
+from mpifed.comm.channels.base import Protection, refuse_small, small
 from mpifed.comm.sums import Message
-from mpifed.core.errors import TooFewClients, UsageError
+from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.holdings import Holdings
 from mpifed.core.round import Leaving, Round
@@ -58,24 +56,6 @@ def test_small_names_what_would_show_too_few(least: int) -> None:
         for allowed in ("up", "up.parts", "up.parts.columns", "up.part", "up.of_one", "u", "down"):
             left = {name: n for name, n in expected.items() if not f"{name}.".startswith(f"{allowed}.")}
             assert dict(small(message(), Protection("masked", least, (allowed,)), present)) == left, present
-
-
-def test_a_job_with_groups_too_small_is_refused_with_the_line_that_mends_it() -> None:
-    messages = [message(), message("down")]
-    with pytest.raises(UsageError) as caught:
-        check_groups(messages, Protection("masked"))
-    text = str(caught.value)
-    assert all(
-        text.count(f"{name}.{field} (1)") == 1 for name in ("up", "down") for field in ("parts.columns", "of_one")
-    )
-    assert "everybody" not in text and "back" not in text
-    (pasted,) = re.findall(r"\[aggregation\] (allow = \[.*\])", text)
-    allow = tuple(in_text(pasted)["allow"])
-    assert allow == ("up", "down")
-    check_groups(messages, Protection("masked", allow=allow))
-    check_groups(messages, Protection("masked", min_clients=1))
-    with pytest.raises(UsageError, match=r"down\.parts"):
-        check_groups(messages, Protection("masked", allow=("up",)))
 
 
 def test_a_sum_of_too_few_answers_is_refused_by_name_on_all_ranks() -> None:
