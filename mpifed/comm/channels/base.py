@@ -179,24 +179,25 @@ class Channel:
         exchange, places = plan.exchange, plan.message.places
         up, down = self.traffic(plan, now)
         by_columns = sum(nbytes(leaf) for name, leaf in leaves(question) if name in of_columns(question))
-        clear = np.where(now.asked, nbytes(question) - by_columns, 0)
-        clear += by_columns // columns.length * np.where(now.asked, columns.widths, 0)
-        down, to_clients = down + clear, exchange.hear is not None
-        values_sent = sum(place.sizes for place in places) * answering(exchange, now)
-        if to_clients:
-            opened = (sum(place.received for place in places) * hearing(exchange, now)).max()
-        else:
-            opened = sum(place.field.size for place in places)
+        clear = nbytes(question) - by_columns + by_columns // columns.length * columns.widths
+        clear, down = clear * now.asked, down + clear * now.asked
+        sent = sum(place.sizes for place in places) * answering(exchange, now)
+        to_clients, hides = exchange.hear is not None, not exchange.clear
+        opened = (
+            (sum(p.received for p in places) * hearing(exchange, now)).max()
+            if to_clients
+            else sum(p.field.size for p in places)
+        )
         return Spent(
             up_bytes=int(up.sum()),
             down_bytes=int(down.sum()),
             up_most=int(up.max()),
             down_most=int(down.max()),
-            sealed_most=0 if exchange.clear else int(values_sent.max()),
-            opened_most=0 if exchange.clear else int(opened),
+            sealed_most=hides * int(sent.max()),
+            opened_most=hides * int(opened),
             up_clear=0 if exchange.clear or to_clients else plan.message.nbytes,
             down_clear=int(clear.max()),
-            added=int(values_sent.sum()),
+            added=int(sent.sum()),
         )
 
 

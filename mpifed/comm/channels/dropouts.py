@@ -254,12 +254,8 @@ class Dropouts:
         for giver, number, share in revealed:
             shares[giver][number] = share
         for client in graph.near:
-            if client not in self._deposits:
-                raise TooFewClients(
-                    f"client {client} participates, but has deposited no secrets: the sum is not opened"
-                )
-            deposit, what = self._deposits[client], _SEED if present[client] else _KEY
-            secret, context = rebuild(shares[client], self._threshold(client)), turn.context(what, client)
+            secret, what = rebuild(shares[client], self._threshold(client)), _SEED if present[client] else _KEY
+            deposit, context = self._deposits[client], turn.context(what, client)
             if not compare_digest(_commitment(secret, context), deposit.commitments[what]):
                 raise BrokenProtocol(
                     f"{context.decode()}: the reconstructed secret is not what the client has committed to: at least "

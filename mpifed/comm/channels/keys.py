@@ -103,26 +103,28 @@ class Keyring:
         with timed():
             self._private = {client: X25519PrivateKey.generate() for client in self.hosted.tolist()}
             public_bytes = b"".join(key.public_key().public_bytes_raw() for key in self._private.values())
-        public, ranks = np.zeros((self.clients, KEY_BYTES), np.uint8), np.full(self.clients, -1)
+        public, first = np.zeros((self.clients, KEY_BYTES), np.uint8), list[int]()  # a client of each rank
         gathered = self.comm.gather((self.hosted, np.frombuffer(public_bytes, np.uint8).reshape(-1, KEY_BYTES)))
-        for rank, (clients, keys) in enumerate(gathered or []):
-            public[clients], ranks[clients] = keys, rank
-        self.public, ranks = self.comm.bcast((public, ranks))
-        different = len(np.unique(self.public, axis=0))
-        if different < self.clients or (ranks < 0).any():
+        for clients, keys in gathered or []:
+            public[clients] = keys
+            first += clients[:1].tolist()
+        self.public, first = self.comm.bcast((public, first))
+        given = self.public[self.public.any(axis=1)]
+        different = len(np.unique(given, axis=0))
+        if different < self.clients:
             raise BrokenProtocol(
-                f"{self.clients} clients, but {different} different public keys of {int((ranks >= 0).sum())} of them: "
-                "each must have its own"
+                f"{self.clients} clients, but {different} different public keys of {len(given)} of them: each must "
+                "have its own"
             )
         with timed():
-            self._agree_on_group(ranks)
+            self._agree_on_group(first)
 
-    def _agree_on_group(self, ranks: NDArray[np.int64]) -> None:
-        """Client 0 generates the group key; the first client of each other rank receives it for that rank.
+    def _agree_on_group(self, first: list[int]) -> None:
+        """Client 0 generates the group key; the `first` client of each other rank receives it for that rank.
 
         (In a deployment every client receives it, which is what is counted.)
         """
-        first, sealed = np.unique(ranks, return_index=True)[1].tolist(), None
+        sealed = None
         if 0 in self._private:
             self._group = os.urandom(KEY_BYTES)
             sealed = {
