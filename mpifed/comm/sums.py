@@ -121,7 +121,7 @@ class Unit(NamedTuple):
     """Entries of a message that have the same holders."""
 
     who: NDArray[np.bool_]  # [N] the holders
-    at: list[tuple[Place, Positions]]  # where they stand, field by field
+    at: list[Positions]  # where they stand, field by field
     to_holders: bool  # whether the holders alone are sent the sum
 
 
@@ -159,13 +159,13 @@ class Message:
         for place in self.places:
             held = place.held
             if held is None or (held.widths == held.length).all():
-                everybody.at.append((place, slice(place.start, place.stop)))
+                everybody.at.append(slice(place.start, place.stop))
                 continue
             key, to_holders = place.field.sender, place.field.to_holders
             key = id(held) if key is None else -1 - key
             for number, (who, at) in enumerate(held.shared):
                 unit = units.setdefault((key, to_holders, number), Unit(who, [], to_holders))
-                unit.at.append((place, place.positions(at)))
+                unit.at.append(place.positions(at))
         return [everybody] * bool(everybody.at) + list(units.values())
 
     @cached_property
@@ -176,7 +176,7 @@ class Message:
 
     def _positions_of(self, numbers: tuple[int, ...]) -> Positions:
         """Positions of the units of these numbers, ascending."""
-        parts = [np.r_[part] for number in numbers for _, part in self.units[number].at]
+        parts = [np.r_[part] for number in numbers for part in self.units[number].at]
         return span(np.sort(np.concatenate(parts))) if parts else slice(0)
 
     def own(self, client: int) -> Positions:

@@ -46,7 +46,7 @@ class Packing:
 
     def _laid(self, unit: Unit, slots: int) -> NDArray[np.int64]:
         """[k, slots] the limbs of a unit."""
-        low = np.concatenate([np.zeros(0, np.int64), *(np.r_[at] for _, at in unit.at)])
+        low = np.concatenate([np.zeros(0, np.int64), *(np.r_[at] for at in unit.at)])
         limbs = np.append(low, self.size + 1 + np.flatnonzero(np.isin(self.split, low)))
         unused = -len(limbs) % slots
         return np.pad(limbs, (0, unused), constant_values=self.size).reshape(-1, slots)

@@ -131,7 +131,7 @@ def positions(case: Case) -> Iterator[tuple[str, int, Any]]:
 def test_units_are_the_places_with_the_same_holders(case: Case) -> None:
     message, numbers = case.message, np.arange(case.message.size)
     assert [(a.stop, b.start) for a, b in pairwise(message.places)] == [(b.start, b.start) for b in message.places[1:]]
-    units = [(unit, np.concatenate([numbers[at] for _, at in unit.at])) for unit in message.units]
+    units = [(unit, np.concatenate([numbers[at] for at in unit.at])) for unit in message.units]
     present = case.rng.random(message.clients) < 0.6
     behind: dict[str, list[int]] = {f"up.{name}": [] for name in case.held}
     for name, position, who in positions(case):
