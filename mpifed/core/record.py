@@ -162,10 +162,16 @@ def map_leaves(function: Callable[..., object], record: AnyRecord, *others: Reco
     """A record of the same structure whose leaves are ``function(leaf, *leaves of the others)``."""
     if not isinstance(record, tuple):
         return cast("AnyRecord", function(record, *others))
-    values = [  # a call for what is absent takes as long as all else
-        function(*parts) if not isinstance(parts[0], tuple) else map_leaves(function, *parts) if parts[0] else parts[0]
-        for parts in zip(record, *others, strict=True)
-    ]
+    if others:
+        values = [
+            map_leaves(function, *parts) if isinstance(parts[0], tuple) else function(*parts)
+            for parts in zip(record, *others, strict=True)
+        ]
+    else:  # a call for each leaf, or for what is absent, takes as long as all else
+        values = [
+            function(part) if not isinstance(part, tuple) else map_leaves(function, part) if part else part
+            for part in record
+        ]
     # mypy cannot follow that the class of a tuple goes through the recursion
     return type(record)(*values) if record else record  # type: ignore[arg-type]
 
