@@ -20,25 +20,22 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from mpifed.algorithms.cells import (
-    ByRows,
     Grid,
+    Point,
     ask_nothing,
     by_rows,
     check_duals,
     field_of_losses,
     field_of_pulled,
+    labels,
     largest_score,
-    once,
-    padded,
-    partial_scores,
-    placed_by_rows,
+    products,
     pulled,
-    told_rows,
+    summed_once,
     trust_of_duals,
-    unpadded,
 )
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import Array, by_columns
+from mpifed.core.record import Array
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
@@ -70,17 +67,10 @@ class BundleServer(NamedTuple):
 
 
 class BundleClients(NamedTuple):
-    """State of the clients; arrays over a client's rows are padded with zeros to the width S of the block."""
+    """State of the clients; arrays [n, S] over a client's rows."""
 
-    best: Array  # [n, S] scores at the best point
-    ahead: Array  # [n, S] scores at the planes' minimizer
-
-
-@by_columns("w")
-class PointBroadcast(NamedTuple):
-    """Broadcast: the point at which the clients compute scores."""
-
-    w: Array  # [p] to each client its own columns
+    best: Array  # scores at the best point
+    scores: Array  # at the planes' minimizer
 
 
 class PartBroadcast(NamedTuple):
@@ -125,11 +115,10 @@ class Bundle(Grid):
     def exchanges(self) -> tuple[Exchange, ...]:
         """products, search, planes."""
         problem = self.problem
-        products = by_rows(problem, largest_score(problem))
         search = SearchUpload(field_of_losses(problem, PARTS.shape))
         planes = PlaneUpload(field_of_pulled(problem), field_of_losses(problem))
         return (
-            Exchange("products", products, self.ask, self.answer_products, hear=self.hear_products),
+            products(problem, "products", by_rows(problem, largest_score(problem)), self.ask),
             Exchange("search", search, ask_nothing, self.answer_search, self.absorb_search),
             Exchange("planes", planes, self.ask_plane, self.answer_plane, self.absorb_plane),
         )
@@ -147,31 +136,22 @@ class Bundle(Grid):
     def start_clients(self, block: Block, now: Round) -> BundleClients:
         return BundleClients(*np.zeros((2, len(block.clients), int(block.counts.max())), block.dtype))
 
-    def ask(self, server: BundleServer, now: Round) -> PointBroadcast:
+    def ask(self, server: BundleServer, now: Round) -> Point:
         """Broadcasts the minimizer of the planes."""
-        return PointBroadcast(server.ahead.astype(self.problem.dtype))
-
-    def answer_products(
-        self, clients: BundleClients, broadcast: PointBroadcast, block: Block, now: Round
-    ) -> tuple[BundleClients, ByRows]:
-        """Partial scores at the minimizer of the planes, from the client's own columns."""
-        return clients, ByRows(placed_by_rows(self.problem, partial_scores(broadcast.w, block), block))
-
-    def hear_products(self, clients: BundleClients, total: ByRows, block: Block, now: Round) -> BundleClients:
-        """Stores x.w of the client's samples, summed over the holders."""
-        return clients._replace(ahead=padded(told_rows(total.value, block), clients.best.shape[1]))
+        return Point(server.ahead.astype(self.problem.dtype))
 
     def answer_search(
         self, clients: BundleClients, broadcast: tuple[()], block: Block, now: Round
     ) -> tuple[BundleClients, SearchUpload]:
         """Losses at `PARTS` of the way from the best point to the planes' minimizer, less those at the best point."""
-        loss, sums = self.problem.objective.loss, []
-        for y, best, ahead in once(self.problem, block, clients.best, clients.ahead):
+        loss = self.problem.objective.loss
+
+        def search(y: Array, best: Array, ahead: Array) -> Array:
             start = loss((), best[:, None], y)
             points = (best + best.dtype.type(part) * (ahead - best) for part in PARTS)
-            changes = (loss((), m[:, None], y) - start for m in points)
-            sums.append(block.xp.stack([change.sum(dtype=np.float64) for change in changes]))
-        return clients, SearchUpload(block.xp.stack(sums))
+            return block.xp.stack([(loss((), m[:, None], y) - start).sum(dtype=np.float64) for m in points])
+
+        return clients, SearchUpload(summed_once(self.problem, block, search, clients.best, clients.scores))
 
     def absorb_search(self, server: BundleServer, total: SearchUpload, now: Round) -> BundleServer:
         """Moves to the best of the points tried, by the objective there less that at the best point so far."""
@@ -188,13 +168,17 @@ class Bundle(Grid):
         self, clients: BundleClients, broadcast: PartBroadcast, block: Block, now: Round
     ) -> tuple[BundleClients, PlaneUpload]:
         """X'u, for u at the point `BEYOND` of the way from the best point to the planes' minimizer."""
-        number, dual = clients.best.dtype.type, self.problem.dual
-        best = clients.best + number(broadcast.part) * (clients.ahead - clients.best)
-        touched = best + number(BEYOND) * (clients.ahead - best)
-        u = (dual.toward(m, shard.y) for m, shard in zip(unpadded(touched, block), block.shards, strict=True))
-        samples = once(self.problem, block, touched)
-        heights = [-dual.conjugate(dual.toward(m, y), y).sum(dtype=np.float64) for y, m in samples]
-        return clients._replace(best=best), PlaneUpload(pulled(self.problem, u, block), block.xp.stack(heights))
+        number, dual, ahead = clients.best.dtype.type, self.problem.dual, clients.scores
+        best = clients.best + number(broadcast.part) * (ahead - clients.best)
+        touched = best + number(BEYOND) * (ahead - best)
+
+        def height(y: Array, m: Array) -> Array:
+            lowered: Array = -dual.conjugate(dual.toward(m, y), y).sum(dtype=np.float64)
+            return lowered
+
+        u = dual.toward(touched, labels(block, best.shape[1]))
+        heights = summed_once(self.problem, block, height, touched)
+        return clients._replace(best=best), PlaneUpload(pulled(self.problem, u, block), heights)
 
     def absorb_plane(self, server: BundleServer, total: PlaneUpload, now: Round) -> BundleServer:
         """Adds the plane, then minimizes planes plus penalty and updates the bound."""

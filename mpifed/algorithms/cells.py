@@ -19,7 +19,8 @@ from mpifed.algorithms.initial import model_template
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Measure, Placed, Problem, power_of_two
 from mpifed.core.holdings import Holdings, span
-from mpifed.core.record import ABSENT, Array, Record, by_columns, index, namespace
+from mpifed.core.protocols import Piece
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, by_columns, index, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData
 from mpifed.maths.certificates import ROUNDING, dual_value
@@ -27,11 +28,27 @@ from mpifed.maths.objectives import Parameters, penalty
 
 # --- what a block's n clients do with their rows --------------------------------------------------------------------
 
+# Numbers of a client's samples stand in arrays [n, S], as long as the largest of the block; what lies beyond a client's
+# own means nothing.
+
 
 class ByRows(NamedTuple):
     """One number for each sample, summed over its holders."""
 
     value: Array  # Placed [n, N]
+
+
+class ByColumns(NamedTuple):
+    """X' values, one number for each feature, summed over its holders."""
+
+    pulled: Array  # Placed [n, p]
+
+
+@by_columns("w")
+class Point(NamedTuple):
+    """Broadcast: weights of the columns."""
+
+    w: Array  # [p] to each client its own columns
 
 
 def ask_nothing(server: Record, now: Round) -> tuple[()]:
@@ -44,23 +61,28 @@ def own_part(values: Array, shard: ClientData) -> Array:
     return values[index(values, span(shard.columns))]
 
 
-def partial_scores(w: Array, block: Block) -> list[Array]:
-    """n arrays [s_i] or [s_i, h] in the dtype of `w` [p] or [p, h]: X w of a client's rows, in its own columns."""
-    pairs = [(own_part(w, shard), shard) for shard in block.shards]
-    each = ([X @ own for _, X in shard.pieces(block.dtype)] for own, shard in pairs)
+def of_pieces(block: Block, compute: Callable[[Piece, ClientData], Array]) -> list[Array]:
+    """n arrays [s_i, ...] that `compute` makes of the rows of each client, piece by piece."""
+    each = ([compute(X, shard) for _, X in shard.pieces(block.dtype)] for shard in block.shards)
     return [parts[0] if len(parts) == 1 else block.xp.concatenate(parts) for parts in each]
 
 
-def pulled(problem: Problem, values: Iterable[Array], block: Block) -> Placed:
-    """[n, p] X' values, in the clients' own columns, of a value [s_i] of every row of a client, in their dtype."""
+def partial_scores(w: Array, block: Block) -> list[Array]:
+    """n arrays [s_i] or [s_i, h] in the dtype of `w` [p] or [p, h]: X w of a client's rows, in its own columns."""
+    return of_pieces(block, lambda X, shard: X @ own_part(w, shard))
+
+
+def pulled(problem: Problem, values: Array, block: Block) -> Placed:
+    """[n, p] X' values, in the clients' own columns, of a value [n, S] of every row of a client, in their dtype."""
     pairs = zip(values, block.shards, strict=True)
     pieces = ((X.T @ own[at] for at, X in shard.pieces(block.dtype)) for own, shard in pairs)
     return placed_by_columns(problem, [reduce(operator.add, parts) for parts in pieces], block)
 
 
-def placed_by_rows(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
-    """Values [s_i, ...] of the clients' own samples, at their positions among all samples."""
-    return Placed(values, [span(shard.rows) for shard in block.shards], problem.samples)
+def placed_by_rows(problem: Problem, values: Iterable[Array], block: Block) -> Placed:
+    """Values [n, S, ...] of the clients' own samples, at their positions among all samples."""
+    own = [row[: shard.samples] for row, shard in zip(values, block.shards, strict=True)]
+    return Placed(own, [span(shard.rows) for shard in block.shards], problem.samples)
 
 
 def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
@@ -68,44 +90,8 @@ def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -
     return Placed(values, block.columns, problem.features)
 
 
-def once_a_group(block: Block, alike: bool, make: Callable[[int], Array]) -> list[Array]:
-    """n arrays, the i-th of them `make(i)`, to be read only.
-
-    Where they are `alike` for clients who hold the same rows, it is made once for those who stand side by side.
-    """
-    arrays: list[Array] = []
-    for i, shard in enumerate(block.shards):
-        again = alike and i > 0 and shard.rows is block.shards[i - 1].rows
-        arrays.append(arrays[-1] if again else make(i))
-    return arrays
-
-
-def told_rows(total: Array, block: Block) -> list[Array]:
-    """n views or copies [s_i, ...]: each client's samples of `total` [N, ...], read-only."""
-    return once_a_group(block, True, lambda i: total[index(total, span(block.shards[i].rows))])
-
-
-@lru_cache(maxsize=1024)
-def counted(problem: Problem, client: int) -> Array | slice:
-    """Positions among the client's samples of those of which it is the first holder."""
-    rows = problem.rows
-    first: Array = rows.first[rows.of(client)]
-    positions = np.flatnonzero(first == client)
-    return slice(None) if len(positions) == len(first) else positions
-
-
-def once(problem: Problem, block: Block, *tables: Array) -> Iterator[tuple[Array, ...]]:
-    """Of each client the labels and its part of `tables` [n, S, ...], of those samples that it counts: each once."""
-    for i, shard in enumerate(block.shards):
-        at = index(shard.y, counted(problem, shard.client))
-        yield shard.y[at], *(table[i, : shard.samples][at] for table in tables if len(table))
-
-
-# --- arrays of unequal lengths in one state -------------------------------------------------------------------------
-
-
 def padded(values: Iterable[Array], width: int) -> Array:
-    """[n, width] the clients' arrays [s_i], with zeros beyond; a view where one client fills it all."""
+    """[n, width, ...] the clients' arrays [s_i, ...], with zeros beyond; a view where one client fills it all."""
     values = list(values)
     if len(values) == 1 and len(values[0]) == width:
         return values[0][None]
@@ -115,9 +101,52 @@ def padded(values: Iterable[Array], width: int) -> Array:
     return table
 
 
-def unpadded(values: Array, block: Block) -> list[Array]:
-    """n views [s_i] of what `padded` has put together."""
-    return [row[:count] for row, count in zip(values, block.counts.tolist(), strict=True)]
+def own_rows(values: Array, block: Block, width: int) -> Array:
+    """[n, width, ...] each client's samples of `values` [N, ...]."""
+    return padded((values[index(values, span(shard.rows))] for shard in block.shards), width)
+
+
+def labels(block: Block, width: int) -> Array:
+    """[n, width] the clients' classes or targets."""
+    return padded((shard.y for shard in block.shards), width)
+
+
+@lru_cache(maxsize=1024)
+def counted(problem: Problem, client: int) -> Array | slice:
+    """Positions among the client's samples of those of which it is the first holder."""
+    return span(np.flatnonzero(problem.rows.first[problem.rows.of(client)] == client))
+
+
+def summed_once(problem: Problem, block: Block, compute: Callable[..., Array], *tables: Array) -> Array:
+    """[n, ...] what `compute` makes of each client's labels and its part of `tables` [n, S, ...].
+
+    It gets those samples that the client counts: each sample once.
+    """
+    sums = []
+    for i, shard in enumerate(block.shards):
+        at = index(shard.y, counted(problem, shard.client))
+        sums.append(compute(shard.y[at], *(table[i, : shard.samples][at] for table in tables)))
+    return block.xp.stack(sums)
+
+
+# --- inner products of all rows ---------------------------------------------------------------------------------------
+
+
+def products(problem: Problem, name: str, fields: ByRows, ask: Callable[..., Point], keeps: str = "") -> Exchange:
+    """The exchange by which clients, whose states have `scores` [n, S], receive x.w of their samples."""
+    return Exchange(name, fields, ask, partial(answer_products, problem), hear=hear_products, keeps=keeps)
+
+
+def answer_products(
+    problem: Problem, clients: AnyRecord, broadcast: Point, block: Block, now: Round
+) -> tuple[AnyRecord, ByRows]:
+    """Algorithm 2 of HyFDCA: partial inner products, from the client's own columns."""
+    return clients, ByRows(placed_by_rows(problem, partial_scores(broadcast.w, block), block))
+
+
+def hear_products(clients: Any, total: ByRows, block: Block, now: Round) -> Any:  # of states of any class
+    """Stores x.w of the client's samples, summed over the holders."""
+    return clients._replace(scores=own_rows(total.value, block, clients.scores.shape[1]))
 
 
 # --- whom the paper trusts -------------------------------------------------------------------------------------------
@@ -224,15 +253,9 @@ def largest_score(problem: Problem) -> float:
     return power_of_two(4 * max(4.0, 1 / (2 * problem.objective.l2)))
 
 
-def bend(problem: Problem) -> float | None:
-    """The second derivative of l*, where alpha has no bound; None where it has one, as the loss's slopes have."""
-    first, second, third = problem.dual.conjugate(np.array([1.0, 2.0, 3.0]), np.ones(3)).tolist()
-    return third - 2 * second + first if np.isfinite(third) else None
-
-
 def largest_dual(problem: Problem) -> float:
     """A bound of what one client adds to an alpha: 16 where alpha is bounded, by 1, else 1024."""
-    return 2.0**4 if bend(problem) is None else 2.0**10
+    return 2.0**10 if np.isinf(problem.dual.high) else 2.0**4
 
 
 def field_of_pulled(problem: Problem) -> Field:
@@ -242,9 +265,9 @@ def field_of_pulled(problem: Problem) -> Field:
 
 # --- what is measured ------------------------------------------------------------------------------------------------
 
-# (the algorithm's client states, `for_duals` of the broadcast, their block) -> n arrays [s_i], whose sum over a
-# sample's holders is its alpha; their classes are the algorithm's own
-Duals: TypeAlias = Callable[[Any, Any, Block], Sequence[Array]]
+# (the algorithm's client states, `for_duals` of the broadcast, their block) -> [n, S], whose sum over a sample's
+# holders is its alpha; their classes are the algorithm's own
+Duals: TypeAlias = Callable[[Any, Any, Block], Array]
 
 
 @by_columns("first")
@@ -271,12 +294,6 @@ class CellsLosses(NamedTuple):
     conjugate: Array = ABSENT  # [n] sum of l*(-alpha)
 
 
-class CellsPrimal(NamedTuple):
-    """A client's upload of X'alpha."""
-
-    pulled: Array  # Placed [n, p] X'alpha
-
-
 class CellsClients(NamedTuple):
     """State of the clients while they are evaluated."""
 
@@ -290,7 +307,7 @@ class CellsEvaluation(NamedTuple):
 
     question: MeasuredModel
     sums: CellsLosses = ABSENT
-    primal: CellsPrimal = ABSENT  # so it stays without a dual value
+    pulled: Array = ABSENT  # [p] X'alpha; so it stays without a dual value
 
 
 class Grid(Algorithm):
@@ -322,7 +339,7 @@ def measures_of_cells(
     private : whether X'alpha travels in the job's channel; if not, in the clear
     """
     problem = algorithm.problem
-    rows, outputs = most_rows(problem), model_template(problem).first.shape[1]
+    rows, outputs, width = most_rows(problem), model_template(problem).first.shape[1], int(problem.counts.max())
     of_rows = partial(Field, held=problem.rows, to_holders=True, wide=True)
     products = Products(of_rows((problem.samples, outputs), 2.0**-32, 2.0**17))
     summed = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, held=problem.columns, wide=True)
@@ -335,29 +352,48 @@ def measures_of_cells(
     def ask(server: CellsEvaluation, now: Round) -> MeasuredModel:
         return server.question
 
-    def ask_head(server: CellsEvaluation, now: Round) -> Record:
-        return server.question.head
-
     def start(server: Record) -> CellsEvaluation:
         model = algorithm.model(server)
         return CellsEvaluation(MeasuredModel(model.first.astype(np.float64), model.head, for_duals(server)))
 
     def start_clients(block: Block, states: Record) -> CellsClients:
-        zeros = np.zeros((len(block.clients), int(problem.counts.max()), outputs))
+        zeros = np.zeros((len(block.clients), width, outputs))
         return CellsClients(states, zeros, zeros[..., 0] if duals is not None else ABSENT)
+
+    def hear(clients: CellsClients, total: Products, block: Block, now: Round) -> CellsClients:
+        clients = clients._replace(scores=own_rows(total.scores, block, width))
+        if duals is None:
+            return clients
+        alpha = problem.dual.feasible(own_rows(total.alpha, block, width), labels(block, width))
+        return clients._replace(alpha=alpha)
+
+    def answer_losses(
+        clients: CellsClients, head: Record, block: Block, now: Round
+    ) -> tuple[CellsClients, CellsLosses]:
+        def compute(y: Array, scores: Array, *alpha: Array) -> Array:
+            values = [problem.objective.loss(head, z, y) for z in (scores, block.xp.zeros_like(scores))]
+            values += [problem.dual.conjugate(own, y) for own in alpha]
+            return block.xp.stack([each.sum() for each in values])
+
+        tables = (clients.scores,) if duals is None else (clients.scores, clients.alpha)
+        return clients, CellsLosses(*summed_once(problem, block, compute, *tables).T)
+
+    def answer_primal(
+        clients: CellsClients, broadcast: tuple[()], block: Block, now: Round
+    ) -> tuple[CellsClients, ByColumns]:
+        return clients, ByColumns(pulled(problem, clients.alpha, block))
 
     exchanges = (
         Exchange(
-            "all-products", products, ask, partial(all_products, problem, duals),
-            hear=partial(_hear_products, problem),
+            "all-products", products, ask, partial(all_products, problem, duals), hear=hear
         ),
         Exchange(
-            "all-losses", losses, ask_head, partial(_all_losses, problem),
+            "all-losses", losses, lambda server, now: server.question.head, answer_losses,
             lambda server, total, now: server._replace(sums=total),
         ),
         Exchange(
-            "all-primal", CellsPrimal(summed), ask_nothing, partial(_all_primal, problem),
-            lambda server, total, now: server._replace(primal=total), clear=not private,
+            "all-primal", ByColumns(summed), ask_nothing, answer_primal,
+            lambda server, total, now: server._replace(pulled=total.pulled), clear=not private,
         ),
     )  # fmt: skip
     played = exchanges if duals is not None else exchanges[:2]
@@ -367,37 +403,12 @@ def measures_of_cells(
 def all_products(
     problem: Problem, duals: Duals | None, clients: CellsClients, broadcast: MeasuredModel, block: Block, now: Round
 ) -> tuple[CellsClients, Products]:
-    products = Products(placed_by_rows(problem, partial_scores(broadcast.first, block), block))
-    if duals is None:
-        return clients, products
-    shares = [share.astype(np.float64) for share in duals(clients.states, broadcast.for_duals, block)]
-    return clients, products._replace(alpha=placed_by_rows(problem, shares, block))
-
-
-def _hear_products(problem: Problem, clients: CellsClients, total: Products, block: Block, now: Round) -> CellsClients:
-    width = clients.scores.shape[1]
-    clients = clients._replace(scores=padded(told_rows(total.scores, block), width))
-    if not len(clients.alpha):
-        return clients
-    alpha = zip(told_rows(total.alpha, block), block.shards, strict=True)
-    return clients._replace(alpha=padded((problem.dual.feasible(own, shard.y) for own, shard in alpha), width))
-
-
-def _all_losses(
-    problem: Problem, clients: CellsClients, head: Record, block: Block, now: Round
-) -> tuple[CellsClients, CellsLosses]:
-    xp, loss, sums = block.xp, problem.objective.loss, list[list[Array]]()
-    for y, scores, *alpha in once(problem, block, clients.scores, clients.alpha):
-        values = [loss(head, scores, y), loss(head, xp.zeros_like(scores), y)]
-        values += [problem.dual.conjugate(own, y) for own in alpha]
-        sums.append([one.sum() for one in values])
-    return clients, CellsLosses(*map(xp.stack, zip(*sums, strict=True)))
-
-
-def _all_primal(
-    problem: Problem, clients: CellsClients, broadcast: tuple[()], block: Block, now: Round
-) -> tuple[CellsClients, CellsPrimal]:
-    return clients, CellsPrimal(pulled(problem, unpadded(clients.alpha, block), block))
+    """Parts of the scores, and of alpha."""
+    upload = Products(placed_by_rows(problem, partial_scores(broadcast.first, block), block))
+    if duals is not None:
+        shares = duals(clients.states, broadcast.for_duals, block).astype(np.float64)
+        upload = upload._replace(alpha=placed_by_rows(problem, shares, block))
+    return clients, upload
 
 
 def _reported(
@@ -408,18 +419,18 @@ def _reported(
     `step` is that of X'alpha where it is measured. Of w(alpha) only its length counts, for which lambda / 2
     ||w(alpha)||^2 <= P(0) - D(alpha): with w(alpha) off by e, D is off by lambda / 2 e (2 ||w(alpha)|| + e) at most.
     """
-    problem, (question, total, primal) = algorithm.problem, measured
+    problem, (question, total, pulled) = algorithm.problem, measured
     l2, N, target = problem.objective.l2, problem.samples, problem.target_scale
     loss, at_zero = float(total.loss) / N, float(total.at_zero) / N
     objective = loss + penalty(problem.objective, Parameters(question.first, question.head))
     columns: dict[str, float] = {"train_loss": loss, "objective": objective, **algorithm.report(server)}
-    if len(primal):
-        w = primal.pulled.astype(np.float64) / lambda_n(problem)
+    if len(pulled):
+        w = pulled.astype(np.float64) / lambda_n(problem)
         columns["dual"] = dual_value(l2, w, float(total.conjugate), N)
     if "dual" not in columns:
         return dict(columns)
     columns["duality_gap"] = gap = objective - columns["dual"]
-    if not len(primal):  # it is of sums that were received in the rounds
+    if not len(pulled):  # it is of sums that were received in the rounds
         step = field_of_pulled(problem).scale
     off = step * target * float(np.linalg.norm(problem.columns.holders)) / (4 * N * l2**0.5)  # l2^0.5 e
     lost = off * (2 * abs(at_zero - columns["dual"]) ** 0.5 + off) + STEP * target**2 * problem.clients / N

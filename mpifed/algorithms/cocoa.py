@@ -7,18 +7,17 @@ Communication-Efficient Distributed Optimization" (JMLR 2018).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from annotated_types import Gt, Le
 
-from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded, refused, unpadded
+from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded, refused
 from mpifed.algorithms.horizontal import check_rows
 from mpifed.algorithms.local import wrong_draw
 from mpifed.core.exchange import Exchange, Field, Measure
-from mpifed.core.record import Array, Record, in_memory
+from mpifed.core.record import Array, in_memory
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.coordinates import ascend
@@ -91,7 +90,7 @@ class CoCoA(Grid):
     @property
     def measures(self) -> tuple[Measure, ...]:
         """Training loss, objective, dual value and duality gap."""
-        return measures_of_cells(self, _duals)
+        return measures_of_cells(self, lambda clients, for_duals, block: clients.alpha)
 
     def check(self) -> list[str]:
         """Requires data split by rows, and a dual problem."""
@@ -125,20 +124,21 @@ class CoCoA(Grid):
         self, clients: CoCoAClients, broadcast: CoCoABroadcast, block: Block, now: Round
     ) -> tuple[CoCoAClients, Change]:
         """Algorithm 1: approximately solves the local problem by passes over the rows, and scales the step by gamma."""
-        starts = enumerate(unpadded(clients.alpha, block))
-        passes = [self._pass(alpha, broadcast, block.host.only(np.array([i])), now) for i, alpha in starts]
+        alones = (block.host.only(np.array([i])) for i in range(len(block.clients)))
+        passes = [self._pass(*pair, broadcast, now) for pair in zip(clients.alpha, alones, strict=True)]
         alphas, changes = zip(*passes, strict=True)
         return CoCoAClients(padded(alphas, clients.alpha.shape[1])), Change(np.stack(changes))
 
     def absorb(self, server: CoCoAServer, total: Change, now: Round) -> CoCoAServer:
         return CoCoAServer(server.w + total.w)
 
-    def _pass(self, alpha: Array, broadcast: CoCoABroadcast, alone: Block, now: Round) -> tuple[Array, Array]:
-        """(alpha [s], change of w [p]) of one client.
+    def _pass(self, alpha: Array, alone: Block, broadcast: CoCoABroadcast, now: Round) -> tuple[Array, Array]:
+        """(alpha [s], change of w [p]) of one client, whose alpha is the beginning of an array.
 
         The scores that a step sees are those of w + sigma' X'(change so far) / (lambda N).
         """
-        size, dual = alone.shards[0].samples, self.problem.dual
+        size, y, dual = alone.shards[0].samples, alone.shards[0].y, self.problem.dual
+        alpha = alpha[:size]
         rows = alone.draw(now, "local passes", self.local_epochs * size)[0]
         new, w, pulled = alpha.copy(), broadcast.w.copy(), np.zeros_like(broadcast.w)
         scale = float(broadcast.sigma) / lambda_n(self.problem)
@@ -150,9 +150,5 @@ class CoCoA(Grid):
                 pulled += X.T @ (stepped - new[at])
                 new[at] = stepped
         if self.gamma < 1:
-            new = dual.feasible(alpha + new.dtype.type(self.gamma) * (new - alpha), alone.shards[0].y)
+            new = dual.feasible(alpha + new.dtype.type(self.gamma) * (new - alpha), y)
         return new, pulled * (self.gamma / lambda_n(self.problem))
-
-
-def _duals(clients: CoCoAClients, for_duals: Record, block: Block) -> Sequence[Array]:
-    return unpadded(clients.alpha, block)

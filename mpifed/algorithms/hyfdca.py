@@ -7,45 +7,48 @@ D(alpha) = -lambda/2 ||w(alpha)||^2 - 1/N sum l_i*(-alpha_i), w(alpha) = X'alpha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpifed.algorithms.cells import (
+    ByColumns,
     ByRows,
     Grid,
+    Point,
     ask_nothing,
-    bend,
     by_rows,
     check_duals,
     field_of_losses,
     field_of_pulled,
+    labels,
     lambda_n,
     largest_dual,
     largest_score,
     measures_of_cells,
     most_rows,
+    of_pieces,
     on_grid,
-    once,
-    once_a_group,
+    own_rows,
     padded,
     partial_scores,
     placed_by_rows,
+    products,
     pulled,
     refused,
-    told_rows,
+    summed_once,
     trust_of_duals,
-    unpadded,
 )
-from mpifed.core.exchange import Exchange, Measure
-from mpifed.core.record import ABSENT, Array, beside, by_columns, in_memory, index, namespace
+from mpifed.core.exchange import Exchange, Measure, Problem
+from mpifed.core.record import ABSENT, Array, by_columns, namespace
 from mpifed.core.round import Round
-from mpifed.data.block import Block, ClientData
+from mpifed.data.block import Block
 from mpifed.maths.arrays import square_norms
-from mpifed.maths.duals import Dual, values_along
+from mpifed.maths.duals import Dual
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.ranges import Count
 from mpifed.maths.schedules import StepSize
@@ -61,7 +64,7 @@ TURNS = 20  # of the power iteration
 SAFETY = 1.1  # as it comes up to the eigenvalue from below
 
 
-def stable_samples(lambda_n: float, samples: int, largest: float, bend: float | None) -> int:
+def stable_samples(problem: Problem, largest: float) -> int:
     """How many distinct samples rule `paper` can move at once.
 
     b of them overlap by about 1 + b lambda_max / N. With l* of curvature `bend`, a step then overshoots by less than
@@ -70,12 +73,11 @@ def stable_samples(lambda_n: float, samples: int, largest: float, bend: float | 
 
     Parameters
     ----------
-    lambda_n : lambda N
     largest : lambda_max(XX'), for rows of norm 1
-    bend : of l*; None where alpha is bounded
     """
-    factor = max(2.0, 4 * lambda_n) if bend is None else 1 + bend * lambda_n
-    return int(min(max(1.0, factor * samples / max(largest, 1e-300)), samples))
+    dual, scale = problem.dual, lambda_n(problem)
+    factor = 1 + (dual.bend or 0.0) * scale if np.isinf(dual.high) else max(2.0, 4 * scale)
+    return int(min(max(1.0, factor * problem.samples / max(largest, 1e-300)), problem.samples))
 
 
 def local_step(
@@ -102,13 +104,17 @@ def local_step(
 
 
 def along_direction(dual: Dual, alpha: Array, direction: Array, y: Array) -> Array:
-    """sum -l*(-(alpha + s d)) of samples [s], as a function of s and but for a constant.
+    """sum -l*(-(alpha + s d)) of samples [s], as a function of s and but for a constant; float64.
 
-    [2] a and b where it is a s - b s^2 / 2; else [J] at the parts `PARTS`, less that at 0.
+    [2] a and b where it is a s - b s^2 / 2; else [J] at the parts `PARTS`, less that at 0. Each point alpha + s d is
+    replaced by the nearest feasible one, since rounding may have moved it out of the domain.
     """
-    if dual.quadratic:
-        return namespace(alpha).stack(dual.coefficients(alpha, direction, y))
-    values = values_along(dual, alpha, direction, y, PARTS)
+    if dual.bend is not None:
+        slopes = direction * (dual.signs(y.astype(alpha.dtype))[1] - alpha * dual.bend)
+        squares = (direction * direction).sum(dtype=np.float64) * dual.bend
+        return namespace(alpha).stack((slopes.sum(dtype=np.float64), squares))
+    points = (dual.feasible(alpha + alpha.dtype.type(s) * direction, y) for s in PARTS)
+    values = -np.stack([dual.conjugate(point, y).sum(dtype=np.float64) for point in points])
     changes: Array = values - values[0]
     return changes
 
@@ -150,31 +156,22 @@ class HyFDCAServer(NamedTuple):
 
 @by_columns("w")
 class HyFDCABroadcast(NamedTuple):
-    """Broadcast of the first exchange of a round."""
+    """Broadcast of the exchange in which dual variables move."""
 
-    w: Array  # [p] to each client its own columns
+    w: Array  # [p] to each client its own columns; ABSENT but for whole rows
     sigma: np.float64
     number: np.float64  # `HyFDCAServer.part`
 
 
-@in_memory("sigma")
 class HyFDCAClients(NamedTuple):
-    """State of the clients; arrays over a client's rows are padded with zeros to the width S of the block."""
+    """State of the clients; arrays [n, S] over a client's rows."""
 
-    alpha: Array  # [n, S]
-    scores: Array  # [n, S] x.w
-    curvature: Array  # [n, S] of -N D along each alpha; ABSENT where the rule takes sigma for ||x||^2
-    sent: Array  # [n, S] the sum of all steps so far, which counts while a client is absent; ABSENT if nobody may be
-    other: Array  # [n, S] line-search: the direction; accelerated: alpha of the round before; else ABSENT
-    sigma: Array  # [n] float64
+    alpha: Array
+    scores: Array  # x.w
+    curvature: Array  # of -N D along each alpha; ABSENT where the rule takes sigma for ||x||^2
+    sent: Array  # the sum of all steps so far, which counts while a client is absent; ABSENT if nobody may be
+    other: Array  # line-search: the direction; accelerated: alpha of the round before; else ABSENT
     turned: Array  # [n] accelerated: the sum by which is judged whether to begin anew; else ABSENT
-
-
-@by_columns("value")
-class ByColumns(NamedTuple):
-    """One number for each feature."""
-
-    value: Array  # Placed [n, p], or a broadcast [p]
 
 
 class PrimalUpload(NamedTuple):
@@ -268,29 +265,33 @@ class HyFDCA(Grid):
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
         """Two for whole rows, else three; two more if clients may be absent."""
-        scores, steps = (by_rows(self.problem, most(self.problem)) for most in (largest_score, largest_dual))
-        ask: Callable[[HyFDCAServer, Round], HyFDCABroadcast | tuple[()]] = self.ask if self.whole else ask_nothing
-        products = Exchange("products", scores, self.ask, self.answer_products, hear=self.hear_products)
-        duals = Exchange("duals", steps, ask, self.answer_duals, hear=self.hear_duals)
+        problem, absent = self.problem, self.partial_participation
+        duals = Exchange(
+            "duals", by_rows(problem, largest_dual(problem)), self.ask, self.answer_duals, hear=self.hear_duals,
+            keeps="duals" if self.keeps_steps else "",
+        )  # fmt: skip
         primal = Exchange(
-            "primal", self._primal_fields(), ask_nothing, self.answer_primal, self.absorb, clear=self.primal == "clear"
-        )
-        if self.partial_participation:
-            primal = replace(primal, keeps="primal")
+            "primal", self._primal_fields(), ask_nothing, self.answer_primal, self.absorb,
+            keeps="primal" if absent else "", clear=self.primal == "clear",
+        )  # fmt: skip
         if self.whole:
             return duals, primal
-        if not self.partial_participation:
-            return products, duals, primal
-        products, duals = replace(products, keeps="products"), replace(duals, keeps="duals")
-        return_duals = replace(duals, name="return-duals", answer=None, who=attrgetter("back"))
-        return_primal = replace(primal, name="return-primal", absorb=self.absorb_again, who=attrgetter("back"))
-        return return_duals, return_primal, products, duals, primal
+        fields, keeps = by_rows(problem, largest_score(problem)), "products" if absent else ""
+        inner = products(problem, "products", fields, self.ask_products, keeps)
+        if not absent:
+            return inner, duals, primal
+        back = attrgetter("back")
+        return_duals = Exchange(
+            "return-duals", duals.fields, ask_nothing, None, hear=self.hear_duals, who=back, keeps="duals"
+        )
+        return_primal = replace(primal, name="return-primal", absorb=self.absorb_again, who=back)
+        return return_duals, return_primal, inner, duals, primal
 
     def _primal_fields(self) -> PrimalUpload:
         problem, losses = self.problem, field_of_losses(self.problem)
         upload = PrimalUpload(field_of_pulled(problem), losses if self.model_is == "best" else ABSENT, ABSENT, ABSENT)
         if self.rule == "line-search":
-            shape = (2,) if problem.dual.quadratic else PARTS.shape
+            shape = PARTS.shape if problem.dual.bend is None else (2,)
             return upload._replace(along=field_of_losses(problem, shape, wide=True))
         return upload._replace(turned=losses) if self.rule == "accelerated" else upload
 
@@ -303,13 +304,12 @@ class HyFDCA(Grid):
             norms = Exchange("norms", squares, ask_nothing, self.answer_norms, hear=self.hear_norms)
             exchanges.append(norms)
         if self.needs_sigma:
-            given, answer = by_rows(problem, 2.0**12, degree=0), self.answer_power_products
-            back = ByColumns(on_grid(problem, problem.columns, most_rows(problem) * 2.0**12, degree=0))
-            products = Exchange("power-products", given, self.ask_power, answer, hear=self.hear_products)
-            primal = Exchange(
-                "power-primal", back, ask_nothing, self.answer_power, self.absorb_power, clear=self.primal == "clear"
+            fields = ByColumns(on_grid(problem, problem.columns, most_rows(problem) * 2.0**12, degree=0))
+            inner = products(problem, "power-products", by_rows(problem, 2.0**12, degree=0), self.ask_power)
+            back = Exchange(
+                "power-primal", fields, ask_nothing, self.answer_power, self.absorb_power, clear=self.primal == "clear"
             )
-            exchanges += [products, primal] * TURNS
+            exchanges += [inner, back] * TURNS
         return tuple(exchanges)
 
     @property
@@ -326,16 +326,11 @@ class HyFDCA(Grid):
 
     def start_clients(self, block: Block, now: Round) -> HyFDCAClients:
         """alpha = 0, which is feasible for every loss."""
-        n = len(block.clients)
-
-        def zeros(needed: bool = True) -> Array:
-            return np.zeros((n, int(block.counts.max())), block.dtype) if needed else ABSENT
-
-        own, together, turned = self.rule in OWN_NORMS, self.rule in TOGETHER, self.rule == "accelerated"
-        return HyFDCAClients(
-            zeros(), zeros(), zeros(own), zeros(self.keeps_steps), zeros(together), np.zeros(n),
-            np.zeros(n) if turned else ABSENT,
-        )  # fmt: skip
+        shape, rule = (len(block.clients), int(block.counts.max())), self.rule
+        needed = True, True, rule in OWN_NORMS, self.keeps_steps, rule in TOGETHER
+        alpha, scores, curvature, sent, other = (np.zeros(shape, block.dtype) if each else ABSENT for each in needed)
+        turned = np.zeros(shape[0]) if rule == "accelerated" else ABSENT
+        return HyFDCAClients(alpha, scores, curvature, sent, other, turned)
 
     # --- set-up -----------------------------------------------------------------------------------------------------
 
@@ -343,153 +338,125 @@ class HyFDCA(Grid):
         self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
     ) -> tuple[HyFDCAClients, ByRows]:
         """||x_k,i||^2 of each client's part of its samples."""
-        pieces = ((X for _, X in shard.pieces(block.dtype)) for shard in block.shards)
-        squares = ([square_norms((X,))[0] if block.sparse else square_norms(X) for X in own] for own in pieces)
-        norms = [block.xp.concatenate(own) for own in squares]
+        norms = of_pieces(block, lambda X, shard: square_norms((X,))[0] if block.sparse else square_norms(X))
         return clients, ByRows(placed_by_rows(self.problem, norms, block))
 
     def hear_norms(self, clients: HyFDCAClients, total: ByRows, block: Block, now: Round) -> HyFDCAClients:
         """||x_i||^2 / (lambda N) of whole samples; for rule `theory` without N."""
         factor = 1 / lambda_n(self.problem) * (self.problem.samples if self.rule == "theory" else 1)
-        norms = padded((own.astype(block.dtype) for own in told_rows(total.value, block)), clients.alpha.shape[1])
+        norms = own_rows(total.value, block, clients.alpha.shape[1]).astype(block.dtype)
         return clients._replace(curvature=norms * norms.dtype.type(factor))
 
-    def ask_power(self, server: HyFDCAServer, now: Round) -> ByColumns:
+    def ask_power(self, server: HyFDCAServer, now: Round) -> Point:
         v = server.power / max(float(np.linalg.norm(server.power)), 1e-300)
-        return ByColumns(v.astype(self.problem.dtype))
-
-    def answer_power_products(
-        self, clients: HyFDCAClients, broadcast: ByColumns, block: Block, now: Round
-    ) -> tuple[HyFDCAClients, ByRows]:
-        """The client's partial products X_k v."""
-        return clients, ByRows(placed_by_rows(self.problem, partial_scores(broadcast.value, block), block))
+        return Point(v.astype(self.problem.dtype))
 
     def answer_power(
         self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
     ) -> tuple[HyFDCAClients, ByColumns]:
-        return clients, ByColumns(pulled(self.problem, unpadded(clients.scores, block), block))
+        return clients, ByColumns(pulled(self.problem, clients.scores, block))
 
     def absorb_power(self, server: HyFDCAServer, total: ByColumns, now: Round) -> HyFDCAServer:
         """||X'Xv|| for ||v|| = 1 is never above the eigenvalue."""
-        v: Array = total.value.astype(np.float64)
+        v: Array = total.pulled.astype(np.float64)
         return server._replace(power=v, sigma=np.float64(SAFETY * np.linalg.norm(v)))
 
     # --- a round -----------------------------------------------------------------------------------------------------
 
+    def ask_products(self, server: HyFDCAServer, now: Round) -> Point:
+        return Point(server.asked.astype(self.problem.dtype))
+
     def ask(self, server: HyFDCAServer, now: Round) -> HyFDCABroadcast:
-        return HyFDCABroadcast(server.asked.astype(self.problem.dtype), server.sigma, server.part)
-
-    def _begun(self, clients: HyFDCAClients, broadcast: HyFDCABroadcast) -> HyFDCAClients:
-        """The states at the beginning of a round: moved by the last direction's best part, or extrapolated."""
-        alpha, other, part = clients.alpha, clients.other, clients.alpha.dtype.type(broadcast.number)
-        clients = clients._replace(sigma=np.full(len(alpha), broadcast.sigma))
-        if self.rule == "line-search":
-            return clients._replace(alpha=alpha + part * other)
-        if self.rule == "accelerated":
-            return clients._replace(alpha=alpha + part * (alpha - other), other=alpha)
-        return clients
-
-    def answer_products(
-        self, clients: HyFDCAClients, broadcast: HyFDCABroadcast, block: Block, now: Round
-    ) -> tuple[HyFDCAClients, ByRows]:
-        """Algorithm 2: the client's partial inner products."""
-        scores = placed_by_rows(self.problem, partial_scores(broadcast.w, block), block)
-        return self._begun(clients, broadcast), ByRows(scores)
-
-    def hear_products(self, clients: HyFDCAClients, total: ByRows, block: Block, now: Round) -> HyFDCAClients:
-        """Stores x.w of the client's samples."""
-        return clients._replace(scores=padded(told_rows(total.value, block), clients.scores.shape[1]))
+        w = server.asked.astype(self.problem.dtype) if self.whole else ABSENT
+        return HyFDCABroadcast(w, server.sigma, server.part)
 
     def answer_duals(
-        self, clients: HyFDCAClients, broadcast: HyFDCABroadcast | tuple[()], block: Block, now: Round
+        self, clients: HyFDCAClients, broadcast: HyFDCABroadcast, block: Block, now: Round
     ) -> tuple[HyFDCAClients, ByRows]:
         """Algorithms 3 and 5: the local steps, each divided by the number of the sample's holders."""
-        width = clients.scores.shape[1]
-        if isinstance(broadcast, HyFDCABroadcast):
-            scores = padded(partial_scores(broadcast.w, block), width)
-            clients = self._begun(clients, broadcast)._replace(scores=scores)
-        steps = once_a_group(block, self._alike, lambda i: self._step(clients, i, block.shards[i], now))
-        if self.keeps_steps:
-            steps = [sent + step for sent, step in zip(unpadded(clients.sent, block), steps, strict=True)]
-            clients = clients._replace(sent=padded(steps, width))
-        return clients, ByRows(placed_by_rows(self.problem, steps, block))
-
-    @property
-    def _alike(self) -> bool:
-        """Whether all holders of a sample have the same state of it and compute the same step."""
-        return not self.keeps_steps and self.draws == "rows"
-
-    def _step(self, clients: HyFDCAClients, i: int, shard: ClientData, now: Round) -> Array:
-        """[s_i] the dual steps of the i-th client of a block, divided by the number of the sample's holders."""
-        problem, sigma, s = self.problem, float(clients.sigma[i]), shard.samples
-        alpha, scores = clients.alpha[i, :s], clients.scores[i, :s]
-        at = index(alpha, self._drawn(shard, sigma, now))
+        problem, (w, sigma, number), (alpha, scores, curvature, _, other, _) = self.problem, broadcast, clients
+        part, width = alpha.dtype.type(number), alpha.shape[1]
+        if self.rule == "line-search":  # moved by the last direction's best part
+            alpha = alpha + part * other
+        if self.rule == "accelerated":  # extrapolated
+            alpha, other = alpha + part * (alpha - other), alpha
+        if self.whole:
+            scores = padded(partial_scores(w, block), width)
         if self.rule == "damped":
-            sigma /= 2  # half of the eigenvalue is enough, and twice as fast
-        curvature = clients.curvature[i, :s][at] if self.rule in OWN_NORMS else sigma / lambda_n(problem)
+            sigma = sigma / 2  # half of the eigenvalue is enough, and twice as fast
+        curve = curvature if self.rule in OWN_NORMS else float(sigma) / lambda_n(problem)
         gamma = 1.0 if self.gamma is None else self.gamma.at(now.index + 1)
-        steps = namespace(alpha).zeros_like(alpha)
-        steps[at] = local_step(problem.dual, self.rule, alpha[at], scores[at], shard.y[at], curvature, gamma)
-        return steps * self._share(steps, shard)
+        steps = local_step(problem.dual, self.rule, alpha, scores, labels(block, width), curve, gamma)
+        steps *= self._shares(block, width, steps.dtype)
+        if self.rule == "paper":
+            steps *= self._drawn(block, width, float(sigma), now)
+        clients = clients._replace(alpha=alpha, scores=scores, other=other)
+        if self.keeps_steps:
+            steps += clients.sent
+            clients = clients._replace(sent=steps)
+        return clients, ByRows(placed_by_rows(problem, steps, block))
 
-    def _share(self, like: Array, shard: ClientData) -> Array:
-        """[s_i] 1 / the number of the holders of a client's samples, in the dtype of `like`."""
-        holders = self.problem.rows.holders[self.problem.rows.of(shard.client)]
-        return beside(like, 1 / holders, like.dtype)
+    def _shares(self, block: Block, width: int, dtype: DTypeLike) -> Array:
+        """[n, S] 1 / the number of the holders of a client's samples."""
+        return own_rows(1 / self.problem.rows.holders, block, width).astype(dtype)
 
-    def _drawn(self, shard: ClientData, sigma: float, now: Round) -> Array | slice:
-        """D: positions of the client's samples that move in this round."""
-        problem, inner, who, size = self.problem, self.inner, 0, self.problem.samples
-        if self.rule != "paper":
-            return slice(None)
+    def _drawn(self, block: Block, width: int, sigma: float, now: Round) -> Array:
+        """[n, S] whether a sample is in D: whether it moves in this round."""
+        problem, inner, size = self.problem, self.inner, self.problem.samples
+        if inner is not None and self.draws == "client":
+            drawn = np.zeros((len(block.clients), width), dtype=bool)
+            np.put_along_axis(drawn, block.draw(now, "rows", inner), values=True, axis=1)
+            return drawn
         if inner is None:
-            count = stable_samples(lambda_n(problem), size, sigma, bend(problem))
+            count = stable_samples(problem, sigma)
         else:
             count = max(1, round(inner * size / float(problem.counts.mean())))
-        if count >= size:
-            return slice(None)
-        if inner and self.draws == "client":
-            who, size, count = shard.client, shard.samples, inner
-        drawn: Array = now.draw("rows", np.array([who]), np.array([size]), count)[0]
-        return drawn if self.draws == "client" else np.flatnonzero(np.isin(shard.rows, drawn, assume_unique=True))
+        moves = np.zeros(size, dtype=bool)
+        moves[now.draw("rows", np.array([0]), np.array([size]), min(count, size))] = True
+        return own_rows(moves, block, width)
 
     def hear_duals(self, clients: HyFDCAClients, total: ByRows, block: Block, now: Round) -> HyFDCAClients:
         """Adds the steps of all holders to alpha; with absent clients the sum of all their steps so far is alpha.
 
         It is projected back to the domain, which rounding may leave.
         """
-        start, told = unpadded(clients.alpha, block), told_rows(total.value, block)
-
-        def end(i: int) -> Array:
-            alpha = told[i] if self.keeps_steps else start[i] + told[i]
-            return self.problem.dual.feasible(alpha, block.shards[i].y)
-
-        alpha = padded(once_a_group(block, self._alike, end), clients.alpha.shape[1])
+        start, width = clients.alpha, clients.alpha.shape[1]
+        alpha = own_rows(total.value, block, width)
+        if not self.keeps_steps:
+            alpha = start + alpha
+        alpha = self.problem.dual.feasible(alpha, labels(block, width))
         if self.rule == "line-search":
-            return clients._replace(other=alpha - clients.alpha)
+            return clients._replace(other=alpha - start)
         if self.rule == "accelerated":  # positive where the step turns back
-            samples = once(self.problem, block, clients.alpha, alpha, clients.other)
-            turned = [((start - end) * (end - old)).sum(dtype=np.float64) for _, start, end, old in samples]
-            clients = clients._replace(turned=block.xp.stack(turned))
+
+            def turned(y: Array, start: Array, end: Array, old: Array) -> Array:
+                back: Array = ((start - end) * (end - old)).sum(dtype=np.float64)
+                return back
+
+            clients = clients._replace(turned=summed_once(self.problem, block, turned, start, alpha, clients.other))
         return clients._replace(alpha=alpha)
 
     def answer_primal(
         self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
     ) -> tuple[HyFDCAClients, PrimalUpload]:
         """Algorithm 4: X'alpha in the client's columns; X'd with rule line-search."""
-        problem, xp = self.problem, block.xp
-        moved = clients.other if self.rule == "line-search" else clients.alpha
-        upload = PrimalUpload(pulled(problem, unpadded(moved, block), block), ABSENT, ABSENT, clients.turned)
+        problem, along = self.problem, self.rule == "line-search"
+        moved = clients.other if along else clients.alpha
+        upload = PrimalUpload(pulled(problem, moved, block), ABSENT, ABSENT, clients.turned)
         if self.model_is == "best":
-            most, sums = field_of_losses(problem).bound * problem.target_scale**2, []
-            for y, scores in once(problem, block, clients.scores):
-                losses = problem.objective.loss((), scores[:, None], y)
-                sums.append(np.minimum(losses.sum(dtype=np.float64), most))
-            upload = upload._replace(loss=xp.stack(sums))
-        if self.rule == "line-search":
-            samples = once(problem, block, clients.alpha, clients.other)
-            along = [along_direction(problem.dual, alpha, d, y) for y, alpha, d in samples]
-            upload = upload._replace(along=xp.stack(along))
+            most = field_of_losses(problem).bound * problem.target_scale**2
+
+            def losses(y: Array, scores: Array) -> Array:
+                own: Array = problem.objective.loss((), scores[:, None], y).sum(dtype=np.float64)
+                return np.minimum(own, most)
+
+            upload = upload._replace(loss=summed_once(problem, block, losses, clients.scores))
+        if along:
+
+            def search(y: Array, alpha: Array, direction: Array) -> Array:
+                return along_direction(problem.dual, alpha, direction, y)
+
+            upload = upload._replace(along=summed_once(problem, block, search, clients.alpha, clients.other))
         return clients, upload
 
     def absorb_again(self, server: HyFDCAServer, total: PrimalUpload, now: Round) -> HyFDCAServer:
@@ -531,15 +498,14 @@ class HyFDCA(Grid):
         """The paper's trust model, for the audit's report."""
         return trust_of_duals(self.problem, "X'alpha", self.primal == "clear", plain)
 
-    def shares(self, clients: HyFDCAClients, part: Array, block: Block) -> Sequence[Array]:
+    def shares(self, clients: HyFDCAClients, part: Array, block: Block) -> Array:
         """The clients' summands of alpha, for the evaluation: what all its holders know, each sends a part of."""
         if self.keeps_steps:
-            return unpadded(clients.sent, block)
+            return clients.sent
         alpha = clients.alpha
         if self.rule == "line-search":
             alpha = alpha + alpha.dtype.type(part) * clients.other
-        own = unpadded(alpha.astype(np.float64), block)
-        return [values * self._share(values, shard) for values, shard in zip(own, block.shards, strict=True)]
+        return alpha.astype(np.float64) * self._shares(block, alpha.shape[1], np.float64)
 
     def check(self) -> list[str]:
         """Which settings the rule reads, and that all fit the data and who takes part."""

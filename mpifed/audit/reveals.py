@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from mpifed.algorithms.bundle import Bundle
-from mpifed.algorithms.cells import all_products
+from mpifed.algorithms.cells import all_products, answer_products
 from mpifed.algorithms.cocoa import CoCoA
 from mpifed.algorithms.columns import Pass
 from mpifed.algorithms.hyfdca import HyFDCA
@@ -179,7 +179,6 @@ def _duals(method: HyFDCA, received: Received) -> Iterator[DualVariables]:
     yield DualVariables(received.rows, received.answer.value[received.rows], before, lasting)
 
 
-_PRODUCTS = _inner(lambda received: (received.question.w, received.answer.value))
 _OF_ANSWERS: dict[object, Declaration] = {
     LocalMethod.answer: _of_upload,
     OwnColumns.answer: _of_own_columns,
@@ -188,9 +187,7 @@ _OF_ANSWERS: dict[object, Declaration] = {
     Pass.tell_slopes: _derivatives,
     Pass.gather: _parts,
     all_products: _inner(lambda received: (received.question.first, received.answer.scores)),
-    HyFDCA.answer_power_products: _inner(lambda received: (received.question.value, received.answer.value)),
-    HyFDCA.answer_products: _PRODUCTS,
-    Bundle.answer_products: _PRODUCTS,
+    answer_products: _inner(lambda received: (received.question.w, received.answer.value)),
     HyFDCA.answer_duals: _duals,
     HyFDCA.answer_primal: lambda method, received: [
         DualSum(received.answer.pulled[received.columns], change=method.rule == "line-search")

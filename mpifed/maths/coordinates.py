@@ -11,7 +11,7 @@ import numpy as np
 from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array
 from mpifed.maths.arrays import square_norms
-from mpifed.maths.duals import Dual
+from mpifed.maths.duals import FLOATS, Dual
 
 _WIDEST = 2048  # columns up to which sparse rows are converted to dense ones, whose products are faster
 
@@ -44,7 +44,7 @@ def ascend(dual: Dual, X: Array | CsrRows, y: Array, alpha: Array, w: Array, sca
     stepped, numbers = alpha.tolist(), zip(y.tolist(), (squares * scale).tolist(), strict=True)
     for i, ((t, curvature), (at, x)) in enumerate(zip(numbers, _rows(X), strict=True)):
         part = w if dense else w.take(at)
-        delta = dual.single_step(stepped[i], dot(x, part) if len(x) else 0.0, t, curvature)
+        delta = dual.best(stepped[i], dot(x, part) if len(x) else 0.0, t, curvature, FLOATS) - stepped[i]
         if delta:
             stepped[i] += delta
         if delta and len(x):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -27,18 +28,12 @@ from mpifed.core.record import Array, beside
 from mpifed.maths.arrays import sigmoid
 
 Numbers: TypeAlias = Any  # arrays, or Python's
+FLOATS = SimpleNamespace(  # what duals call of NumPy, for Python's floats: 30 times as fast as arrays of length 1
+    maximum=max, minimum=min, exp=math.exp, log=math.log, log1p=math.log1p,
+    where=lambda condition, first, second: first if condition else second,
+)  # fmt: skip
 _NEWTON = 6
 _LEAST = 2.0**-54  # a quarter of the spacing of double precision at 1
-
-
-def values_along(dual: Dual, alpha: Array, delta: Array, y: Array, steps: Array) -> Array:
-    """[..., J] float64: the sum over the last axis of -l*(-(alpha + s_j delta)) at each of the `steps` s [J].
-
-    A line search along delta needs them for losses that are not `quadratic`. Each point alpha + s_j delta is replaced
-    by the nearest feasible one, since rounding may have moved it out of the domain.
-    """
-    conjugates = [dual.conjugate(dual.feasible(alpha + alpha.dtype.type(s) * delta, y), y) for s in steps]
-    return -np.stack([values.sum(axis=-1, dtype=np.float64) for values in conjugates], axis=-1)
 
 
 class Dual(ABC):
@@ -46,11 +41,11 @@ class Dual(ABC):
 
     Attributes
     ----------
-    quadratic : whether l* is a quadratic function on its domain, so that it has `coefficients`
+    bend : the second derivative of l*, where it is a quadratic function on its domain; else None
     low, high : the interval of t alpha on which l*(-alpha) is finite
     """
 
-    quadratic: ClassVar[bool]
+    bend: ClassVar[float | None] = None
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = 1.0
 
@@ -77,63 +72,47 @@ class Dual(ABC):
         """[..., s] u with -u a subgradient of the loss at the scores: the alpha that is optimal for them."""
         return self.step(np.zeros_like(scores), scores, y, 0.0)
 
-    @abstractmethod
-    def within(self, alpha: Array, y: Array) -> Array:
-        """[..., s] the conjugate, of feasible alpha."""
-
-    @abstractmethod
     def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
         """[..., s] the delta that maximizes -l*(-(alpha + delta)) - m delta - curvature / 2 delta^2.
 
         `curvature` >= 0 is [..., s], or a scalar. `alpha` must be feasible; alpha + delta is then feasible too, also
         after rounding. Where the curvature is 0, as for a row of zeros, m is 0 as well.
         """
+        m, y, c = (beside(alpha, values, alpha.dtype) for values in (scores, y, curvature))
+        stepped: Array = self.best(alpha, m, y, c) - alpha
+        return stepped
 
     @abstractmethod
-    def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        """`step` for a single sample, in Python floats: 30 times as fast as with arrays of length 1."""
+    def best(
+        self, alpha: Numbers, m: Numbers, y: Numbers, c: Numbers, xp: ModuleType | SimpleNamespace = np
+    ) -> Numbers:
+        """Where a `step` from alpha leads, with curvature c: of arrays in one dtype, or with `FLOATS` of floats."""
 
-    def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
-        """(linear [...], quadratic [...]) float64: the dual loss along delta, if it is `quadratic`.
-
-        The sum over the last axis of -l*(-(alpha + s delta)) is a constant + s linear - s^2 / 2 quadratic, for all s at
-        which alpha + s delta is feasible.
-        """
-        raise NotImplementedError("the conjugate of this loss is not quadratic; use values_along")
+    @abstractmethod
+    def within(self, alpha: Array, y: Array) -> Array:
+        """[..., s] the conjugate, of feasible alpha."""
 
 
 class QuadraticDual(Dual):
     """l*(-alpha) = bend / 2 alpha^2 - alpha v on its interval, where v is t or the target."""
 
-    quadratic: ClassVar[bool] = True
     bend: ClassVar[float]
 
     def within(self, alpha: Array, y: Array) -> Array:
         values: Array = alpha * (alpha * (self.bend / 2) - self.signs(y.astype(alpha.dtype))[1])
         return values
 
-    def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
-        """[..., s] with u = alpha + (v - bend alpha - m) / (curvature + bend), the nearest feasible value less alpha.
+    def best(
+        self, alpha: Numbers, m: Numbers, y: Numbers, c: Numbers, xp: ModuleType | SimpleNamespace = np
+    ) -> Numbers:
+        """u = alpha + (v - bend alpha - m) / (c + bend), the nearest feasible value.
 
         Algorithm 5 of HyFDCA. # differs from the paper: its closed form lacks t and the norm of the row.
         """
-        updated: Array = alpha * -self.bend
-        updated += self.signs(y.astype(alpha.dtype))[1]
-        updated -= beside(alpha, scores, alpha.dtype)
-        # v - m, unless it is 0, is at least eps / 2: with so small a curvature the step ends on the boundary anyway
-        updated /= np.maximum(beside(alpha, curvature, alpha.dtype) + self.bend, np.finfo(alpha.dtype).eps / 4)
-        updated += alpha
-        return self.feasible(updated, y) - alpha
-
-    def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
         t, v = self.signs(y)
-        updated: float = t * (alpha + (v - self.bend * alpha - score) / max(curvature + self.bend, _LEAST))
-        stepped: float = t * min(max(updated, self.low), self.high) - alpha
-        return stepped
-
-    def coefficients(self, alpha: Array, delta: Array, y: Array) -> tuple[Array, Array]:
-        linear = delta * (self.signs(y.astype(alpha.dtype))[1] - alpha * self.bend)
-        return linear.sum(axis=-1, dtype=np.float64), (delta * delta).sum(axis=-1, dtype=np.float64) * self.bend
+        # v - m, unless it is 0, is at least eps / 2: with so small a curvature the step ends on the boundary anyway
+        updated = t * (alpha + (v - self.bend * alpha - m) / xp.maximum(c + self.bend, _LEAST))
+        return t * xp.minimum(xp.maximum(updated, self.low), self.high)
 
 
 class HingeDual(QuadraticDual):
@@ -172,8 +151,6 @@ class LogisticDual(Dual):
     With b = t alpha, l*(-alpha) = b log b + (1 - b) log(1 - b), on the domain 0 <= b <= 1.
     """
 
-    quadratic: ClassVar[bool] = False
-
     def toward(self, scores: Array, y: Array) -> Array:
         """[..., s] t / (1 + exp(t m)), without cancellation."""
         t, _ = self.signs(y.astype(scores.dtype))
@@ -187,61 +164,31 @@ class LogisticDual(Dual):
         values += (1 - b) * np.log1p(-np.minimum(b, 1 - limits.eps / 2))
         return values
 
-    def step(self, alpha: Array, scores: Array, y: Array, curvature: Array | float) -> Array:
-        """[..., s] t v - alpha, where v in (0, 1) solves logit(v) + t m + curvature (v - t alpha) = 0.
+    def best(
+        self, alpha: Numbers, m: Numbers, y: Numbers, c: Numbers, xp: ModuleType | SimpleNamespace = np
+    ) -> Numbers:
+        """t v, where v in (0, 1) solves logit(v) + t m + c (v - t alpha) = 0.
 
         In q = logit(v) this is q + c sigmoid(q) = k, whose left side increases. By symmetry the root is brought to
         q <= 0, where the left side is convex: Newton's method from a point to the right of the root decreases to it
         monotonically. The start is at most 1.3 to the right, and an error e becomes at most e^2 / 2: `_NEWTON` steps
         suffice for double precision.
+
+        It is the smallest of three upper bounds: 0, k, and a third. With x = k + log c >= 1 the root is at least
+        -log c, so c sigmoid(q) = k - q is at most x.
         """
-        t, _ = self.signs(y.astype(alpha.dtype))
-        c = beside(alpha, curvature, alpha.dtype)
-        k = c * (t * alpha) - t * beside(alpha, scores, alpha.dtype)
+        t, _ = self.signs(y)
+        k = c * (t * alpha) - t * m
         over = k > c / 2  # v > 1/2: solve for 1 - v instead
-        k = np.where(over, c - k, k)
-        q = self._start(k, c)
+        k = xp.where(over, c - k, k)
+        x = k + xp.log(xp.maximum(c, _LEAST))
+        third = (x >= 1) & (2 * x < c)
+        v = xp.where(third, x, 1.0) / xp.where(third, c, 2.0)  # sigmoid(q) <= x / c < 1/2
+        q = xp.minimum(xp.minimum(k, 0.0), xp.log(v) - xp.log1p(-v))
         for _ in range(_NEWTON):
-            v = _below_half(q)
-            q = np.minimum(q - (c * v + q - k) / (c * (v - v * v) + 1), 0)  # rounding may have made it positive
-        v = _below_half(q)
-        stepped: Array = t * np.where(over, 1 - v, v) - alpha
-        return stepped
-
-    def _start(self, k: Array, c: Array) -> Array:
-        """The smallest of three upper bounds of the root of q + c sigmoid(q) = k <= c / 2: 0, k, and a third.
-
-        With x = k + log c >= 1 the root is at least -log c, so c sigmoid(q) = k - q is at most x.
-        """
-        unit = k.dtype.type(1)
-        x = k + np.log(np.maximum(c, np.finfo(k.dtype).tiny))
-        has = (x >= 1) & (2 * x < c)
-        part = np.where(has, x, unit) / np.where(has, c, 2 * unit)  # sigmoid(q) <= x / c < 1/2
-        result: Array = np.minimum(np.minimum(k, 0), np.log(part) - np.log1p(-part))
-        return result
-
-    def single_step(self, alpha: float, score: float, y: float, curvature: float) -> float:
-        t, c = y + y - 1, curvature
-        k = c * t * alpha - t * score
-        over = k > c / 2
-        k = c - k if over else k
-        q, x = min(k, 0.0), k + math.log(max(c, _LEAST))
-        if x >= 1 and 2 * x < c:
-            q = min(q, math.log(x / c) - math.log1p(-x / c))
-        for _ in range(_NEWTON):
-            power = math.exp(q)
+            power = xp.exp(q)
             v = power / (1 + power)
-            change = (q + c * v - k) / (1 + c * (v - v * v))
-            q = min(q - change, 0.0)
-            if change < 1e-8:  # the next change is below its square
-                break
-        power = math.exp(q)
+            q = xp.minimum(q - (c * v + q - k) / (c * (v - v * v) + 1), 0.0)  # rounding may have made it positive
+        power = xp.exp(q)
         v = power / (1 + power)
-        return t * (1 - v if over else v) - alpha
-
-
-def _below_half(q: Array) -> Array:
-    """[..., s] the sigmoid of q <= 0."""
-    power = np.exp(q)
-    sigmoid: Array = power / (1 + power)
-    return sigmoid
+        return t * xp.where(over, 1 - v, v)

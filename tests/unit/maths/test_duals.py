@@ -12,7 +12,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import entr, expit
 
 from mpifed.maths.certificates import dual_value
-from mpifed.maths.duals import HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual
+from mpifed.maths.duals import FLOATS, HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual
 
 DUALS: dict[str, Any] = {
     "hinge": HingeDual(),
@@ -101,9 +101,9 @@ def test_a_step_is_as_good_as_brute_force(name: str) -> None:
 @every_loss
 def test_a_single_step_is_a_step(name: str) -> None:
     alpha, m, y, c = grid(name)
-    found = [DUALS[name].single_step(*one) for one in zip(*(v.tolist() for v in (alpha, m, y, c)), strict=True)]
-    np.testing.assert_allclose(found, DUALS[name].step(alpha, m, y, c), rtol=1e-12, atol=1e-14)
-    reached = alpha + np.array(found)
+    rows = zip(*(v.tolist() for v in (alpha, m, y, c)), strict=True)
+    reached = np.array([DUALS[name].best(*row, FLOATS) for row in rows])
+    np.testing.assert_allclose(reached - alpha, DUALS[name].step(alpha, m, y, c), rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(DUALS[name].feasible(reached, y), reached)
 
 
