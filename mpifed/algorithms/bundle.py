@@ -118,10 +118,15 @@ class Bundle(Grid):
         search = SearchUpload(field_of_losses(problem, PARTS.shape))
         planes = PlaneUpload(field_of_pulled(problem), field_of_losses(problem))
         return (
-            products(problem, "products", by_rows(problem, largest_score(problem)), self.ask),
+            products(
+                problem, "products", by_rows(problem, largest_score(problem)),
+                lambda server, now: Point(server.ahead.astype(problem.dtype)),
+            ),
             Exchange("search", search, ask_nothing, self.answer_search, self.absorb_search),
-            Exchange("planes", planes, self.ask_plane, self.answer_plane, self.absorb_plane),
-        )
+            Exchange(
+                "planes", planes, lambda server, now: PartBroadcast(server.part), self.answer_plane, self.absorb_plane
+            ),
+        )  # fmt: skip
 
     def check(self) -> list[str]:
         """Requires a loss with a conjugate, and l2 above 0."""
@@ -135,10 +140,6 @@ class Bundle(Grid):
 
     def start_clients(self, block: Block, now: Round) -> BundleClients:
         return BundleClients(*np.zeros((2, len(block.clients), int(block.counts.max())), block.dtype))
-
-    def ask(self, server: BundleServer, now: Round) -> Point:
-        """Broadcasts the minimizer of the planes."""
-        return Point(server.ahead.astype(self.problem.dtype))
 
     def answer_search(
         self, clients: BundleClients, broadcast: tuple[()], block: Block, now: Round
@@ -160,10 +161,6 @@ class Bundle(Grid):
         part = PARTS[np.argmin(total.change / self.problem.samples + float(self.problem.objective.l2) * squares)]
         return server._replace(best=server.best + part * way, part=part)
 
-    def ask_plane(self, server: BundleServer, now: Round) -> PartBroadcast:
-        """Broadcasts how far the best point has moved."""
-        return PartBroadcast(server.part)
-
     def answer_plane(
         self, clients: BundleClients, broadcast: PartBroadcast, block: Block, now: Round
     ) -> tuple[BundleClients, PlaneUpload]:
@@ -172,13 +169,9 @@ class Bundle(Grid):
         best = clients.best + number(broadcast.part) * (ahead - clients.best)
         touched = best + number(BEYOND) * (ahead - best)
 
-        def height(y: Array, m: Array) -> Array:
-            lowered: Array = -dual.conjugate(dual.toward(m, y), y).sum(dtype=np.float64)
-            return lowered
-
         u = dual.toward(touched, labels(block, best.shape[1]))
-        heights = summed_once(self.problem, block, height, touched)
-        return clients._replace(best=best), PlaneUpload(pulled(self.problem, u, block), heights)
+        conjugates = summed_once(self.problem, block, lambda y, u: dual.conjugate(u, y).sum(dtype=np.float64), u)
+        return clients._replace(best=best), PlaneUpload(pulled(self.problem, u, block), -conjugates)
 
     def absorb_plane(self, server: BundleServer, total: PlaneUpload, now: Round) -> BundleServer:
         """Adds the plane, then minimizes planes plus penalty and updates the bound."""

@@ -17,7 +17,17 @@ from mpifed.algorithms.certificate import STEP
 from mpifed.algorithms.functions import constrains, squares_alone
 from mpifed.algorithms.initial import model_template
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Measure, Placed, Problem, power_of_two
+from mpifed.core.exchange import (
+    Columns,
+    Exchange,
+    Field,
+    FirstNumbers,
+    Measure,
+    OwnRecord,
+    Placed,
+    Problem,
+    power_of_two,
+)
 from mpifed.core.holdings import Holdings, span
 from mpifed.core.protocols import Piece
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, by_columns, index, namespace
@@ -144,9 +154,16 @@ def answer_products(
     return clients, ByRows(placed_by_rows(problem, partial_scores(broadcast.w, block), block))
 
 
-def hear_products(clients: Any, total: ByRows, block: Block, now: Round) -> Any:  # of states of any class
+def hear_products(clients: OwnRecord, total: ByRows, block: Block, now: Round) -> OwnRecord:
     """Stores x.w of the client's samples, summed over the holders."""
     return clients._replace(scores=own_rows(total.value, block, clients.scores.shape[1]))
+
+
+def answer_pulled(
+    problem: Problem, of: str, clients: OwnRecord, broadcast: tuple[()], block: Block, now: Round
+) -> tuple[OwnRecord, ByColumns]:
+    """X' times that array [n, S] of the states."""
+    return clients, ByColumns(pulled(problem, getattr(clients, of), block))
 
 
 # --- whom the paper trusts -------------------------------------------------------------------------------------------
@@ -287,11 +304,9 @@ class Products(NamedTuple):
 
 
 class CellsLosses(NamedTuple):
-    """A client's upload of losses, each sample counted once."""
+    """A client's upload of sums over samples, each counted once."""
 
-    loss: Array  # [n] sum over the samples
-    at_zero: Array  # [n] the same at w = 0: a unit
-    conjugate: Array = ABSENT  # [n] sum of l*(-alpha)
+    sums: Array  # [n, J] of the losses; of those at w = 0, a unit; with a dual value of l*(-alpha)
 
 
 class CellsClients(NamedTuple):
@@ -343,11 +358,9 @@ def measures_of_cells(
     of_rows = partial(Field, held=problem.rows, to_holders=True, wide=True)
     products = Products(of_rows((problem.samples, outputs), 2.0**-32, 2.0**17))
     summed = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, held=problem.columns, wide=True)
-    sums = Field((), STEP, rows * 2**10, degree=2, wide=True)
-    losses = CellsLosses(sums, sums)
+    losses = CellsLosses(Field((2 if duals is None else 3,), STEP, rows * 2**10, degree=2, wide=True))
     if duals is not None:
         products = products._replace(alpha=of_rows((problem.samples,), 2.0**-36, 2.0**12))
-        losses = losses._replace(conjugate=sums)
 
     def ask(server: CellsEvaluation, now: Round) -> MeasuredModel:
         return server.question
@@ -376,12 +389,7 @@ def measures_of_cells(
             return block.xp.stack([each.sum() for each in values])
 
         tables = (clients.scores,) if duals is None else (clients.scores, clients.alpha)
-        return clients, CellsLosses(*summed_once(problem, block, compute, *tables).T)
-
-    def answer_primal(
-        clients: CellsClients, broadcast: tuple[()], block: Block, now: Round
-    ) -> tuple[CellsClients, ByColumns]:
-        return clients, ByColumns(pulled(problem, clients.alpha, block))
+        return clients, CellsLosses(summed_once(problem, block, compute, *tables))
 
     exchanges = (
         Exchange(
@@ -392,7 +400,7 @@ def measures_of_cells(
             lambda server, total, now: server._replace(sums=total),
         ),
         Exchange(
-            "all-primal", ByColumns(summed), ask_nothing, answer_primal,
+            "all-primal", ByColumns(summed), ask_nothing, partial(answer_pulled, problem, "alpha"),
             lambda server, total, now: server._replace(pulled=total.pulled), clear=not private,
         ),
     )  # fmt: skip
@@ -421,12 +429,12 @@ def _reported(
     """
     problem, (question, total, pulled) = algorithm.problem, measured
     l2, N, target = problem.objective.l2, problem.samples, problem.target_scale
-    loss, at_zero = float(total.loss) / N, float(total.at_zero) / N
+    loss, at_zero, *conjugates = (total.sums / N).tolist()
     objective = loss + penalty(problem.objective, Parameters(question.first, question.head))
     columns: dict[str, float] = {"train_loss": loss, "objective": objective, **algorithm.report(server)}
-    if len(pulled):
+    for conjugate in conjugates:
         w = pulled.astype(np.float64) / lambda_n(problem)
-        columns["dual"] = dual_value(l2, w, float(total.conjugate), N)
+        columns["dual"] = dual_value(l2, w, conjugate, 1)
     if "dual" not in columns:
         return dict(columns)
     columns["duality_gap"] = gap = objective - columns["dual"]

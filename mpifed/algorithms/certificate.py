@@ -70,12 +70,8 @@ def first_iterate(problem: Problem, model: Parameters, total: Tally, gradient: R
     point = point_at(problem, model, total, gradient)
     if not _finite(point):
         return dict.fromkeys(FirstIterate._fields)
-    return {
-        "objective": point.objective,
-        "gradient": float(np.linalg.norm(point.gradient)),
-        "excess": point.excess.tolist(),
-        "length": float(np.sqrt(squares(model))),
-    }
+    slope, length = float(np.linalg.norm(point.gradient)), float(np.sqrt(squares(model)))
+    return FirstIterate(point.objective, slope, point.excess.tolist(), length)._asdict()
 
 
 def report_certificate(
@@ -100,14 +96,14 @@ def report_certificate(
     point = point_at(problem, model, total, gradient)
     if first["objective"] is None or not _finite(point):
         return dict.fromkeys(certificate_columns(problem))
-    start = FirstIterate(first["objective"], first["gradient"], np.array(first["excess"]), first["length"])
+    start = FirstIterate(**first)
     nu = certificates.best_multipliers(point, start)
     stationarity = None
     if problem.regularizer is not None:
-        w, slope = flat(model), point.lagrangian(nu)
-        step = certificates.prox_step(w, slope, start.length)
-        stepped = flat(problem.regularizer.prox(unflat(w - step * slope, model), step))
-        stationarity = certificates.prox_stationarity(w, stepped, start.length)
+        prox = problem.regularizer.prox
+        stationarity = certificates.prox_stationarity(
+            flat(model), point.lagrangian(nu), start.length, lambda u, step: flat(prox(unflat(u, model), step))
+        )
     columns: dict[str, float | None] = dict(certificates.certificate(point, start, nu, stationarity)._asdict())
     if math.isnan(columns["kkt_residual"] or 0.0):
         return dict.fromkeys(certificate_columns(problem), math.nan)

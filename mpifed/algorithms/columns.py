@@ -17,7 +17,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,10 +34,20 @@ from mpifed.algorithms.measures import (
     tally_fields,
 )
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Columns as History
-from mpifed.core.exchange import Exchange, Field, FirstNumbers, Measure, Placed, Problem, fields_like
+from mpifed.core.exchange import Exchange, Field, Measure, Placed, Problem
 from mpifed.core.protocols import Features
-from mpifed.core.record import ABSENT, AnyRecord, Array, Record, by_columns, in_memory, index, map_leaves, repeated
+from mpifed.core.record import (
+    ABSENT,
+    AnyRecord,
+    Array,
+    Record,
+    by_columns,
+    in_memory,
+    index,
+    map_leaves,
+    namespace,
+    repeated,
+)
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
@@ -83,10 +93,10 @@ class PassUpload(NamedTuple):
 
 
 class PassClients(NamedTuple):
-    """State of the clients within a pass; the same for all, but for the labels."""
+    """State of the clients within a pass: the same for all who hear the same; leaves [n, ...]."""
 
-    broadcast: PassBroadcast  # leaves [n, ...], without the model's `first`
-    slopes: Slopes  # leaves [n, ...]
+    broadcast: PassBroadcast  # without the model's `first`
+    slopes: Slopes  # ABSENT where no gradients are wanted
     tally: Tally  # [n, T]; ABSENT but in an evaluation
 
 
@@ -105,6 +115,7 @@ class Pass:
     name: str = ""
     measures: bool = False
     gradients: bool = True
+    heard: list[tuple[PartialScores, PassClients]] = field(default_factory=list)  # the last sum, what follows of it
 
     def exchanges(
         self,
@@ -113,12 +124,12 @@ class Pass:
     ) -> tuple[Exchange, ...]:
         """The exchanges of the pass; `ask` and `absorb` are the server's."""
         functions, width = len(sampled(self.problem)), model_template(self.problem).first.shape[1]
-        partial = PartialScores(Field((self.size, width), wide=self.measures))
+        scores = PartialScores(Field((self.size, width), wide=self.measures))
         slopes = ScoreSlopes(Field((functions, self.size, width), sender=self.holder, wide=self.measures))
 
         hears = None if self.holder is None else lambda now: np.arange(self.problem.clients) == self.holder
         name = f"{self.name}gradients" if self.gradients else f"{self.name}losses"
-        first = Exchange(f"{self.name}scores", partial, ask, self.partial_scores, hear=self.hear_scores, hears=hears)
+        first = Exchange(f"{self.name}scores", scores, ask, self.partial_scores, hear=self.hear_scores, hears=hears)
         told = Exchange(f"{self.name}slopes", slopes, self.ask_nothing, self.tell_slopes, hear=self.hear_slopes)
         last = Exchange(name, self._fields(), self.ask_nothing, self.gather, absorb)
         return (first, last) if self.holder is None or not self.gradients else (first, told, last)
@@ -127,17 +138,16 @@ class Pass:
         """The fields of `PassUpload`: each number comes from a single client."""
         scale, bound = (STEP, 2.0**20) if self.measures else (2.0**-40, 2.0**10)
         functions, sender, template = len(sampled(self.problem)), self.sender, model_template(self.problem)
+        like = partial(Field, scale=scale, bound=bound, wide=self.measures)
         upload = PassUpload(Statistics(ABSENT, ABSENT), ABSENT)
         if self.measures:
             upload = upload._replace(tally=tally_fields(self.problem, self.size, sender))
         if not self.gradients:
             return upload
-        shape, held = (functions, *template.first.shape), self.problem.columns
-        first = Field(shape, scale, bound, held=held, axis=1, wide=self.measures)
-        head = map_leaves(lambda leaf: np.empty((functions, *leaf.shape)), template.head)
-        gradient = Parameters(first, fields_like(head, scale, bound, sender=sender, wide=self.measures))
-        level = Field((functions,), scale, bound, sender=sender, degree=2) if self._levels else ABSENT
-        return upload._replace(statistics=Statistics(gradient, level))
+        first = like((functions, *template.first.shape), held=self.problem.columns, axis=1)
+        head = map_leaves(lambda leaf: like((functions, *leaf.shape), sender=sender), template.head)
+        level = like((functions,), sender=sender, degree=2) if self._levels else ABSENT
+        return upload._replace(statistics=Statistics(Parameters(first, head), level))
 
     @property
     def _levels(self) -> bool:
@@ -154,41 +164,31 @@ class Pass:
         scores = block.xp.empty((len(features), self.size, first.shape[1]), first.dtype)
         for X, at, out in zip(features, block.columns, scores, strict=True):
             self.problem.linear.scores(first[index(first, at)], X, out[None])
-        return self._memory(broadcast, block), PartialScores(scores)
-
-    def _memory(self, broadcast: PassBroadcast, block: Block) -> PassClients:
-        """The state at the beginning of a pass: the broadcast, and where some hear nothing room for what others do."""
-        model, functions, zeros = broadcast.model, len(sampled(self.problem)), block.xp.zeros
-        bare = broadcast._replace(model=model._replace(first=ABSENT))
-        if self.holder is None:
-            return _for_each(PassClients(bare, ABSENT, ABSENT), len(block.clients))
-        scores = zeros((functions, self.size, model.first.shape[1]), model.first.dtype)
-        head = map_leaves(lambda leaf: zeros((functions, *leaf.shape), leaf.dtype), model.head)
-        tally: Tally = ABSENT
-        if self.measures:
-            tally = map_leaves(lambda field: zeros(field.shape), tally_fields(self.problem, 1))
-        slopes = Slopes(scores, head, zeros(functions) if self._levels else ABSENT)
-        return _for_each(PassClients(bare, slopes, tally), len(block.clients))
+        memory = PassClients(broadcast._replace(model=broadcast.model._replace(first=ABSENT)), ABSENT, ABSENT)
+        if self.holder is not None:  # in the place of what others don't hear, what nobody reads
+            memory = self.derived(memory.broadcast, scores[0], np.zeros(self.size, block.shards[0].y.dtype))
+        return _for_each(memory, len(block.clients)), PartialScores(scores)
 
     def hear_scores(self, clients: PassClients, total: PartialScores, block: Block, now: Round) -> PassClients:
         """Derivatives of the loss, by the holders of labels; they are the same for all, and computed once a rank."""
-        heard = _for_each(_derived(self, _Heard(id(total), total, clients, block)), len(block.clients))
-        return clients._replace(slopes=heard.slopes or clients.slopes, tally=heard.tally or clients.tally)
+        if not self.heard or self.heard[0][0] is not total:
+            broadcast, y = map_leaves(lambda leaf: leaf[0], clients.broadcast), block.shards[0].y
+            self.heard[:] = [(total, self.derived(broadcast, total.partial, y[index(y, broadcast.rows)]))]
+        return _for_each(self.heard[0][1], len(block.clients))
 
-    def derived(self, total: PartialScores, clients: PassClients, block: Block) -> PassClients:
-        """The sums over the rows and the derivatives at these scores, as far as they are asked for."""
-        broadcast, y = map_leaves(lambda leaf: leaf[0], clients.broadcast), block.shards[0].y
-        heard, xp, y = PassClients(ABSENT, ABSENT, ABSENT), block.xp, y[index(y, broadcast.rows)]
-        weights, head, functions = xp.full(self.size, 1 / self.size), broadcast.model.head, sampled(self.problem)
+    def derived(self, broadcast: PassBroadcast, scores: Array, y: Array) -> PassClients:
+        """The sums over the rows and the derivatives at these scores [b, h], as far as they are asked for."""
+        xp, head, functions = namespace(scores), broadcast.model.head, sampled(self.problem)
+        weights, slopes, sums = xp.full(self.size, 1 / self.size), ABSENT, ABSENT
         if self.measures:
             weights = (xp.arange(self.size) < int(broadcast.count)).astype(np.float64)
-            heard = heard._replace(tally=tally(self.problem, head, total.partial, y, weights))
-        if not self.gradients:
-            return heard
-        shares = broadcast.shares if len(broadcast.shares) else np.ones(len(functions))
-        each, level = slope_of_each(self.problem, functions, head, total.partial, y, weights, shares)
-        down = stacked(each, y)
-        return heard._replace(slopes=Slopes(down.scores, down.head, level if self._levels else ABSENT))
+            sums = tally(self.problem, head, scores, y, weights)
+        if self.gradients:
+            shares = broadcast.shares if len(broadcast.shares) else np.ones(len(functions))
+            each, level = slope_of_each(self.problem, functions, head, scores, y, weights, shares)
+            down = stacked(each, y)
+            slopes = Slopes(down.scores, down.head, level if self._levels else ABSENT)
+        return PassClients(broadcast, slopes, sums)
 
     def tell_slopes(
         self, clients: PassClients, broadcast: tuple[()], block: Block, now: Round
@@ -222,25 +222,8 @@ class Pass:
         return by_function
 
 
-@dataclass(frozen=True)
-class _Heard:
-    """A sum of scores, and one of those who heard it; equal where the sum is the same."""
-
-    key: int  # of the sum, which lives as long as this
-    total: PartialScores = field(compare=False)
-    clients: PassClients = field(compare=False)
-    block: Block = field(compare=False)
-
-
-@lru_cache(maxsize=1)  # all who have heard it compute the same
-def _derived(rows_pass: Pass, heard: _Heard) -> PassClients:
-    return rows_pass.derived(heard.total, heard.clients, heard.block)
-
-
 def _for_each(record: AnyRecord, clients: int) -> AnyRecord:
     """`record` broadcast to a leading axis of clients, without copies."""
-    if clients == 1:
-        return map_leaves(lambda leaf: leaf[None], record)
     return map_leaves(lambda leaf: repeated(leaf, clients), record)
 
 
@@ -249,7 +232,8 @@ class EvaluationServer(NamedTuple):
 
     model: Parameters
     turn: np.int64  # []
-    evaluation: Evaluation
+    tally: Tally  # as of `Evaluation`
+    gradient: Parameters
 
 
 class Columns(Algorithm):
@@ -285,29 +269,20 @@ class Columns(Algorithm):
         def absorb(sums: EvaluationServer, total: PassUpload, now: Round) -> EvaluationServer:
             evaluation = Evaluation(total.tally, total.statistics.gradient)
             if sums.turn:
-                evaluation = map_leaves(operator.add, sums.evaluation, evaluation)
-            return EvaluationServer(sums.model, sums.turn + 1, evaluation)
+                evaluation = map_leaves(operator.add, Evaluation(sums.tally, sums.gradient), evaluation)
+            return EvaluationServer(sums.model, sums.turn + 1, *evaluation)
 
         def exchanges(name: str, gradients: bool) -> tuple[Exchange, ...]:
             return Pass(problem, size, self.label_holder, self.sender, name, True, gradients).exchanges(ask, absorb)
 
         def start(server: Record) -> EvaluationServer:
-            return EvaluationServer(self.model(server), np.int64(0), Evaluation(ABSENT, ABSENT))
-
-        def report(server: Record, sums: EvaluationServer, first: FirstNumbers) -> History:
-            return reported_levels(self, server, sums.evaluation, first)
-
-        def certify(server: Record, sums: EvaluationServer, first: FirstNumbers) -> History:
-            return reported_certificate(self, server, sums.evaluation, first)
-
-        def first(server: Record, sums: EvaluationServer) -> FirstNumbers:
-            return numbers_of_first(self, server, sums.evaluation)
+            return EvaluationServer(self.model(server), np.int64(0), ABSENT, ABSENT)
 
         return (
-            Measure(exchanges("all-", False), start, report, turns=turns),
+            Measure(exchanges("all-", False), start, partial(reported_levels, self), turns=turns),
             Measure(
-                exchanges("certificate-", True), start, certify, turns=turns, certificate=certificate_columns(problem),
-                first=first,
+                exchanges("certificate-", True), start, partial(reported_certificate, self), turns=turns,
+                certificate=certificate_columns(problem), first=partial(numbers_of_first, self),
             ),
         )  # fmt: skip
 

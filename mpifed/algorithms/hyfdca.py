@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -20,6 +21,7 @@ from mpifed.algorithms.cells import (
     ByRows,
     Grid,
     Point,
+    answer_pulled,
     ask_nothing,
     by_rows,
     check_duals,
@@ -103,7 +105,7 @@ def local_step(
 # --- line-search ----------------------------------------------------------------------------------------------------
 
 
-def along_direction(dual: Dual, alpha: Array, direction: Array, y: Array) -> Array:
+def along_direction(dual: Dual, y: Array, alpha: Array, direction: Array) -> Array:
     """sum -l*(-(alpha + s d)) of samples [s], as a function of s and but for a constant; float64.
 
     [2] a and b where it is a s - b s^2 / 2; else [J] at the parts `PARTS`, less that at 0. Each point alpha + s d is
@@ -134,6 +136,15 @@ def best_part(along: Array, slope: float, curve: float) -> float:
         return float(PARTS[np.argmax(along - PARTS * slope - PARTS**2 / 2 * curve)])
     rise, fall = float(along[0]) - slope, float(along[1]) + curve
     return float(np.clip(rise / fall, 0.0, 1.0)) if fall > 0 else float(rise > 0)
+
+
+# --- accelerated -----------------------------------------------------------------------------------------------------
+
+
+def turning(y: Array, start: Array, end: Array, old: Array) -> Array:
+    """[] the sum over samples [s] of the step just made times that from `old` to its end: above 0, it turns back."""
+    back: Array = ((start - end) * (end - old)).sum(dtype=np.float64)
+    return back
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -270,14 +281,23 @@ class HyFDCA(Grid):
             "duals", by_rows(problem, largest_dual(problem)), self.ask, self.answer_duals, hear=self.hear_duals,
             keeps="duals" if self.keeps_steps else "",
         )  # fmt: skip
+        losses, curve = field_of_losses(problem), (2,) if problem.dual.bend is not None else PARTS.shape
+        upload = PrimalUpload(
+            field_of_pulled(problem),
+            losses if self.model_is == "best" else ABSENT,
+            field_of_losses(problem, curve, wide=True) if self.rule == "line-search" else ABSENT,
+            losses if self.rule == "accelerated" else ABSENT,
+        )
         primal = Exchange(
-            "primal", self._primal_fields(), ask_nothing, self.answer_primal, self.absorb,
-            keeps="primal" if absent else "", clear=self.primal == "clear",
+            "primal", upload, ask_nothing, self.answer_primal, self.absorb, keeps="primal" if absent else "",
+            clear=self.primal == "clear",
         )  # fmt: skip
         if self.whole:
             return duals, primal
-        fields, keeps = by_rows(problem, largest_score(problem)), "products" if absent else ""
-        inner = products(problem, "products", fields, self.ask_products, keeps)
+        inner = products(
+            problem, "products", by_rows(problem, largest_score(problem)),
+            lambda server, now: Point(server.asked.astype(problem.dtype)), "products" if absent else "",
+        )  # fmt: skip
         if not absent:
             return inner, duals, primal
         back = attrgetter("back")
@@ -286,14 +306,6 @@ class HyFDCA(Grid):
         )
         return_primal = replace(primal, name="return-primal", absorb=self.absorb_again, who=back)
         return return_duals, return_primal, inner, duals, primal
-
-    def _primal_fields(self) -> PrimalUpload:
-        problem, losses = self.problem, field_of_losses(self.problem)
-        upload = PrimalUpload(field_of_pulled(problem), losses if self.model_is == "best" else ABSENT, ABSENT, ABSENT)
-        if self.rule == "line-search":
-            shape = PARTS.shape if problem.dual.bend is None else (2,)
-            return upload._replace(along=field_of_losses(problem, shape, wide=True))
-        return upload._replace(turned=losses) if self.rule == "accelerated" else upload
 
     @property
     def setup(self) -> tuple[Exchange, ...]:
@@ -307,8 +319,9 @@ class HyFDCA(Grid):
             fields = ByColumns(on_grid(problem, problem.columns, most_rows(problem) * 2.0**12, degree=0))
             inner = products(problem, "power-products", by_rows(problem, 2.0**12, degree=0), self.ask_power)
             back = Exchange(
-                "power-primal", fields, ask_nothing, self.answer_power, self.absorb_power, clear=self.primal == "clear"
-            )
+                "power-primal", fields, ask_nothing, partial(answer_pulled, problem, "scores"), self.absorb_power,
+                clear=self.primal == "clear",
+            )  # fmt: skip
             exchanges += [inner, back] * TURNS
         return tuple(exchanges)
 
@@ -351,20 +364,12 @@ class HyFDCA(Grid):
         v = server.power / max(float(np.linalg.norm(server.power)), 1e-300)
         return Point(v.astype(self.problem.dtype))
 
-    def answer_power(
-        self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
-    ) -> tuple[HyFDCAClients, ByColumns]:
-        return clients, ByColumns(pulled(self.problem, clients.scores, block))
-
     def absorb_power(self, server: HyFDCAServer, total: ByColumns, now: Round) -> HyFDCAServer:
         """||X'Xv|| for ||v|| = 1 is never above the eigenvalue."""
         v: Array = total.pulled.astype(np.float64)
         return server._replace(power=v, sigma=np.float64(SAFETY * np.linalg.norm(v)))
 
     # --- a round -----------------------------------------------------------------------------------------------------
-
-    def ask_products(self, server: HyFDCAServer, now: Round) -> Point:
-        return Point(server.asked.astype(self.problem.dtype))
 
     def ask(self, server: HyFDCAServer, now: Round) -> HyFDCABroadcast:
         w = server.asked.astype(self.problem.dtype) if self.whole else ABSENT
@@ -427,36 +432,27 @@ class HyFDCA(Grid):
         alpha = self.problem.dual.feasible(alpha, labels(block, width))
         if self.rule == "line-search":
             return clients._replace(other=alpha - start)
-        if self.rule == "accelerated":  # positive where the step turns back
-
-            def turned(y: Array, start: Array, end: Array, old: Array) -> Array:
-                back: Array = ((start - end) * (end - old)).sum(dtype=np.float64)
-                return back
-
-            clients = clients._replace(turned=summed_once(self.problem, block, turned, start, alpha, clients.other))
+        if self.rule == "accelerated":
+            turned = summed_once(self.problem, block, turning, start, alpha, clients.other)
+            clients = clients._replace(turned=turned)
         return clients._replace(alpha=alpha)
 
     def answer_primal(
         self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
     ) -> tuple[HyFDCAClients, PrimalUpload]:
         """Algorithm 4: X'alpha in the client's columns; X'd with rule line-search."""
-        problem, along = self.problem, self.rule == "line-search"
-        moved = clients.other if along else clients.alpha
+        problem, loss = self.problem, self.problem.objective.loss
+        moved = clients.other if self.rule == "line-search" else clients.alpha
         upload = PrimalUpload(pulled(problem, moved, block), ABSENT, ABSENT, clients.turned)
         if self.model_is == "best":
             most = field_of_losses(problem).bound * problem.target_scale**2
-
-            def losses(y: Array, scores: Array) -> Array:
-                own: Array = problem.objective.loss((), scores[:, None], y).sum(dtype=np.float64)
-                return np.minimum(own, most)
-
-            upload = upload._replace(loss=summed_once(problem, block, losses, clients.scores))
-        if along:
-
-            def search(y: Array, alpha: Array, direction: Array) -> Array:
-                return along_direction(problem.dual, alpha, direction, y)
-
-            upload = upload._replace(along=summed_once(problem, block, search, clients.alpha, clients.other))
+            losses = summed_once(
+                problem, block, lambda y, z: loss((), z[:, None], y).sum(dtype=np.float64), clients.scores
+            )
+            upload = upload._replace(loss=np.minimum(losses, most))
+        if self.rule == "line-search":
+            along = partial(along_direction, problem.dual)
+            upload = upload._replace(along=summed_once(problem, block, along, clients.alpha, clients.other))
         return clients, upload
 
     def absorb_again(self, server: HyFDCAServer, total: PrimalUpload, now: Round) -> HyFDCAServer:

@@ -13,9 +13,9 @@ import numpy as np
 from annotated_types import Ge
 
 from mpifed.algorithms.columns import Columns, Pass, PassBroadcast, PassUpload, check_columns, draw_rows
-from mpifed.algorithms.initial import start_model
+from mpifed.algorithms.initial import model_layout, start_model
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import ABSENT, map_leaves, zeros
+from mpifed.core.record import ABSENT, Array
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import SGD
@@ -27,7 +27,7 @@ class VerticalSGDServer(NamedTuple):
 
     model: Parameters
     steps: np.int64  # rounds done
-    velocity: Parameters  # ABSENT without momentum
+    velocity: Array  # [d]; ABSENT without momentum
 
 
 @dataclass(frozen=True)
@@ -55,30 +55,22 @@ class VerticalSGD(Columns):
 
     def start_server(self, now: Round) -> VerticalSGDServer:
         model = start_model(self.problem, now)
-        return VerticalSGDServer(model, np.int64(0), zeros(model) if self.server_optimizer.momentum else ABSENT)
+        velocity = np.zeros_like(model_layout(self.problem).flat(model)) if self.server_optimizer.momentum else ABSENT
+        return VerticalSGDServer(model, np.int64(0), velocity)
 
     def ask(self, server: VerticalSGDServer, now: Round) -> PassBroadcast:
         return PassBroadcast(draw_rows(self.problem, now, self.batch_size), server.model)
 
     def absorb(self, server: VerticalSGDServer, total: PassUpload, now: Round) -> VerticalSGDServer:
         """Takes a step along the gradient of the mean loss and the penalty."""
-        optimizer, model, gradient = self.server_optimizer, server.model, total.statistics.gradient
-        step, momentum, l2 = optimizer.at(int(server.steps) + 1), optimizer.momentum, 2 * self.problem.objective.l2
-        decays = map_leaves(
-            lambda counts: (l2 if counts else 0.0) + optimizer.weight_decay, self.problem.objective.penalized(model)
-        )
-        if not momentum:
-            model = map_leaves(
-                lambda w, g, decay: w * w.dtype.type(1 - step * decay) - g[0] * w.dtype.type(step),
-                model,
-                gradient,
-                decays,
-            )
-            return VerticalSGDServer(model, server.steps + 1, ABSENT)
-        slope = map_leaves(lambda g, w, decay: g[0] + w * w.dtype.type(decay), gradient, model, decays)
-        velocity = map_leaves(lambda v, g: v * v.dtype.type(momentum) + g, server.velocity, slope)
-        along = velocity
-        if optimizer.nesterov:
-            along = map_leaves(lambda v, g: v * v.dtype.type(momentum) + g, velocity, slope)
-        model = map_leaves(lambda w, d: w - d * w.dtype.type(step), model, along)
-        return VerticalSGDServer(model, server.steps + 1, velocity)
+        layout, optimizer, l2 = model_layout(self.problem), self.server_optimizer, 2 * self.problem.objective.l2
+        w, g, v = layout.flat(server.model), layout.flat(total.statistics.gradient)[0], server.velocity
+        step, number, decay = optimizer.at(int(server.steps) + 1), w.dtype.type, np.full(len(w), optimizer.weight_decay)
+        decay[layout.penalized] += l2
+        if not optimizer.momentum:
+            w = w * (1 - step * decay).astype(w.dtype) - g * number(step)
+        else:
+            g = g + w * decay.astype(w.dtype)
+            v = v * number(optimizer.momentum) + g
+            w = w - number(step) * (v * number(optimizer.momentum) + g if optimizer.nesterov else v)
+        return VerticalSGDServer(layout.record(w, server.model), server.steps + 1, v)

@@ -7,6 +7,7 @@ certificate changes when the objective, or a constraint with its limit, is scale
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -155,20 +156,17 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below else 1.0
 
 
-def prox_stationarity(w: Floats, stepped: Floats, start: float) -> float:
-    """||w - prox(w - s grad F)|| / (s ||grad F||) for `stepped` = prox(w - s grad F), at the step of `prox_step`."""
-    return _ratio(float(np.linalg.norm(w - stepped)), _length(w, start))
-
-
-def prox_step(w: Floats, gradient: Floats, start: float) -> float:
-    """The step s = ||w|| / ||grad F|| of `prox_stationarity`, which makes its result independent of units.
+def prox_stationarity(w: Floats, gradient: Floats, start: float, prox: Callable[[Floats, float], Floats]) -> float:
+    """||w - prox(w - s grad F)|| / ||w|| at the step s = ||w|| / ||grad F||, which makes it independent of units.
 
     Parameters
     ----------
     start : ||w_0||, which replaces ||w|| where w = 0; 1 replaces both where both are 0
+    prox : (u, s) -> the regularizer's
     """
-    slope = float(np.linalg.norm(gradient))
-    return _length(w, start) / slope if slope else 1.0
+    slope, length = float(np.linalg.norm(gradient)), _length(w, start)
+    step = length / slope if slope else 1.0
+    return _ratio(float(np.linalg.norm(w - prox(w - step * gradient, step))), length)
 
 
 def _length(w: Floats, start: float) -> float:
