@@ -143,8 +143,9 @@ def summed_once(problem: Problem, block: Block, compute: Callable[..., Array], *
 
 
 def products(problem: Problem, name: str, fields: ByRows, ask: Callable[..., Point], keeps: str = "") -> Exchange:
-    """The exchange by which clients, whose states have `scores` [n, S], receive x.w of their samples."""
-    return Exchange(name, fields, ask, partial(answer_products, problem), hear=hear_products, keeps=keeps)
+    """The exchange by which clients, whose states have `scores` [n, S, ...], receive x.w of their samples."""
+    answer = partial(answer_products, problem)
+    return Exchange(name, fields, ask, answer, hear=partial(hear_rows, "scores"), keeps=keeps)
 
 
 def answer_products(
@@ -154,9 +155,9 @@ def answer_products(
     return clients, ByRows(placed_by_rows(problem, partial_scores(broadcast.w, block), block))
 
 
-def hear_products(clients: OwnRecord, total: ByRows, block: Block, now: Round) -> OwnRecord:
-    """Stores x.w of the client's samples, summed over the holders."""
-    return clients._replace(scores=own_rows(total.value, block, clients.scores.shape[1]))
+def hear_rows(to: str, clients: OwnRecord, total: ByRows, block: Block, now: Round) -> OwnRecord:
+    """Stores the sums of the client's samples in that array [n, S, ...] of its state."""
+    return clients._replace(**{to: own_rows(total.value, block, getattr(clients, to).shape[1])})
 
 
 def answer_pulled(
@@ -287,22 +288,6 @@ def field_of_pulled(problem: Problem) -> Field:
 Duals: TypeAlias = Callable[[Any, Any, Block], Array]
 
 
-@by_columns("first")
-class MeasuredModel(NamedTuple):
-    """Broadcast: the model, and what the clients need to compute their shares of alpha."""
-
-    first: Array  # [p, h] float64, to each client its own columns
-    head: Record
-    for_duals: Record
-
-
-class Products(NamedTuple):
-    """A client's part of the scores and of alpha, summed over the holders of a sample."""
-
-    scores: Array  # Placed [n, N, h]
-    alpha: Array = ABSENT  # Placed [n, N]
-
-
 class CellsLosses(NamedTuple):
     """A client's upload of sums over samples, each counted once."""
 
@@ -314,14 +299,15 @@ class CellsClients(NamedTuple):
 
     states: Record  # the algorithm's own states
     scores: Array  # [n, S, h] float64
-    alpha: Array  # [n, S] float64; ABSENT without a dual value
+    alpha: Array = ABSENT  # [n, S] float64; so it stays without a dual value
 
 
 class CellsEvaluation(NamedTuple):
     """State of the server during an evaluation."""
 
-    question: MeasuredModel
-    sums: CellsLosses = ABSENT
+    model: Parameters  # `first` in float64
+    for_duals: Record
+    sums: Array = ABSENT  # [J] of `CellsLosses`
     pulled: Array = ABSENT  # [p] X'alpha; so it stays without a dual value
 
 
@@ -356,29 +342,12 @@ def measures_of_cells(
     problem = algorithm.problem
     rows, outputs, width = most_rows(problem), model_template(problem).first.shape[1], int(problem.counts.max())
     of_rows = partial(Field, held=problem.rows, to_holders=True, wide=True)
-    products = Products(of_rows((problem.samples, outputs), 2.0**-32, 2.0**17))
-    summed = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, held=problem.columns, wide=True)
     losses = CellsLosses(Field((2 if duals is None else 3,), STEP, rows * 2**10, degree=2, wide=True))
-    if duals is not None:
-        products = products._replace(alpha=of_rows((problem.samples,), 2.0**-36, 2.0**12))
-
-    def ask(server: CellsEvaluation, now: Round) -> MeasuredModel:
-        return server.question
+    primal = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, held=problem.columns, wide=True)
 
     def start(server: Record) -> CellsEvaluation:
         model = algorithm.model(server)
-        return CellsEvaluation(MeasuredModel(model.first.astype(np.float64), model.head, for_duals(server)))
-
-    def start_clients(block: Block, states: Record) -> CellsClients:
-        zeros = np.zeros((len(block.clients), width, outputs))
-        return CellsClients(states, zeros, zeros[..., 0] if duals is not None else ABSENT)
-
-    def hear(clients: CellsClients, total: Products, block: Block, now: Round) -> CellsClients:
-        clients = clients._replace(scores=own_rows(total.scores, block, width))
-        if duals is None:
-            return clients
-        alpha = problem.dual.feasible(own_rows(total.alpha, block, width), labels(block, width))
-        return clients._replace(alpha=alpha)
+        return CellsEvaluation(model._replace(first=model.first.astype(np.float64)), for_duals(server))
 
     def answer_losses(
         clients: CellsClients, head: Record, block: Block, now: Round
@@ -388,35 +357,48 @@ def measures_of_cells(
             values += [problem.dual.conjugate(own, y) for own in alpha]
             return block.xp.stack([each.sum() for each in values])
 
-        tables = (clients.scores,) if duals is None else (clients.scores, clients.alpha)
-        return clients, CellsLosses(summed_once(problem, block, compute, *tables))
+        known = filter(len, (clients.scores, clients.alpha))
+        return clients, CellsLosses(summed_once(problem, block, compute, *known))
 
-    exchanges = (
-        Exchange(
-            "all-products", products, ask, partial(all_products, problem, duals), hear=hear
+    def hear_duals(clients: CellsClients, total: ByRows, block: Block, now: Round) -> CellsClients:
+        alpha = own_rows(total.value, block, width)
+        return clients._replace(alpha=problem.dual.feasible(alpha, labels(block, width)))
+
+    exchanges = [
+        products(
+            problem, "all-products", ByRows(of_rows((problem.samples, outputs), 2.0**-32, 2.0**17)),
+            lambda server, now: Point(server.model.first),
         ),
         Exchange(
-            "all-losses", losses, lambda server, now: server.question.head, answer_losses,
-            lambda server, total, now: server._replace(sums=total),
+            "all-losses", losses, lambda server, now: server.model.head, answer_losses,
+            lambda server, total, now: server._replace(sums=total.sums),
         ),
-        Exchange(
-            "all-primal", ByColumns(summed), ask_nothing, partial(answer_pulled, problem, "alpha"),
-            lambda server, total, now: server._replace(pulled=total.pulled), clear=not private,
-        ),
-    )  # fmt: skip
-    played = exchanges if duals is not None else exchanges[:2]
-    return (Measure(played, start, partial(_reported, algorithm, summed.scale), start_clients),)
-
-
-def all_products(
-    problem: Problem, duals: Duals | None, clients: CellsClients, broadcast: MeasuredModel, block: Block, now: Round
-) -> tuple[CellsClients, Products]:
-    """Parts of the scores, and of alpha."""
-    upload = Products(placed_by_rows(problem, partial_scores(broadcast.first, block), block))
+    ]  # fmt: skip
     if duals is not None:
-        shares = duals(clients.states, broadcast.for_duals, block).astype(np.float64)
-        upload = upload._replace(alpha=placed_by_rows(problem, shares, block))
-    return clients, upload
+
+        def ask(server: CellsEvaluation, now: Round) -> Record:
+            return server.for_duals
+
+        fields, answer = ByRows(of_rows((problem.samples,), 2.0**-36, 2.0**12)), partial(answer_shares, problem, duals)
+        all_duals = Exchange("all-duals", fields, ask, answer, hear=hear_duals)
+        all_primal = Exchange(
+            "all-primal", ByColumns(primal), ask_nothing, partial(answer_pulled, problem, "alpha"),
+            lambda server, total, now: server._replace(pulled=total.pulled), clear=not private,
+        )  # fmt: skip
+        exchanges = [all_duals, *exchanges, all_primal]
+
+    def start_clients(block: Block, states: Record) -> CellsClients:
+        return CellsClients(states, np.zeros((len(block.clients), width, outputs)))
+
+    return (Measure(tuple(exchanges), start, partial(_reported, algorithm, primal.scale), start_clients),)
+
+
+def answer_shares(
+    problem: Problem, duals: Duals, clients: CellsClients, broadcast: Record, block: Block, now: Round
+) -> tuple[CellsClients, ByRows]:
+    """Parts of alpha."""
+    shares = duals(clients.states, broadcast, block).astype(np.float64)
+    return clients, ByRows(placed_by_rows(problem, shares, block))
 
 
 def _reported(
@@ -427,10 +409,10 @@ def _reported(
     `step` is that of X'alpha where it is measured. Of w(alpha) only its length counts, for which lambda / 2
     ||w(alpha)||^2 <= P(0) - D(alpha): with w(alpha) off by e, D is off by lambda / 2 e (2 ||w(alpha)|| + e) at most.
     """
-    problem, (question, total, pulled) = algorithm.problem, measured
+    problem, (model, _, sums, pulled) = algorithm.problem, measured
     l2, N, target = problem.objective.l2, problem.samples, problem.target_scale
-    loss, at_zero, *conjugates = (total.sums / N).tolist()
-    objective = loss + penalty(problem.objective, Parameters(question.first, question.head))
+    loss, at_zero, *conjugates = (sums / N).tolist()
+    objective = loss + penalty(problem.objective, model)
     columns: dict[str, float] = {"train_loss": loss, "objective": objective, **algorithm.report(server)}
     for conjugate in conjugates:
         w = pulled.astype(np.float64) / lambda_n(problem)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.cells import ask_nothing
 from mpifed.algorithms.certificate import STEP, certificate_columns
 from mpifed.algorithms.functions import CHUNK, Statistics, Tally, sampled, slope_of_each, stacked, tally
 from mpifed.algorithms.initial import model_template
@@ -130,8 +131,8 @@ class Pass:
         hears = None if self.holder is None else lambda now: np.arange(self.problem.clients) == self.holder
         name = f"{self.name}gradients" if self.gradients else f"{self.name}losses"
         first = Exchange(f"{self.name}scores", scores, ask, self.partial_scores, hear=self.hear_scores, hears=hears)
-        told = Exchange(f"{self.name}slopes", slopes, self.ask_nothing, self.tell_slopes, hear=self.hear_slopes)
-        last = Exchange(name, self._fields(), self.ask_nothing, self.gather, absorb)
+        told = Exchange(f"{self.name}slopes", slopes, ask_nothing, self.tell_slopes, hear=self.hear_slopes)
+        last = Exchange(name, self._fields(), ask_nothing, self.gather, absorb)
         return (first, last) if self.holder is None or not self.gradients else (first, told, last)
 
     def _fields(self) -> PassUpload:
@@ -152,9 +153,6 @@ class Pass:
     @property
     def _levels(self) -> bool:
         return bool(self.problem.constraints) and not self.measures
-
-    def ask_nothing(self, server: Record, now: Round) -> tuple[()]:
-        return ()
 
     def partial_scores(
         self, clients: Record, broadcast: PassBroadcast, block: Block, now: Round
@@ -214,8 +212,6 @@ class Pass:
     def _pull(self, derivatives: Array, X: Features) -> Array:
         """Backpropagates derivatives [K, b, h] to [K, p_i, h], in a single product."""
         functions, size, width = derivatives.shape
-        if functions == 1:
-            return self.problem.linear.pull(X, derivatives)
         beside = derivatives.swapaxes(0, 1).reshape(1, size, functions * width)
         pulled = self.problem.linear.pull(X, beside)[0]
         by_function: Array = pulled.reshape(-1, functions, width).swapaxes(0, 1)

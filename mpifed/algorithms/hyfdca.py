@@ -27,6 +27,7 @@ from mpifed.algorithms.cells import (
     check_duals,
     field_of_losses,
     field_of_pulled,
+    hear_rows,
     labels,
     lambda_n,
     largest_dual,
@@ -179,7 +180,7 @@ class HyFDCAClients(NamedTuple):
 
     alpha: Array
     scores: Array  # x.w
-    curvature: Array  # of -N D along each alpha; ABSENT where the rule takes sigma for ||x||^2
+    norms: Array  # ||x||^2; ABSENT where the rule takes sigma for it
     sent: Array  # the sum of all steps so far, which counts while a client is absent; ABSENT if nobody may be
     other: Array  # line-search: the direction; accelerated: alpha of the round before; else ABSENT
     turned: Array  # [n] accelerated: the sum by which is judged whether to begin anew; else ABSENT
@@ -312,8 +313,8 @@ class HyFDCA(Grid):
         """Row norms and the largest eigenvalue of XX', where the rule needs them."""
         problem, exchanges = self.problem, list[Exchange]()
         if self.rule in OWN_NORMS:
-            squares = by_rows(problem, 2.0**16, degree=0)
-            norms = Exchange("norms", squares, ask_nothing, self.answer_norms, hear=self.hear_norms)
+            squares, hear = by_rows(problem, 2.0**16, degree=0), partial(hear_rows, "norms")
+            norms = Exchange("norms", squares, ask_nothing, self.answer_norms, hear=hear)
             exchanges.append(norms)
         if self.needs_sigma:
             fields = ByColumns(on_grid(problem, problem.columns, most_rows(problem) * 2.0**12, degree=0))
@@ -341,9 +342,9 @@ class HyFDCA(Grid):
         """alpha = 0, which is feasible for every loss."""
         shape, rule = (len(block.clients), int(block.counts.max())), self.rule
         needed = True, True, rule in OWN_NORMS, self.keeps_steps, rule in TOGETHER
-        alpha, scores, curvature, sent, other = (np.zeros(shape, block.dtype) if each else ABSENT for each in needed)
+        alpha, scores, norms, sent, other = (np.zeros(shape, block.dtype) if each else ABSENT for each in needed)
         turned = np.zeros(shape[0]) if rule == "accelerated" else ABSENT
-        return HyFDCAClients(alpha, scores, curvature, sent, other, turned)
+        return HyFDCAClients(alpha, scores, norms, sent, other, turned)
 
     # --- set-up -----------------------------------------------------------------------------------------------------
 
@@ -353,12 +354,6 @@ class HyFDCA(Grid):
         """||x_k,i||^2 of each client's part of its samples."""
         norms = of_pieces(block, lambda X, shard: square_norms((X,))[0] if block.sparse else square_norms(X))
         return clients, ByRows(placed_by_rows(self.problem, norms, block))
-
-    def hear_norms(self, clients: HyFDCAClients, total: ByRows, block: Block, now: Round) -> HyFDCAClients:
-        """||x_i||^2 / (lambda N) of whole samples; for rule `theory` without N."""
-        factor = 1 / lambda_n(self.problem) * (self.problem.samples if self.rule == "theory" else 1)
-        norms = own_rows(total.value, block, clients.alpha.shape[1]).astype(block.dtype)
-        return clients._replace(curvature=norms * norms.dtype.type(factor))
 
     def ask_power(self, server: HyFDCAServer, now: Round) -> Point:
         v = server.power / max(float(np.linalg.norm(server.power)), 1e-300)
@@ -379,7 +374,7 @@ class HyFDCA(Grid):
         self, clients: HyFDCAClients, broadcast: HyFDCABroadcast, block: Block, now: Round
     ) -> tuple[HyFDCAClients, ByRows]:
         """Algorithms 3 and 5: the local steps, each divided by the number of the sample's holders."""
-        problem, (w, sigma, number), (alpha, scores, curvature, _, other, _) = self.problem, broadcast, clients
+        problem, (w, sigma, number), (alpha, scores, norms, _, other, _) = self.problem, broadcast, clients
         part, width = alpha.dtype.type(number), alpha.shape[1]
         if self.rule == "line-search":  # moved by the last direction's best part
             alpha = alpha + part * other
@@ -387,11 +382,14 @@ class HyFDCA(Grid):
             alpha, other = alpha + part * (alpha - other), alpha
         if self.whole:
             scores = padded(partial_scores(w, block), width)
-        if self.rule == "damped":
-            sigma = sigma / 2  # half of the eigenvalue is enough, and twice as fast
-        curve = curvature if self.rule in OWN_NORMS else float(sigma) / lambda_n(problem)
+        half = 0.5 if self.rule == "damped" else 1.0  # of the eigenvalue is enough, and twice as fast
+        curvature: Array | float = half * float(sigma) / lambda_n(problem)
+        if self.rule in OWN_NORMS:  # with rule `theory` without N
+            curvature = norms * norms.dtype.type(
+                1 / lambda_n(problem) * (problem.samples if self.rule == "theory" else 1)
+            )
         gamma = 1.0 if self.gamma is None else self.gamma.at(now.index + 1)
-        steps = local_step(problem.dual, self.rule, alpha, scores, labels(block, width), curve, gamma)
+        steps = local_step(problem.dual, self.rule, alpha, scores, labels(block, width), curvature, gamma)
         steps *= self._shares(block, width, steps.dtype)
         if self.rule == "paper":
             steps *= self._drawn(block, width, float(sigma), now)
@@ -407,15 +405,12 @@ class HyFDCA(Grid):
 
     def _drawn(self, block: Block, width: int, sigma: float, now: Round) -> Array:
         """[n, S] whether a sample is in D: whether it moves in this round."""
-        problem, inner, size = self.problem, self.inner, self.problem.samples
-        if inner is not None and self.draws == "client":
+        problem, size = self.problem, self.problem.samples
+        if self.draws == "client":
             drawn = np.zeros((len(block.clients), width), dtype=bool)
-            np.put_along_axis(drawn, block.draw(now, "rows", inner), values=True, axis=1)
+            np.put_along_axis(drawn, block.draw(now, "rows", self.inner or 0), values=True, axis=1)
             return drawn
-        if inner is None:
-            count = stable_samples(problem, sigma)
-        else:
-            count = max(1, round(inner * size / float(problem.counts.mean())))
+        count = round((self.inner or 0) * size / float(problem.counts.mean())) or stable_samples(problem, sigma)
         moves = np.zeros(size, dtype=bool)
         moves[now.draw("rows", np.array([0]), np.array([size]), min(count, size))] = True
         return own_rows(moves, block, width)

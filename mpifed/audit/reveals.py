@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from mpifed.algorithms.bundle import Bundle
-from mpifed.algorithms.cells import all_products, answer_products
+from mpifed.algorithms.cells import answer_products
 from mpifed.algorithms.cocoa import CoCoA
 from mpifed.algorithms.columns import Pass
 from mpifed.algorithms.hyfdca import HyFDCA
@@ -186,7 +186,6 @@ _OF_ANSWERS: dict[object, Declaration] = {
     Pass.partial_scores: _scores,
     Pass.tell_slopes: _derivatives,
     Pass.gather: _parts,
-    all_products: _inner(lambda received: (received.question.first, received.answer.scores)),
     answer_products: _inner(lambda received: (received.question.w, received.answer.value)),
     HyFDCA.answer_duals: _duals,
     HyFDCA.answer_primal: lambda method, received: [
