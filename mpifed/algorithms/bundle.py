@@ -134,9 +134,11 @@ class Bundle(Grid):
 
     def start_server(self, now: Round) -> BundleServer:
         """w = 0 without planes; the bound is 0, since no loss is negative."""
-        p, K, zero = self.problem.features, self.planes, np.float64(0)
-        empty = Planes(np.zeros((K, p), self.problem.dtype), np.zeros(K), np.zeros((K, K)), np.zeros(K), np.int64(0))
-        return BundleServer(np.zeros(p), np.zeros(p), zero, zero, empty)
+        p, K, zero = np.zeros(self.problem.features), self.planes, np.float64(0)
+        none = Planes(
+            np.zeros((K, len(p)), self.problem.dtype), np.zeros(K), np.zeros((K, K)), np.zeros(K), np.int64(0)
+        )
+        return BundleServer(p, p, zero, zero, none)
 
     def start_clients(self, block: Block, now: Round) -> BundleClients:
         return BundleClients(*np.zeros((2, len(block.clients), int(block.counts.max())), block.dtype))
@@ -168,7 +170,6 @@ class Bundle(Grid):
         number, dual, ahead = clients.best.dtype.type, self.problem.dual, clients.scores
         best = clients.best + number(broadcast.part) * (ahead - clients.best)
         touched = best + number(BEYOND) * (ahead - best)
-
         u = dual.toward(touched, labels(block, best.shape[1]))
         conjugates = summed_once(self.problem, block, lambda y, u: dual.conjugate(u, y).sum(dtype=np.float64), u)
         return clients._replace(best=best), PlaneUpload(pulled(self.problem, u, block), -conjugates)

@@ -101,10 +101,8 @@ def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -
 
 
 def padded(values: Iterable[Array], width: int) -> Array:
-    """[n, width, ...] the clients' arrays [s_i, ...], with zeros beyond; a view where one client fills it all."""
+    """[n, width, ...] the clients' arrays [s_i, ...], with zeros beyond."""
     values = list(values)
-    if len(values) == 1 and len(values[0]) == width:
-        return values[0][None]
     table = namespace(values[0]).zeros((len(values), width, *values[0].shape[1:]), values[0].dtype)
     for row, value in zip(table, values, strict=True):
         row[: len(value)] = value
@@ -299,7 +297,7 @@ class CellsClients(NamedTuple):
 
     states: Record  # the algorithm's own states
     scores: Array  # [n, S, h] float64
-    alpha: Array = ABSENT  # [n, S] float64; so it stays without a dual value
+    alpha: Array  # [n, S] float64; ABSENT without a dual value
 
 
 class CellsEvaluation(NamedTuple):
@@ -357,12 +355,10 @@ def measures_of_cells(
             values += [problem.dual.conjugate(own, y) for own in alpha]
             return block.xp.stack([each.sum() for each in values])
 
+        if duals is not None:
+            clients = clients._replace(alpha=problem.dual.feasible(clients.alpha, labels(block, width)))
         known = filter(len, (clients.scores, clients.alpha))
         return clients, CellsLosses(summed_once(problem, block, compute, *known))
-
-    def hear_duals(clients: CellsClients, total: ByRows, block: Block, now: Round) -> CellsClients:
-        alpha = own_rows(total.value, block, width)
-        return clients._replace(alpha=problem.dual.feasible(alpha, labels(block, width)))
 
     exchanges = [
         products(
@@ -380,7 +376,7 @@ def measures_of_cells(
             return server.for_duals
 
         fields, answer = ByRows(of_rows((problem.samples,), 2.0**-36, 2.0**12)), partial(answer_shares, problem, duals)
-        all_duals = Exchange("all-duals", fields, ask, answer, hear=hear_duals)
+        all_duals = Exchange("all-duals", fields, ask, answer, hear=partial(hear_rows, "alpha"))
         all_primal = Exchange(
             "all-primal", ByColumns(primal), ask_nothing, partial(answer_pulled, problem, "alpha"),
             lambda server, total, now: server._replace(pulled=total.pulled), clear=not private,
@@ -388,7 +384,8 @@ def measures_of_cells(
         exchanges = [all_duals, *exchanges, all_primal]
 
     def start_clients(block: Block, states: Record) -> CellsClients:
-        return CellsClients(states, np.zeros((len(block.clients), width, outputs)))
+        zeros = np.zeros((len(block.clients), width, outputs))
+        return CellsClients(states, zeros, ABSENT if duals is None else zeros[..., 0])
 
     return (Measure(tuple(exchanges), start, partial(_reported, algorithm, primal.scale), start_clients),)
 

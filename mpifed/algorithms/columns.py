@@ -36,7 +36,6 @@ from mpifed.algorithms.measures import (
 )
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, Measure, Placed, Problem
-from mpifed.core.protocols import Features
 from mpifed.core.record import (
     ABSENT,
     AnyRecord,
@@ -204,18 +203,14 @@ class Pass:
         assert isinstance(clients, PassClients)
         if not self.gradients:
             return (), PassUpload(Statistics(ABSENT, ABSENT), clients.tally)
-        features, (scores, head, level) = block.take_alike(clients.broadcast.rows[0]), clients.slopes
-        values = [self._pull(down, X) for down, X in zip(scores, features, strict=True)]
+        features, (slopes, head, level) = block.take_alike(clients.broadcast.rows[0]), clients.slopes
+        _, functions, size, width = slopes.shape
+        # a single product for all functions: [b, K h] to [p_i, K h]
+        wide = slopes.swapaxes(1, 2).reshape(-1, 1, size, functions * width)
+        pulled = (self.problem.linear.pull(X, down)[0] for down, X in zip(wide, features, strict=True))
+        values = [own.reshape(-1, functions, width).swapaxes(0, 1) for own in pulled]
         first = Placed(values, block.columns, self.problem.features, axis=1)
         return (), PassUpload(Statistics(Parameters(first, head), level), clients.tally)
-
-    def _pull(self, derivatives: Array, X: Features) -> Array:
-        """Backpropagates derivatives [K, b, h] to [K, p_i, h], in a single product."""
-        functions, size, width = derivatives.shape
-        beside = derivatives.swapaxes(0, 1).reshape(1, size, functions * width)
-        pulled = self.problem.linear.pull(X, beside)[0]
-        by_function: Array = pulled.reshape(-1, functions, width).swapaxes(0, 1)
-        return by_function
 
 
 def _for_each(record: AnyRecord, clients: int) -> AnyRecord:

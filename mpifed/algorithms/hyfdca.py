@@ -139,15 +139,6 @@ def best_part(along: Array, slope: float, curve: float) -> float:
     return float(np.clip(rise / fall, 0.0, 1.0)) if fall > 0 else float(rise > 0)
 
 
-# --- accelerated -----------------------------------------------------------------------------------------------------
-
-
-def turning(y: Array, start: Array, end: Array, old: Array) -> Array:
-    """[] the sum over samples [s] of the step just made times that from `old` to its end: above 0, it turns back."""
-    back: Array = ((start - end) * (end - old)).sum(dtype=np.float64)
-    return back
-
-
 # --- records --------------------------------------------------------------------------------------------------------
 
 
@@ -163,7 +154,7 @@ class HyFDCAServer(NamedTuple):
     # step they go on, beta of FISTA's sequence; else 0
     part: np.float64
     theta: np.float64  # of FISTA's sequence, in which (1 + sqrt(1 + 4 theta^2)) / 2 comes next
-    power: Array  # [p] float64 vector of the power iteration
+    power: Array  # [p] float64 vector of the power iteration, of length 1
 
 
 @by_columns("w")
@@ -183,7 +174,7 @@ class HyFDCAClients(NamedTuple):
     norms: Array  # ||x||^2; ABSENT where the rule takes sigma for it
     sent: Array  # the sum of all steps so far, which counts while a client is absent; ABSENT if nobody may be
     other: Array  # line-search: the direction; accelerated: alpha of the round before; else ABSENT
-    turned: Array  # [n] accelerated: the sum by which is judged whether to begin anew; else ABSENT
+    told: Array  # the sum of all holders' steps
 
 
 class PrimalUpload(NamedTuple):
@@ -192,7 +183,7 @@ class PrimalUpload(NamedTuple):
     pulled: Array  # Placed [n, p]: X'alpha, or for line-search X'd
     loss: Array  # [n] the sum of the losses at the w of this round, each sample counted once; or ABSENT
     along: Array  # [n, J] line-search: `along_direction`, each sample counted once; else ABSENT
-    turned: Array  # [n] accelerated; else ABSENT
+    turned: Array  # [n] accelerated: the sum by which is judged whether to begin anew; else ABSENT
 
 
 @dataclass(frozen=True)
@@ -279,7 +270,8 @@ class HyFDCA(Grid):
         """Two for whole rows, else three; two more if clients may be absent."""
         problem, absent = self.problem, self.partial_participation
         duals = Exchange(
-            "duals", by_rows(problem, largest_dual(problem)), self.ask, self.answer_duals, hear=self.hear_duals,
+            "duals", by_rows(problem, largest_dual(problem)), self.ask, self.answer_duals,
+            hear=partial(hear_rows, "told"),
             keeps="duals" if self.keeps_steps else "",
         )  # fmt: skip
         losses, curve = field_of_losses(problem), (2,) if problem.dual.bend is not None else PARTS.shape
@@ -303,7 +295,7 @@ class HyFDCA(Grid):
             return inner, duals, primal
         back = attrgetter("back")
         return_duals = Exchange(
-            "return-duals", duals.fields, ask_nothing, None, hear=self.hear_duals, who=back, keeps="duals"
+            "return-duals", duals.fields, ask_nothing, None, hear=duals.hear, who=back, keeps="duals"
         )
         return_primal = replace(primal, name="return-primal", absorb=self.absorb_again, who=back)
         return return_duals, return_primal, inner, duals, primal
@@ -318,7 +310,10 @@ class HyFDCA(Grid):
             exchanges.append(norms)
         if self.needs_sigma:
             fields = ByColumns(on_grid(problem, problem.columns, most_rows(problem) * 2.0**12, degree=0))
-            inner = products(problem, "power-products", by_rows(problem, 2.0**12, degree=0), self.ask_power)
+            inner = products(
+                problem, "power-products", by_rows(problem, 2.0**12, degree=0),
+                lambda server, now: Point(server.power.astype(problem.dtype)),
+            )  # fmt: skip
             back = Exchange(
                 "power-primal", fields, ask_nothing, partial(answer_pulled, problem, "scores"), self.absorb_power,
                 clear=self.primal == "clear",
@@ -336,15 +331,14 @@ class HyFDCA(Grid):
     def start_server(self, now: Round) -> HyFDCAServer:
         zero, power = np.zeros(self.problem.features), now.rng("power").standard_normal(self.problem.features)
         none, one = np.float64(0.0), np.float64(1.0)
-        return HyFDCAServer(zero, zero, zero, np.float64(np.inf), none, none, one, power)
+        return HyFDCAServer(zero, zero, zero, np.float64(np.inf), none, none, one, power / np.linalg.norm(power))
 
     def start_clients(self, block: Block, now: Round) -> HyFDCAClients:
         """alpha = 0, which is feasible for every loss."""
-        shape, rule = (len(block.clients), int(block.counts.max())), self.rule
-        needed = True, True, rule in OWN_NORMS, self.keeps_steps, rule in TOGETHER
-        alpha, scores, norms, sent, other = (np.zeros(shape, block.dtype) if each else ABSENT for each in needed)
-        turned = np.zeros(shape[0]) if rule == "accelerated" else ABSENT
-        return HyFDCAClients(alpha, scores, norms, sent, other, turned)
+        shape = len(block.clients), int(block.counts.max())
+        needed = True, True, self.rule in OWN_NORMS, self.keeps_steps, self.rule in TOGETHER, True
+        tables: Iterator[Array] = (np.zeros(shape, block.dtype) if each else ABSENT for each in needed)
+        return HyFDCAClients._make(tables)
 
     # --- set-up -----------------------------------------------------------------------------------------------------
 
@@ -355,14 +349,11 @@ class HyFDCA(Grid):
         norms = of_pieces(block, lambda X, shard: square_norms((X,))[0] if block.sparse else square_norms(X))
         return clients, ByRows(placed_by_rows(self.problem, norms, block))
 
-    def ask_power(self, server: HyFDCAServer, now: Round) -> Point:
-        v = server.power / max(float(np.linalg.norm(server.power)), 1e-300)
-        return Point(v.astype(self.problem.dtype))
-
     def absorb_power(self, server: HyFDCAServer, total: ByColumns, now: Round) -> HyFDCAServer:
         """||X'Xv|| for ||v|| = 1 is never above the eigenvalue."""
         v: Array = total.pulled.astype(np.float64)
-        return server._replace(power=v, sigma=np.float64(SAFETY * np.linalg.norm(v)))
+        length = np.linalg.norm(v)
+        return server._replace(power=v / max(length, 1e-300), sigma=SAFETY * length)
 
     # --- a round -----------------------------------------------------------------------------------------------------
 
@@ -374,7 +365,7 @@ class HyFDCA(Grid):
         self, clients: HyFDCAClients, broadcast: HyFDCABroadcast, block: Block, now: Round
     ) -> tuple[HyFDCAClients, ByRows]:
         """Algorithms 3 and 5: the local steps, each divided by the number of the sample's holders."""
-        problem, (w, sigma, number), (alpha, scores, norms, _, other, _) = self.problem, broadcast, clients
+        problem, (w, sigma, number), (alpha, scores, norms, sent, other, _) = self.problem, broadcast, clients
         part, width = alpha.dtype.type(number), alpha.shape[1]
         if self.rule == "line-search":  # moved by the last direction's best part
             alpha = alpha + part * other
@@ -395,7 +386,7 @@ class HyFDCA(Grid):
             steps *= self._drawn(block, width, float(sigma), now)
         clients = clients._replace(alpha=alpha, scores=scores, other=other)
         if self.keeps_steps:
-            steps += clients.sent
+            steps += sent
             clients = clients._replace(sent=steps)
         return clients, ByRows(placed_by_rows(problem, steps, block))
 
@@ -415,40 +406,32 @@ class HyFDCA(Grid):
         moves[now.draw("rows", np.array([0]), np.array([size]), min(count, size))] = True
         return own_rows(moves, block, width)
 
-    def hear_duals(self, clients: HyFDCAClients, total: ByRows, block: Block, now: Round) -> HyFDCAClients:
-        """Adds the steps of all holders to alpha; with absent clients the sum of all their steps so far is alpha.
-
-        It is projected back to the domain, which rounding may leave.
-        """
-        start, width = clients.alpha, clients.alpha.shape[1]
-        alpha = own_rows(total.value, block, width)
-        if not self.keeps_steps:
-            alpha = start + alpha
-        alpha = self.problem.dual.feasible(alpha, labels(block, width))
-        if self.rule == "line-search":
-            return clients._replace(other=alpha - start)
-        if self.rule == "accelerated":
-            turned = summed_once(self.problem, block, turning, start, alpha, clients.other)
-            clients = clients._replace(turned=turned)
-        return clients._replace(alpha=alpha)
-
     def answer_primal(
         self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
     ) -> tuple[HyFDCAClients, PrimalUpload]:
-        """Algorithm 4: X'alpha in the client's columns; X'd with rule line-search."""
-        problem, loss = self.problem, self.problem.objective.loss
-        moved = clients.other if self.rule == "line-search" else clients.alpha
-        upload = PrimalUpload(pulled(problem, moved, block), ABSENT, ABSENT, clients.turned)
+        """Adds the steps of all holders to alpha; Algorithm 4: X'alpha in the client's columns, with line-search X'd.
+
+        With absent clients the sum of all their steps so far is alpha. It is projected back to the domain, which
+        rounding may leave.
+        """
+        problem, dual, start = self.problem, self.problem.dual, clients.alpha
+        alpha = clients.told if self.keeps_steps else start + clients.told
+        alpha = dual.feasible(alpha, labels(block, alpha.shape[1]))
+        once, loss, turned = partial(summed_once, problem, block), ABSENT, ABSENT
         if self.model_is == "best":
             most = field_of_losses(problem).bound * problem.target_scale**2
-            losses = summed_once(
-                problem, block, lambda y, z: loss((), z[:, None], y).sum(dtype=np.float64), clients.scores
-            )
-            upload = upload._replace(loss=np.minimum(losses, most))
+            sums = once(lambda y, z: problem.objective.loss((), z[:, None], y).sum(dtype=np.float64), clients.scores)
+            loss = np.minimum(sums, most)
         if self.rule == "line-search":
-            along = partial(along_direction, problem.dual)
-            upload = upload._replace(along=summed_once(problem, block, along, clients.alpha, clients.other))
-        return clients, upload
+            moved = alpha - start
+            along = once(partial(along_direction, dual), start, moved)
+            return clients._replace(other=moved), PrimalUpload(pulled(problem, moved, block), loss, along, ABSENT)
+        if self.rule == "accelerated":  # positive where the step turns back
+            turned = once(
+                lambda y, start, end, old: ((start - end) * (end - old)).sum(dtype=np.float64),
+                start, alpha, clients.other,
+            )  # fmt: skip
+        return clients._replace(alpha=alpha), PrimalUpload(pulled(problem, alpha, block), loss, ABSENT, turned)
 
     def absorb_again(self, server: HyFDCAServer, total: PrimalUpload, now: Round) -> HyFDCAServer:
         """Updates w by what returning clients missed while they were absent."""
@@ -465,18 +448,16 @@ class HyFDCA(Grid):
             w = w * part + server.w
             after = after._replace(w=w, asked=w, part=np.float64(part))
         if self.rule == "accelerated":
-            theta = 1.0 if float(total.turned) > 0 else float(server.theta)
-            following = (1 + float(np.sqrt(1 + 4 * theta**2))) / 2
+            theta = np.float64(1.0) if total.turned > 0 else server.theta
+            following = (1 + np.sqrt(1 + 4 * theta**2)) / 2
             beta = (theta - 1) / following
-            beyond = w + beta * (w - server.w)
-            after = after._replace(asked=beyond, part=np.float64(beta), theta=np.float64(following))
+            after = after._replace(asked=w + beta * (w - server.w), part=beta, theta=following)
         if self.model_is == "last":
             return after._replace(returned=w)
         if self.model_is == "mean":
             weight = (GROWTH + 1) / (GROWTH + now.index + 1)
             return after._replace(returned=server.returned + weight * (w - server.returned))
-        penalty = float(problem.objective.l2) * float(server.asked @ server.asked)
-        value = np.float64(float(total.loss) / problem.samples + penalty)
+        value = np.float64(total.loss / problem.samples + problem.objective.l2 * (server.asked @ server.asked))
         return after._replace(returned=server.asked, least=value) if value < server.least else after
 
     # --- the model, checks and reports --------------------------------------------------------------------------------

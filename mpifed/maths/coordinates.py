@@ -21,7 +21,8 @@ def ascend(dual: Dual, X: Array | CsrRows, y: Array, alpha: Array, w: Array, sca
 
     A step on row x maximizes -l*(-(alpha + delta)) - (x . w) delta - scale / 2 ||x||^2 delta^2 and moves w by
     scale * delta * x. With scale = 1 / (lambda N) and w = w(alpha) this is coordinate ascent of the dual, SDCA: S.
-    Shalev-Shwartz, T. Zhang (JMLR 2013). A row takes 1 to 2 microseconds dense (784 columns), 3 to 4 sparse.
+    Shalev-Shwartz, T. Zhang (JMLR 2013). A row takes 2 microseconds dense (784 columns), 3 to 4 sparse; 3 more with the
+    logistic loss.
 
     Parameters
     ----------
@@ -38,19 +39,15 @@ def ascend(dual: Dual, X: Array | CsrRows, y: Array, alpha: Array, w: Array, sca
     """
     if not isinstance(X, np.ndarray) and X.shape[1] <= _WIDEST:
         X = X.toarray()
-    dense = isinstance(X, np.ndarray)
     squares = np.einsum("sp,sp->s", X, X) if isinstance(X, np.ndarray) else square_norms((X,))[0]
     dot, axpy = _blas(w)
     stepped, numbers = alpha.tolist(), zip(y.tolist(), (squares * scale).tolist(), strict=True)
     for i, ((t, curvature), (at, x)) in enumerate(zip(numbers, _rows(X), strict=True)):
-        part = w if dense else w.take(at)
+        part = w[at]
         delta = dual.best(stepped[i], dot(x, part) if len(x) else 0.0, t, curvature, FLOATS) - stepped[i]
-        if delta:
-            stepped[i] += delta
+        stepped[i] += delta
         if delta and len(x):
-            part = axpy(x, part, a=scale * delta)  # in place
-            if not dense:
-                w[at] = part
+            w[at] = axpy(x, part, a=scale * delta)  # in place
     return np.array(stepped, alpha.dtype), w
 
 
