@@ -114,9 +114,16 @@ def own_rows(values: Array, block: Block, width: int) -> Array:
     return padded((values[index(values, span(shard.rows))] for shard in block.shards), width)
 
 
+@lru_cache(maxsize=16)
 def labels(block: Block, width: int) -> Array:
-    """[n, width] the clients' classes or targets."""
+    """[n, width] the clients' classes or targets; read-only."""
     return padded((shard.y for shard in block.shards), width)
+
+
+@lru_cache(maxsize=16)
+def shares(problem: Problem, block: Block, width: int) -> Array:
+    """[n, width] float64: 1 / the number of the holders of a client's samples; read-only."""
+    return own_rows(1 / problem.rows.holders, block, width)
 
 
 @lru_cache(maxsize=1024)

@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from mpifed.algorithms.cells import (
     ByColumns,
@@ -43,6 +42,7 @@ from mpifed.algorithms.cells import (
     products,
     pulled,
     refused,
+    shares,
     summed_once,
     trust_of_duals,
 )
@@ -381,7 +381,7 @@ class HyFDCA(Grid):
             )
         gamma = 1.0 if self.gamma is None else self.gamma.at(now.index + 1)
         steps = local_step(problem.dual, self.rule, alpha, scores, labels(block, width), curvature, gamma)
-        steps *= self._shares(block, width, steps.dtype)
+        steps *= shares(problem, block, width).astype(steps.dtype)
         if self.rule == "paper":
             steps *= self._drawn(block, width, float(sigma), now)
         clients = clients._replace(alpha=alpha, scores=scores, other=other)
@@ -389,10 +389,6 @@ class HyFDCA(Grid):
             steps += sent
             clients = clients._replace(sent=steps)
         return clients, ByRows(placed_by_rows(problem, steps, block))
-
-    def _shares(self, block: Block, width: int, dtype: DTypeLike) -> Array:
-        """[n, S] 1 / the number of the holders of a client's samples."""
-        return own_rows(1 / self.problem.rows.holders, block, width).astype(dtype)
 
     def _drawn(self, block: Block, width: int, sigma: float, now: Round) -> Array:
         """[n, S] whether a sample is in D: whether it moves in this round."""
@@ -477,7 +473,7 @@ class HyFDCA(Grid):
         alpha = clients.alpha
         if self.rule == "line-search":
             alpha = alpha + alpha.dtype.type(part) * clients.other
-        return alpha.astype(np.float64) * self._shares(block, alpha.shape[1], np.float64)
+        return alpha.astype(np.float64) * shares(self.problem, block, alpha.shape[1])
 
     def check(self) -> list[str]:
         """Which settings the rule reads, and that all fit the data and who takes part."""

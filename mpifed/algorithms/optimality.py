@@ -60,11 +60,17 @@ def _answer(
 
 
 def _terms(method: LocalMethod, rho: float, clients: Iterates, start: Array, block: Block) -> OptimalityUpload:
-    """The terms of (21) of a single client, the only one of the block."""
+    """The terms of (21) of a single client, the only one of the block: of all its rows, at its own model."""
     (model,), (dual,) = (leaf.astype(np.float64) for leaf in clients)
+    objective, record, flat = method.problem.objective, method.record(clients.model[0]), method.layout.flat
+    total: Array = added(
+        flat(objective.gradient(record, batch.X, batch.y, block.xp.ones(batch.y.shape)), np.float64)[0]
+        for batch in block.everything(CHUNK)
+    )
+    slope = total / int(block.counts[0]) + flat(penalty_gradient(objective, record))
     share = float(block.counts[0] / method.problem.counts.sum())
     gap = model - start
-    down = _slope(method, clients.model[0], block) - dual + rho * gap
+    down = slope - dual + rho * gap
     pull = share * (dual - rho * gap)
     return OptimalityUpload(np.array([share**2 * (squares(down) + squares(gap))]), pull[None])
 
@@ -75,13 +81,3 @@ def _report(method: LocalMethod, rho: float, server: Server, sums: OptimalityUpl
     if regularizer is not None:
         moved = method.layout.flat(regularizer.prox(method.record(moved), 1 / rho))
     return {"optimality": float(sums.squares) + rho**2 * squares(start - moved)}
-
-
-def _slope(method: LocalMethod, model: Array, block: Block) -> Array:
-    """[d] the gradient of one client's mean loss and penalties over all its rows, at its own model, in float64."""
-    objective, record = method.problem.objective, method.record(model)
-    total: Array = added(
-        method.layout.flat(objective.gradient(record, batch.X, batch.y, block.xp.ones(batch.y.shape)), np.float64)[0]
-        for batch in block.everything(CHUNK)
-    )
-    return total / int(block.counts[0]) + method.layout.flat(penalty_gradient(objective, record))

@@ -137,7 +137,19 @@ class OwnColumns(LocalSteps, Grid):
         Of sparse rows, only the columns that occur in the rows drawn take the steps one after the other: in all others
         the steps x <- keep x + push are taken at once.
         """
-        at, near = self._touched(alone, now) if alone.sparse else (slice(None), alone)
+        at: Array | slice = slice(None)
+        near, shard = alone, alone.shards[0]
+        if alone.sparse:
+            drawn = slices(self.batch_size, self.local_steps, self.local_epochs, shard.samples)[-1].stop
+            rows: Array = np.unique(alone.draw(now, "minibatch", drawn))
+            X = shard.take_sparse(rows, alone.dtype)
+            at = np.flatnonzero(np.bincount(X.indices))
+            X = X[:, at]
+            few_columns: Any = SimpleNamespace(  # what local steps read of a shard
+                client=shard.client, samples=shard.samples, sparse=True, y=shard.y,
+                take_sparse=lambda few, dtype: X[np.asarray(np.searchsorted(rows, few))],
+            )  # fmt: skip
+            near = Block((few_columns,), alone.dtype)
         push = step * self.pull * model if self.pull else None
         few, parts = model[at], (None if part is None else part[at].reshape(1, -1) for part in (push, start))
         work = LocalWork(self.most_steps, self.batch_size, self.client_optimizer)
@@ -152,20 +164,6 @@ class OwnColumns(LocalSteps, Grid):
         change -= model
         change[at] = end
         return change
-
-    def _touched(self, alone: Block, now: Round) -> tuple[Array, Block]:
-        """The columns in which the rows drawn of a sparse client have nonzeros, and what local steps read of these."""
-        (shard,) = alone.shards
-        drawn = slices(self.batch_size, self.local_steps, self.local_epochs, shard.samples)[-1].stop
-        rows: Array = np.unique(alone.draw(now, "minibatch", drawn))
-        X = shard.take_sparse(rows, alone.dtype)
-        at = np.flatnonzero(np.bincount(X.indices))
-        X = X[:, at]
-        near: Any = SimpleNamespace(  # no whole shard
-            client=shard.client, samples=shard.samples, sparse=True, y=shard.y,
-            take_sparse=lambda few, dtype: X[np.asarray(np.searchsorted(rows, few))],
-        )  # fmt: skip
-        return at, Block((near,), alone.dtype)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from mpifed.algorithms.ssca_tuning import (
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Lazy, Weighted, weighted_fields
 from mpifed.core.protocols import Features
-from mpifed.core.record import ABSENT, Array, added, bare_leaves, beside, in_memory, map_leaves, on_host
+from mpifed.core.record import ABSENT, Array, added, bare_leaves, beside, in_memory, map_leaves, on_host, zeros
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block
 from mpifed.maths.dual import lemma_1, levels, multipliers
@@ -57,7 +57,6 @@ from mpifed.maths.surrogate import (
     forms,
     gram,
     move,
-    start_again,
     start_surrogate,
     track,
 )
@@ -259,7 +258,7 @@ class SSCA(Algorithm):
             model=model,
             previous=map_leaves(np.copy, model) if self.recursive else ABSENT,
             surrogate=surrogate,
-            estimate=Statistics(start_again(surrogate).linear, level) if self.recursive else ABSENT,
+            estimate=Statistics(zeros(surrogate).linear, level) if self.recursive else ABSENT,
             shares=np.ones(len(self.functions)) if counts_some(self.problem) else ABSENT,
             steps=np.int64(0),
             stage=np.int64(0),
@@ -295,7 +294,7 @@ class SSCA(Algorithm):
         if self.recursive:
             newest, carried = 1.0, float(self.keep(server))
             sums = estimate = renewed_estimate(estimate, sums, weight, carried)
-            surrogate, weight = start_again(surrogate), 1.0
+            surrogate, weight = zeros(surrogate), 1.0
         gradient, level = self._with_server_parts(w, sums, weight)
         penalties = [function.penalty for function in self.functions]
         parts = self.problem.objective.penalized(w)

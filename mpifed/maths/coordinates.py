@@ -37,10 +37,12 @@ def ascend(dual: Dual, X: Array | CsrRows, y: Array, alpha: Array, w: Array, sca
     alpha : [s] after the steps
     w : [p]
     """
+    from scipy.linalg.blas import get_blas_funcs
+
     if not isinstance(X, np.ndarray) and X.shape[1] <= _WIDEST:
         X = X.toarray()
     squares = np.einsum("sp,sp->s", X, X) if isinstance(X, np.ndarray) else square_norms((X,))[0]
-    dot, axpy = _blas(w)
+    dot, axpy = get_blas_funcs(("dot", "axpy"), (w,))  # with a third of NumPy's overhead for a single row
     stepped, numbers = alpha.tolist(), zip(y.tolist(), (squares * scale).tolist(), strict=True)
     for i, ((t, curvature), (at, x)) in enumerate(zip(numbers, _rows(X), strict=True)):
         part = w[at]
@@ -59,10 +61,3 @@ def _rows(X: Array | CsrRows) -> Iterator[tuple[Any, Array]]:  # whatever an arr
     bounds, columns = X.indptr.tolist(), X.indices.astype(np.intp)
     for start, stop in pairwise(bounds):
         yield columns[start:stop], X.data[start:stop]
-
-
-def _blas(w: Array) -> Any:  # of SciPy, which has no types
-    """BLAS functions for x . w, and for w + a x in place: a third of NumPy's overhead for a single row."""
-    from scipy.linalg.blas import get_blas_funcs
-
-    return get_blas_funcs(("dot", "axpy"), (w,))

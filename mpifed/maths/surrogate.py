@@ -77,11 +77,6 @@ def track(
     return Surrogate(constant, linear, np.float64((1 - rho) * surrogate.weight + rho))
 
 
-def start_again(surrogate: Surrogate) -> Surrogate:
-    """Zero functions of the same shapes and dtypes."""
-    return map_leaves(np.zeros_like, surrogate)
-
-
 class Forms(NamedTuple):
     """The quadratics of a convex problem, F-bar_0 first: constant + <l, w> + curvature ||w||^2."""
 
