@@ -170,7 +170,7 @@ class Bundle(Grid):
         number, dual, ahead = clients.best.dtype.type, self.problem.dual, clients.scores
         best = clients.best + number(broadcast.part) * (ahead - clients.best)
         touched = best + number(BEYOND) * (ahead - best)
-        u = dual.toward(touched, labels(block, best.shape[1]))
+        u = dual.toward(touched, labels(block, best.shape[1], best.dtype))
         conjugates = summed_once(self.problem, block, lambda y, u: dual.conjugate(u, y).sum(dtype=np.float64), u)
         return clients._replace(best=best), PlaneUpload(pulled(self.problem, u, block), -conjugates)
 

@@ -12,6 +12,7 @@ from functools import lru_cache, partial, reduce
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from mpifed.algorithms.certificate import STEP
 from mpifed.algorithms.functions import constrains, squares_alone
@@ -89,10 +90,16 @@ def pulled(problem: Problem, values: Array, block: Block) -> Placed:
     return placed_by_columns(problem, [reduce(operator.add, parts) for parts in pieces], block)
 
 
+@lru_cache(maxsize=16)
+def places(block: Block) -> list[Array | slice]:
+    """n times the numbers of the client's samples among all."""
+    return [span(shard.rows) for shard in block.shards]
+
+
 def placed_by_rows(problem: Problem, values: Iterable[Array], block: Block) -> Placed:
     """Values [n, S, ...] of the clients' own samples, at their positions among all samples."""
     own = [row[: shard.samples] for row, shard in zip(values, block.shards, strict=True)]
-    return Placed(own, [span(shard.rows) for shard in block.shards], problem.samples)
+    return Placed(own, places(block), problem.samples)
 
 
 def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
@@ -111,19 +118,19 @@ def padded(values: Iterable[Array], width: int) -> Array:
 
 def own_rows(values: Array, block: Block, width: int) -> Array:
     """[n, width, ...] each client's samples of `values` [N, ...]."""
-    return padded((values[index(values, span(shard.rows))] for shard in block.shards), width)
+    return padded((values[index(values, at)] for at in places(block)), width)
 
 
 @lru_cache(maxsize=16)
-def labels(block: Block, width: int) -> Array:
+def labels(block: Block, width: int, dtype: DTypeLike) -> Array:
     """[n, width] the clients' classes or targets; read-only."""
-    return padded((shard.y for shard in block.shards), width)
+    return padded((shard.y for shard in block.shards), width).astype(dtype)
 
 
 @lru_cache(maxsize=16)
-def shares(problem: Problem, block: Block, width: int) -> Array:
-    """[n, width] float64: 1 / the number of the holders of a client's samples; read-only."""
-    return own_rows(1 / problem.rows.holders, block, width)
+def shares(problem: Problem, block: Block, width: int, dtype: DTypeLike) -> Array:
+    """[n, width] 1 / the number of the holders of a client's samples; read-only."""
+    return own_rows(1 / problem.rows.holders, block, width).astype(dtype)
 
 
 @lru_cache(maxsize=1024)
@@ -363,7 +370,7 @@ def measures_of_cells(
             return block.xp.stack([each.sum() for each in values])
 
         if duals is not None:
-            clients = clients._replace(alpha=problem.dual.feasible(clients.alpha, labels(block, width)))
+            clients = clients._replace(alpha=problem.dual.feasible(clients.alpha, labels(block, width, np.float64)))
         known = filter(len, (clients.scores, clients.alpha))
         return clients, CellsLosses(summed_once(problem, block, compute, *known))
 

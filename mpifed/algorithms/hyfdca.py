@@ -380,8 +380,8 @@ class HyFDCA(Grid):
                 1 / lambda_n(problem) * (problem.samples if self.rule == "theory" else 1)
             )
         gamma = 1.0 if self.gamma is None else self.gamma.at(now.index + 1)
-        steps = local_step(problem.dual, self.rule, alpha, scores, labels(block, width), curvature, gamma)
-        steps *= shares(problem, block, width).astype(steps.dtype)
+        steps = local_step(problem.dual, self.rule, alpha, scores, labels(block, width, alpha.dtype), curvature, gamma)
+        steps *= shares(problem, block, width, steps.dtype)
         if self.rule == "paper":
             steps *= self._drawn(block, width, float(sigma), now)
         clients = clients._replace(alpha=alpha, scores=scores, other=other)
@@ -412,7 +412,7 @@ class HyFDCA(Grid):
         """
         problem, dual, start = self.problem, self.problem.dual, clients.alpha
         alpha = clients.told if self.keeps_steps else start + clients.told
-        alpha = dual.feasible(alpha, labels(block, alpha.shape[1]))
+        alpha = dual.feasible(alpha, labels(block, alpha.shape[1], alpha.dtype))
         once, loss, turned = partial(summed_once, problem, block), ABSENT, ABSENT
         if self.model_is == "best":
             most = field_of_losses(problem).bound * problem.target_scale**2
@@ -473,7 +473,7 @@ class HyFDCA(Grid):
         alpha = clients.alpha
         if self.rule == "line-search":
             alpha = alpha + alpha.dtype.type(part) * clients.other
-        return alpha.astype(np.float64) * shares(self.problem, block, alpha.shape[1])
+        return alpha.astype(np.float64) * shares(self.problem, block, alpha.shape[1], np.float64)
 
     def check(self) -> list[str]:
         """Which settings the rule reads, and that all fit the data and who takes part."""
