@@ -20,7 +20,16 @@ FOLDER = Path("data")
 SOURCES: dict[str, tuple[str, ...]] = {
     "mnist": ("mnist", "$/mnist", "--labels", "even-odd"),
     "newsgroups": ("svmlight", "$/libsvm/20news-binary.train.svm.bz2", "--test", "$/libsvm/20news-binary.test.svm.bz2"),
-    "covtype": ("csv", "$/libsvm/covtype-15k.csv.bz2", "--labels", "class:2", "--test-fraction", "0.2"),
+    "covtype": (
+        "csv",
+        "$/libsvm/covtype-15k.csv.bz2",
+        "--label",
+        "-1",
+        "--labels",
+        "class:2",
+        "--test-fraction",
+        "0.2",
+    ),
     "digits": ("digits", "--labels", "even-odd", "--test-fraction", "0.2"),
     "a9a": ("svmlight", "$/libsvm/a9a.bz2", "--test", "$/libsvm/a9a.t.bz2"),
 }

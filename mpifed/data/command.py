@@ -76,7 +76,7 @@ def _command(name: str, kind: type[Source]) -> click.Command:
     del of_all["name"]
 
     def make(**options: object) -> None:
-        given: Table = {key: value for key, value in options.items() if value is not None}
+        given: Table = {key: value for key, value in options.items() if value not in (None, ())}
         source = kind(**{key: value for key, value in given.items() if key in of_class})
         _make(Options(name=name, source=source, **{key: value for key, value in given.items() if key in of_all}))
 
@@ -92,7 +92,8 @@ def _parameter(kind: type, field: Field[object]) -> click.Parameter | None:
     """The argument PATH, or an option, for a field; None for one that the command line cannot set."""
     required = field.default is MISSING and field.default_factory is MISSING
     if field.name == "path":
-        return click.Argument(["path"], required=required, type=FILE)
+        several = get_origin(get_type_hints(kind)["path"]) is tuple
+        return click.Argument(["path"], required=required, type=FILE, nargs=-1 if several else 1)
     hint = get_type_hints(kind)[field.name]
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     part = next((part for part in parts if part in _TYPES or get_origin(part) is Literal), None)

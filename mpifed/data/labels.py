@@ -22,7 +22,7 @@ class Labels(NamedTuple):
     meaning: tuple[str, ...]  # label of each class in the source; () for real targets
 
 
-def encode(data: Samples, rule: str) -> Labels:
+def encode(data: Samples, rule: str, given: bool = False) -> Labels:
     """Classes from the labels of a source, by a rule.
 
     Parameters
@@ -30,6 +30,7 @@ def encode(data: Samples, rule: str) -> Labels:
     data : the source's data
     rule : "all", each distinct label is a class, in ascending order; "even-odd", odd labels are class 1; "class:K",
         label K is class 1; "below:K", labels smaller than K are class 1
+    given : whether the user stated the classes, of which rows may lack some
 
     Raises
     ------
@@ -42,6 +43,8 @@ def encode(data: Samples, rule: str) -> Labels:
             raise UsageError(f"--labels {rule}: the labels are real targets, not classes; add --task classification")
         return Labels(_targets(labels), None if test is None else _targets(test), ())
     values, texts = np.unique(labels), data.classes
+    if texts and given:
+        values = np.arange(len(texts))
     names = [texts[value] for value in values.tolist()] if texts else list(map(str, values.tolist()))
     if len(values) < 2:
         raise DataError(f"{_file(data, 0)}: all rows have the label {names[0]}; expected at least two classes")

@@ -21,7 +21,6 @@ from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.data.cells import only_held
-from mpifed.data.encoding import encoded_names, fit_columns, transform
 from mpifed.data.holding_out import hold_out, own_tests, with_owners_tests, without_small
 from mpifed.data.labels import encode
 from mpifed.data.maps import read_map
@@ -29,6 +28,7 @@ from mpifed.data.natural import canonical_order
 from mpifed.data.options import Options as Options
 from mpifed.data.partition import Partition, by_grid, by_owners
 from mpifed.data.partitioners import stream
+from mpifed.data.recipe import Recipe, fit_recipe
 from mpifed.data.samples import Samples, by_pieces, checked, pieces
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.data.sources.dataset import listed
@@ -61,9 +61,10 @@ def prepare(options: Options) -> Federation:
     remarks = _remarks(options, data)
     if options.min_rows is not None:
         data, remarks["small"] = without_small(data, options.min_rows)
+    recipe, given_classes = Recipe(), bool(data.columns and data.columns.public.classes)
     if options.split in ("columns", "grid"):
-        data = _encoded(data, np.ones(len(data.y), bool))
-    y, test_y, meaning = encode(data, options.labels)
+        data, recipe = _encoded(data, np.ones(len(data.y), bool))
+    y, test_y, meaning = encode(data, options.labels, given_classes)
     data = replace(data, y=y, test=data.test and replace(data.test, y=test_y))
     ids = None
     if options.natural:
@@ -77,14 +78,17 @@ def prepare(options: Options) -> Federation:
     tests = own_tests(partition, data.y, data.own_tests, options.client_test_fraction, options.seed)
     trained = np.ones(len(data.y), dtype=np.bool_) if tests is None else ~tests
     if data.columns is not None:  # split by rows
-        data = _encoded(data, trained)
+        data, recipe = _encoded(data, trained)
         partition = partition._replace(columns=[np.arange(data.features)])
     if partition.missing and options.map:
         data = replace(data, X=by_pieces(data.X, partial(only_held, partition)))
     kinds, is_bytes = options.scalings, not data.sparse and data.X.dtype == np.uint8
     if not kinds and is_bytes:  # raw pixels diverge
         kinds, remarks["scale"] = ["unit"], f"bytes divided by {data.top:g}; --scale none leaves them as they are"
+    if not kinds and recipe.columns and not partition.missing:
+        kinds, remarks["scale"] = ["standard"], "standard, which --scale none leaves out"
     data, scaling = _scaled(data, kinds, partition.missing, trained)
+    scaling = recipe.ranged(scaling, kinds)
     if options.feature_noise is not None:
         data, scaling = _with_noise(data, scaling, partition, options), IDENTITY
     summary = statistics(_training(data, trained, scaling), data.y[trained], regression=not meaning)
@@ -96,10 +100,12 @@ def prepare(options: Options) -> Federation:
             **{name: text for name, text in remarks.items() if text},
             "missing_cells": partition.missing,
             "statistics": summary,
+            **_computed(recipe, kinds, given_classes, meaning),
         },
         target_scale=target_scale(summary),
         names=data.names and list(data.names),
         shape=data.shape and list(data.shape),
+        recipe=list(recipe.columns) or None,
     )
     test = (data.test.X, data.test.y) if data.test else None
     try:
@@ -160,20 +166,28 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
     return by_grid(split, y, features, shape, *drawn)
 
 
-def _encoded(data: Samples, trained: NDArray[np.bool_]) -> Samples:
-    """The data with categories as numbers, and gaps filled, as the rows `trained` [s] say."""
-    if data.columns is None:
-        return data
-    columns, names = data.columns, data.names or tuple(map(str, range(data.features)))
-    fitted = fit_columns(columns, partial(_training, data, trained), names)
-    encoded = encoded_names(columns, fitted, names)
-    return replace(
-        data,
-        X=by_pieces(data.X, lambda _, X: transform(columns, fitted, X, names)),
-        test=data.test and replace(data.test, X=transform(columns, fitted, data.test.X, names)),
-        names=encoded if data.names or columns.categories else None,
-        columns=None,
-    )
+def _encoded(data: Samples, trained: NDArray[np.bool_]) -> tuple[Samples, Recipe]:
+    """The data with categories as numbers, and gaps filled, as the recipe of the rows `trained` [s] says."""
+    raw = data.columns
+    if raw is None:
+        return data, Recipe()
+    recipe, columns = fit_recipe(raw, data.X[trained]), raw.columns
+    X, test = recipe.encoded(columns, data.X), data.test
+    test = test and replace(test, X=recipe.encoded(columns, test.X))
+    return replace(data, X=X, test=test, names=recipe.names(), columns=None), recipe
+
+
+def _computed(recipe: Recipe, kinds: list[str], given_classes: bool, meaning: tuple[str, ...]) -> Table:
+    """What was computed from rows, and what the user gave."""
+    fitted, given = [*recipe.fitted], [*recipe.given]
+    ranged = [column.name for column in recipe.columns if column.range is not None]
+    others = [column.name for column in recipe.columns if column.range is None]
+    if others or not recipe.columns:
+        of_some = f" of {', '.join(others)}" if ranged else ""
+        fitted += [f"scale {kind}{of_some}" for kind in kinds if kind not in ("none", "unit-rows")]
+    if meaning:
+        (given if given_classes else fitted).append("classes")
+    return {"fitted": fitted, "given": given}
 
 
 def _training(data: Samples, trained: NDArray[np.bool_], scaling: Scaling | None = None) -> Iterator[Piece]:

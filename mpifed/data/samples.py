@@ -18,10 +18,10 @@ from mpifed.core.errors import DataError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.text import shown, wrong_line
-from mpifed.data.encoding import RawColumns
 from mpifed.data.memory import room
 from mpifed.data.natural import identifiers, owners_of
 from mpifed.data.partition import Partition, training_rows
+from mpifed.data.recipe import RawColumns
 
 Values: TypeAlias = Any  # whatever NumPy makes an array of, and SciPy's sparse matrices and arrays
 

@@ -41,6 +41,7 @@ from mpifed.core.record import Array, of_vectors, vectors
 from mpifed.core.tables import Table
 from mpifed.core.text import command_line, leads_to
 from mpifed.data.partition import Partition, training_rows
+from mpifed.data.recipe import Encoding, Recipe
 from mpifed.data.scaling import Scaling
 from mpifed.data.statistics import check_statistics
 from mpifed.files.atomic import aside, sync_folder
@@ -97,6 +98,7 @@ class About(Schema):
     target_scale: NotNegative = 1.0  # power of two near the size of real targets; 1 for classes
     shape: list[Count] | None = None  # of a sample, such as [channels, height, width]; None: vectors
     names: list[str] | None = None  # [p] of the features
+    recipe: list[Encoding] | None = None  # how they are made of the columns of a table, where they are
     provenance: Table
     arrays: dict[Text, Extent]
     data_sha256: Digest  # of all this but provenance and places: it identifies the data
@@ -324,6 +326,8 @@ class Federation:
              f"target_scale = {self.target_scale}, targets = {self.targets}, classes = {self.classes}"),
             (about.names is not None and len(about.names) != self.features,
              f"names: {len(about.names or ())} of {self.features} features"),
+            (about.recipe is not None and list(Recipe(tuple(about.recipe)).names()) != about.names,
+             "recipe: its columns are not those of names"),
             (self.holds[:, alike].any(), f"split = {self.split}, and the clients hold different rows or columns"),
             (self.test_counts.any() and not self.whole, f"{TESTS}y, with split = {self.split}"),
             (self.classes and any(self._arrays[name].dtype.kind == "f" for name in self._arrays if name[-1] == "y"),
@@ -616,7 +620,7 @@ def is_finite(values: Array) -> bool:
 
 def _identity(about: About) -> str:
     """SHA-256 of what is said of the data and of the digests of all arrays, wherever they lie and come from."""
-    content = about.model_dump(exclude={"provenance", "data_sha256"})
+    content = about.model_dump(exclude={"provenance", "data_sha256"} | ({"recipe"} if about.recipe is None else set()))
     for extent in content["arrays"].values():
         del extent["offset"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

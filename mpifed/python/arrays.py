@@ -42,7 +42,7 @@ def _source(data: Samples) -> Source:
 
     @dataclass(frozen=True)
     class InMemory(Source):
-        missing: str = data.columns.fill if data.columns else "error"
+        missing: str = data.columns.missing if data.columns else "error"
 
         @property
         def names_clients(self) -> bool:
@@ -218,8 +218,11 @@ class FederatedDataset:
         by: str | None = None,
         clients: int | None = None,
         test: Values | float | None = None,
+        task: str = "auto",
+        ignore: Sequence[str] = (),
         categorical: str | None = None,
         missing: str = "error",
+        given: str | Path | None = None,
         out: str | Path | None = None,
         overwrite: bool = False,
         **options: object,
@@ -235,16 +238,26 @@ class FederatedDataset:
             order of their content. It is no feature. `min_rows=N` leaves small clients out.
         clients
             Without `by`: how many, as in `from_arrays`, which takes `options` too; `client_test`, `feature_noise`,
-            `scale`, `seed` and `shape` also go with `by`.
+            `scale`, `seed` and `shape` also go with `by`. Without `scale` features are standardized.
+        task
+            What labels are: "classification", "regression", or "auto": classes if they are integers or texts.
+        ignore
+            Columns that are left out.
         categorical
             What columns of texts become: "one-hot", or "ordinal", by the texts of the training rows; None: an error.
         missing
             What becomes of gaps: "error", "zero", "drop", or "mean" or "median" of the training rows.
+        given
+            A TOML file of what is known without the rows, as of `mpifed data csv --given`.
         test
             A frame with the same columns, or the fraction of the rows that is held out.
         """
         return cls(
-            _written(out, overwrite, lambda: of_frame(frame, label, by, clients, test, categorical, missing, options))
+            _written(
+                out,
+                overwrite,
+                lambda: of_frame(frame, label, by, clients, test, task, ignore, categorical, missing, given, options),
+            )
         )
 
     @classmethod

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -11,12 +13,12 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
-from mpifed.data.encoding import CATEGORICAL, FILLS
 from mpifed.data.natural import identifiers
+from mpifed.data.recipe import FILLS
 from mpifed.data.samples import Samples
-from mpifed.data.sources.columns import Roles
-from mpifed.data.sources.table import as_table
-from mpifed.python.values import Pair, Values, array, held_apart, without_numbers
+from mpifed.data.sources.dataset import listed
+from mpifed.data.sources.table import Frames, as_table
+from mpifed.python.values import Pair, Values, array, held_apart
 
 
 def owners_of(clients: Values, data: Samples) -> Array | None:
@@ -32,47 +34,39 @@ def owners_of(clients: Values, data: Samples) -> Array | None:
 
 
 def of_frame(
-    frame: Values, label: str | Sequence[str], by: str | None, clients: int | None, test: Values,
-    categorical: str | None, missing: str, options: Table,
+    frame: Values, label: str | Sequence[str], by: str | None, clients: int | None, test: Values, task: str,
+    ignore: Sequence[str], categorical: str | None, missing: str, given: str | Path | None, options: Table,
 ) -> tuple[Samples, Table]:  # fmt: skip
     """(the data of a frame, options of `prepare`)."""
     if (by is None) == (clients is None):
         raise UsageError("from_dataframe: give either by, the column that names clients, or clients, how many")
-    if categorical not in (None, *CATEGORICAL) or missing not in ("error", "drop", *FILLS):
-        raise UsageError(
-            f"from_dataframe: categorical = {categorical!r}, missing = {missing!r}: expected None or one of "
-            f"{', '.join(CATEGORICAL)}, and one of error, drop, {', '.join(FILLS)}"
-        )
+    choices = {"categorical": (None, "one-hot", "ordinal"), "missing": ("error", "drop", *FILLS),
+               "task": ("auto", "classification", "regression")}  # fmt: skip
+    for name, value in (("categorical", categorical), ("missing", missing), ("task", task)):
+        if value not in choices[name]:
+            raise UsageError(
+                f"from_dataframe: {name} = {value!r}: expected one of {', '.join(map(str, choices[name]))}"
+            )
     known = ("partition", "skew", "min_samples", "split", "scale", "shape", "seed", "feature_noise", "client_test",
              "min_rows")  # fmt: skip
     if unknown := [name for name in options if name not in known]:
         raise UsageError(
             f"from_dataframe: {unknown[0]}: no argument here{nearest(unknown[0], known)}; known are {', '.join(known)}"
         )
-    fraction, tables = None, {"frame": as_table(frame, "from_dataframe: frame")}
+    fraction, tables = None, {"from_dataframe: frame": as_table(frame, "from_dataframe: frame")}
     if hasattr(test, "columns") or hasattr(test, "column_names"):
-        tables["test"] = as_table(test, "from_dataframe: test")
+        tables["from_dataframe: test"] = as_table(test, "from_dataframe: test")
     else:
         pair, fraction = held_apart(test, "from_dataframe")
         if pair is not None:
             raise UsageError("from_dataframe: test: a pair; expected a DataFrame, or the fraction that is held out")
-    labels = [str(name) for name in label] if isinstance(label, (list, tuple)) else [str(label)]
-    owner = None if by is None else str(by)
-    columns = [name for name in tables["frame"].column_names if name != owner and name not in labels]
-    features = without_numbers(columns, "from_dataframe")
-    wanted = {"frame": [*labels, *features, *([] if owner is None else [owner])], "test": [*labels, *features]}
-    for what, table in tables.items():
-        if absent := [name for name in wanted[what] if name not in table.column_names]:
-            meant = nearest(absent[0], table.column_names)
-            there = ", ".join(table.column_names)
-            raise DataError(f"from_dataframe: {what}: no column {absent[0]!r}{meant}; there are {there}")
-    kind = tables["frame"].schema.field(labels[0]).type
-    reals = len(labels) > 1 or str(getattr(kind, "value_type", kind)) in ("halffloat", "float", "double")
-    roles = Roles(labels, owner, features, "regression" if reals else "classification", categorical, missing)
-    data = roles.samples([f"from_dataframe: {what}" for what in tables], list(tables.values()))
+    words: Table = {"label": label, "by": by, "ignore": ignore, "task": task, "categorical": categorical}
+    place = None if given is None else Path(given)
+    data = Frames(tables=tables, missing=missing, given=place, **words).read(0)
+    if data.left_out:
+        warnings.warn(f"from_dataframe: column {listed(data.left_out)} numbers rows, and is left out", stacklevel=2)
     chosen: Table = {name: value for name, value in options.items() if name not in ("shape", "client_test")}
-    chosen |= {"test_fraction": fraction, "client_test_fraction": options.get("client_test")}
-    chosen["missing"] = missing if missing in FILLS else "error"
+    chosen |= {"test_fraction": fraction, "client_test_fraction": options.get("client_test"), "missing": missing}
     if by is None:
         chosen["clients"] = clients
     shape = options.get("shape")

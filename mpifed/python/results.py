@@ -12,19 +12,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.protocols import Parameters
+from mpifed.core.protocols import Head, Parameters
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
-from mpifed.data.store import MEMORY, open_federation
+from mpifed.data.natural import text_of
+from mpifed.data.recipe import Recipe
+from mpifed.data.sources.table import as_table
+from mpifed.data.store import MEMORY, Federation, open_federation
 from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.model_file import model_arrays, read_model
 from mpifed.files.run_folder import JOB, RUN, summary
 from mpifed.job.job import Job
+from mpifed.maths.losses import CrossEntropy, LogisticLoss
+from mpifed.maths.objectives.form import Objective
 from mpifed.python import describe
 from mpifed.python.ranks import spoken
-from mpifed.python.values import Values, rows_of
+from mpifed.python.values import Values, array, rows_of
 from mpifed.results.run_warnings import run_warnings
 from mpifed.run.identity import check_same_data
 
@@ -96,25 +101,54 @@ class Run:
 
     @spoken()
     def predict(self, X: Values) -> Array:
-        """The labels [s] of samples X [s, ...], or the values of real targets; scaled as the training rows were."""
+        """The labels [s] of samples X [s, ...], or the values of real targets.
+
+        A frame has columns as those that the data were made of, in any order, beside others: categories, gaps and
+        scaling become what they became in training. An array has the columns of `data.names()`.
+        """
+        objective, head, scores, data = self._scores(X, "predict")
+        found: Array = objective.predict(head, scores)
+        meaning = data.provenance.get("classes", ())
+        named = bool(data.provenance.get("named"))
+        return _labelled(found, meaning, named) if objective.classifies and meaning else found
+
+    @spoken()
+    def predict_proba(self, X: Values) -> Array:
+        """The probabilities [s, classes] of samples, as `predict` takes them, in the order of the data's classes."""
+        objective, head, scores, _ = self._scores(X, "predict_proba")
+        z = objective.class_scores(head, scores).astype(np.float64)
+        if not isinstance(objective.sample_loss, CrossEntropy | LogisticLoss):
+            raise UsageError(f"predict_proba: {type(objective).__name__} gives no probabilities; train softmax, say")
+        from scipy.special import softmax
+
+        outputs = np.concatenate([np.zeros_like(z), z], axis=-1) if z.shape[-1] == 1 else z
+        probabilities: Array = softmax(outputs, axis=-1)
+        return probabilities
+
+    def score(self, X: Values, y: Values) -> float:
+        """The share of samples whose label y [s] is predicted; of real targets the coefficient of determination."""
+        found, given = self.predict(X), array(y, "score: y").astype(object)
+        if found.shape != given.shape:
+            raise UsageError(f"score: {given.shape} labels for predictions {found.shape}; give one for each sample")
+        if found.dtype.kind != "f":
+            return float(np.mean([text_of(label) == str(each) for label, each in zip(given, found, strict=True)]))
+        targets = given.astype(np.float64)
+        return float(1 - ((targets - found) ** 2).sum() / ((targets - targets.mean(axis=0)) ** 2).sum())
+
+    def _scores(self, X: Values, what: str) -> tuple[Objective, Head, Array, Federation]:
+        """(the model, its head, [s, h] the scores of samples, the data it was trained with)."""
         if not self.arrays:
-            raise UsageError(f"predict: {self.path} has no model yet; it is written when a run ends, or is interrupted")
+            raise UsageError(f"{what}: {self.path} has no model yet; it is written when a run ends, or is interrupted")
         data = open_federation(self.job.job.data.path)
         check_same_data(self.path, data)
-        rows, *_ = rows_of(X, "predict: X", data.names(), data.shape or [data.features])
-        rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
-        if rows.shape[1] != data.features:
-            raise UsageError(f"predict: samples of {rows.shape[1]} numbers; the model was trained with {data.features}")
+        rows = _rows(X, data, f"{what}: X")
         dtype = self.job.job.compute.dtype
         rows = data.scaling.apply(rows, np.dtype(dtype))
         objective = self.job.job.make_objective().of_shape(data.shape)
         like: Parameters = objective.start(data.features, data.classes or data.targets, np.random.default_rng(0), dtype)
         ordered = iter([self.arrays[name] for name in model_arrays(like)])
         parameters = map_leaves(lambda _: next(ordered), like)
-        found: Array = objective.predict(parameters.head, objective.scores_of(parameters, rows[None]))[0]
-        meaning = data.provenance.get("classes", ())
-        named = bool(data.provenance.get("named"))
-        return _labelled(found, meaning, named) if objective.classifies and meaning else found
+        return objective, parameters.head, objective.scores_of(parameters, rows[None])[0], data
 
     @spoken()
     def plot(
@@ -166,6 +200,22 @@ def frame(columns: Mapping[str, object]) -> DataFrame:
     except ImportError as error:
         raise UsageError("a history as a DataFrame needs pandas; pip install 'mpifed[python]'") from error
     return DataFrame(columns)
+
+
+def _rows(X: Values, data: Federation, what: str) -> Array:
+    """[s, p] raw rows of samples: of a frame as the recipe of the data says, of an array by position."""
+    if data.about.recipe is not None and (hasattr(X, "columns") or hasattr(X, "column_names")):
+        options = data.provenance["options"]
+        if "unit-rows" in str(options["scale"]) or options["feature_noise"]:
+            raise UsageError(
+                f"{what}: rows of these data were scaled for good, by unit-rows or noise: give such an array"
+            )
+        return Recipe(tuple(data.about.recipe)).rows(as_table(X, what), what)
+    rows, *_ = rows_of(X, what, data.names(), data.shape or [data.features])
+    rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
+    if rows.shape[1] != data.features:
+        raise UsageError(f"{what}: samples of {rows.shape[1]} numbers; the model was trained with {data.features}")
+    return rows
 
 
 def _labelled(found: Array, meaning: Sequence[str], named: bool) -> Array:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from mpifed.data.samples import Samples as Samples
 from mpifed.data.samples import Source as Source
-from mpifed.data.sources.columns import ArrowFolder as ArrowFolder
-from mpifed.data.sources.columns import CsvTable as CsvTable
-from mpifed.data.sources.columns import ParquetTable as ParquetTable
 from mpifed.data.sources.digits import Digits as Digits
 from mpifed.data.sources.hdf5 import Hdf5 as Hdf5
 from mpifed.data.sources.idx import Idx as Idx
@@ -18,6 +15,9 @@ from mpifed.data.sources.leaf import Leaf as Leaf
 from mpifed.data.sources.npz import Npz as Npz
 from mpifed.data.sources.svmlight import Svmlight as Svmlight
 from mpifed.data.sources.synthetic import Synthetic as Synthetic
+from mpifed.data.sources.table import ArrowFolder as ArrowFolder
+from mpifed.data.sources.table import CsvTable as CsvTable
+from mpifed.data.sources.table import ParquetTable as ParquetTable
 from mpifed.data.sources.tables import Tables as Tables
 
 SOURCES: dict[str, type[Source]] = {

@@ -1,130 +1,368 @@
-"""Tables of named columns: files and frames become one table of Apache Arrow, its columns numbers or texts."""
+"""Tables of named columns: files and frames become one table of Apache Arrow, and each of its columns gets a role."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
-from mpifed.core.text import shown as in_one_line
-from mpifed.core.text import wrong_line
-from mpifed.data.natural import text_of
-from mpifed.data.sources.dataset import check_file, open_packed, shown
+from mpifed.core.text import shown, wrong_line
+from mpifed.data.recipe import (
+    FILLS,
+    GAPS,
+    Encoding,
+    Public,
+    RawColumns,
+    check_feature,
+    identities,
+    in_numpy,
+    is_text,
+    not_a_number,
+    numbers,
+    places,
+    raw_rows,
+    texts,
+    with_texts,
+)
+from mpifed.data.samples import Samples, Source
+from mpifed.data.sources.dataset import check_file, listed, numbers_rows, open_packed, typed_labels
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-GAPS = ("", "na", "n/a", "nan", "null", "none", "?")  # cells of numbers that are missing values, in small letters
-LARGEST = float(np.finfo(np.float32).max)
-_LEAVE_OUT = "leave the column out, by --ignore NAME, or of a frame by drop(columns=...)"
-_ENCODE = f"encode categories, by --categorical one-hot or --categorical ordinal, or {_LEAVE_OUT}"
+FILE = "file"  # the column that says from which of several files a row is
+_NULLS = [form for word in (*GAPS, "none") for form in {word, word.upper(), word.capitalize(), word.title()}] + ["NaN"]
 _BLOCK_BYTES = 2**24  # of a CSV file that are parsed at a time; a line must fit
-_STATE_BYTES = 2**20  # of a file that says which files there are
+_AS_CLASSES = "correct it; texts are classes, of one column, by --task classification"
 
 
-def read_csv(path: Path) -> pa.Table:
-    """The cells of a CSV file as texts; columns without names in the first line are called 0, 1, ..."""
+class Roles(NamedTuple):
+    """What the columns of a table are."""
+
+    labels: list[str]
+    by: str | None
+    features: list[str]
+    left_out: list[str]  # they number rows
+    classes: tuple[str, ...]  # names of the labels 0, 1, ..., where the table says them
+
+    def names(self, table: pa.Table) -> list[str]:
+        """Those that a table has."""
+        known = [*self.features, *self.labels, *([] if self.by is None else [self.by])]
+        return [name for name in known if name in table.column_names]
+
+
+@dataclass(frozen=True)
+class ColumnSource(Source):
+    """The options of tables."""
+
+    path: tuple[Path, ...]
+    """The file of training rows. Of several files of the same columns each is a client, unless --by names a column."""
+    test: Path | None = None
+    """File of test rows."""
+    label: str | None = None
+    """Name or position of the label's column; -1 is the last. Several, separated by commas, are real targets."""
+    task: Literal["auto", "classification", "regression"] = "auto"
+    """What labels are; auto: classes if they are integers or texts, else real targets."""
+    by: str | None = None
+    """Name or position of the column that says whose each row is: natural clients. It is no feature."""
+    ignore: str | None = None
+    """Names or positions of columns that are left out, separated by commas, such as numbers of rows."""
+    categorical: Literal["one-hot", "ordinal"] | None = None
+    """What columns of texts become, by the sorted texts of the training rows; by default they are refused."""
+    given: Path | None = None
+    """A TOML file of what is known without the rows: [columns.NAME] with categories, fill, range; and classes."""
+    missing: str = "error"  # what becomes of gaps, see `mpifed.data.recipe`
+
+    @property
+    def names_clients(self) -> bool:
+        return self.by is not None or len(self.path) > 1
+
+    @abstractmethod
+    def table(self, path: Path, public: Public) -> pa.Table:
+        """The whole table of a file; DataError for a damaged one."""
+
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read of a path."""
+        return [path]
+
+    def read(self, seed: int) -> Samples:
+        """The data; DataError for a damaged file or an unsuitable cell, UsageError for a column that is not there."""
+        public, tests = Public.read(self.given), [] if self.test is None else [self.test]
+        tables = {str(path): self.table(path, public) for path in (*self.path, *tests)}
+        parts = {str(path): tables.pop(str(path)) for path in self.path}
+        training = {listed(parts, 3): _joined(parts) if len(self.path) > 1 else parts[str(self.path[0])]}
+        files = [file for path in (*self.path, *tests) for file in self.files(path)]
+        return replace(self.samples(training | tables, public), files=tuple(files))
+
+    def samples(self, tables: Mapping[str, pa.Table], public: Public) -> Samples:
+        """The data of the table of training rows, and of that of test rows where there is one, by what they are."""
+        for what, table in tables.items():
+            check_names(what, table.column_names)
+        roles = self._roles(tables)
+        raw = self._columns(tables, roles, public)
+        rows = {what: self._rows(what, table, roles, raw) for what, table in tables.items()}
+        first = next(iter(tables))
+        for name in roles.features:
+            if raw[name].categories is None:
+                check_feature(first, name, in_numpy(rows[first][name]), name in public.columns)
+        columns = tuple(raw[name] for name in roles.features)
+        X = [raw_rows(columns, table, what) for what, table in rows.items()]
+        y, classes = self._labels(rows, roles, raw)
+        ids = [
+            np.array(table[roles.by].to_pylist()) if roles.by in table.column_names else None for table in rows.values()
+        ]
+        tests = [Samples(*part) for part in zip(X, y, [None] * len(X), ids, strict=True)][1:]
+        return Samples(
+            X[0], y[0], tests[0] if tests else None, ids[0], names=tuple(roles.features), classes=classes,
+            columns=RawColumns(columns, self.categorical, self.missing, public), left_out=tuple(roles.left_out),
+        )  # fmt: skip
+
+    def _roles(self, tables: Mapping[str, pa.Table]) -> Roles:
+        """The columns by their roles; UsageError for one that is not there, or has two roles."""
+        (what, table), *tests = tables.items()
+        names = table.column_names
+        stored = [name for name in names if numbers_rows(name) or name in _index(table)]
+        labels, by, ignored = (self._named(what, names, option) for option in ("label", "by", "ignore"))
+        if not labels:
+            raise UsageError(f"--label is missing: {what} has the columns {listed(names)}; name that of the labels")
+        if len(labels) > 1 and self.task == "classification":
+            raise UsageError(f"--label {self.label}: several columns are real targets; give one, or --task regression")
+        for option, chosen in (("label", labels), ("by", by)):
+            if (there := set(chosen).intersection(stored)) and min(there) not in str(getattr(self, option)).split(","):
+                raise UsageError(f"--{option}: {what} has {min(there)!r} there, which numbers rows; name it")
+        if len(by) > 1:
+            raise UsageError(f"--by {self.by}: several columns; give one that says whose each row is")
+        if twice := [name for name, count in Counter([*labels, *by, *ignored]).items() if count > 1]:
+            raise UsageError(f"column {twice[0]!r} has two roles of --label, --by and --ignore; give it one")
+        of_file = [FILE] * (len(self.path) > 1)
+        by = by or of_file
+        left_out = [name for name in stored if name not in (*labels, *by)]
+        taken = {*labels, *by, *ignored, *left_out, *of_file}
+        features = [name for name in names if name not in taken]
+        if not features:
+            raise DataError(f"{what}: no column besides the label's; expected at least one feature")
+        classes = _class_names(what, table, labels)
+        for other, test in tests:
+            if missing := [name for name in (*labels, *features) if name not in test.column_names]:
+                raise DataError(f"{other}: no column {listed(map(repr, missing))}, which {what} has")
+            if _class_names(other, test, labels) != classes:
+                raise DataError(f"{other}: other names of classes than {what}; both need the same numbering")
+        return Roles(labels, by[0] if by else None, features, left_out, classes)
+
+    def _named(self, what: str, names: list[str], option: str) -> list[str]:
+        """The columns of an option, by their names or positions, separated by commas."""
+        text = getattr(self, option)
+        parts = [] if text is None else [text] if text in names else text.split(",")
+        try:
+            return [part if part in names else names[int(part)] for part in parts]
+        except (ValueError, IndexError) as error:
+            raise UsageError(
+                f"--{option} {text}: {what} has no such column; expected the names {listed(names)} or a number from "
+                f"{-len(names)} to {len(names) - 1}"
+            ) from error
+
+    def _columns(self, tables: Mapping[str, pa.Table], roles: Roles, public: Public) -> dict[str, Encoding]:
+        """The features and labels, of texts with all that occur; DataError for texts where numbers must be."""
+        (what, first), *_ = tables.items()
+        raw = {}
+        for name in (*roles.features, *roles.labels):
+            is_label = name in roles.labels
+            given = Encoding(categories=public.classes or None) if is_label else public.columns.get(name, Encoding())
+            raw[name] = Encoding(name, given.categories, fill=given.fill)
+            if is_text(first[name].type) or given.categories is not None:
+                raw[name] = with_texts(raw[name], tables)
+                words = texts(what, name, first[name])
+                if is_label and (len(roles.labels) > 1 or self.task == "regression"):
+                    raise not_a_number(what, name, words, _AS_CLASSES)
+                if not is_label and self.categorical is None:
+                    raise not_a_number(what, name, words)
+        if public.classes and (unknown := {*(raw[roles.labels[0]].categories or ())} - {*public.classes}):
+            raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(public.classes)}")
+        return raw
+
+    def _rows(self, what: str, table: pa.Table, roles: Roles, raw: Mapping[str, Encoding]) -> pa.Table:
+        """The columns that have a role, as numbers or texts; without rows of gaps that are not filled."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        columns = {}
+        for name in roles.names(table):
+            values, categories = table[name], raw[name].categories if name in raw else None
+            if name == roles.by:
+                columns[name] = identities(what, name, values)
+            elif categories is not None:
+                columns[name] = texts(what, name, values, categories)
+            else:
+                columns[name] = pa.array(numbers(what, name, values), from_pandas=True)
+            if roles.classes and name in roles.labels:  # a ClassLabel below 0 is of a row without a label
+                columns[name] = pc.if_else(pc.less(columns[name], 0), None, columns[name])
+            filled = self.missing == "drop"
+            if name in roles.features:
+                filled |= self.missing in FILLS or raw[name].fill is not None
+            if columns[name].null_count and not filled:
+                row = pc.index(columns[name].is_null(), True).as_py() + 1
+                fill = "fill it in, by --missing mean, median or zero, or " * (name in roles.features)
+                raise DataError(
+                    f"{what}: row {row}, column {name!r} is a missing value, of {columns[name].null_count}; {fill}"
+                    "leave these rows out, by --missing drop"
+                )
+        rows = pa.table(columns)
+        rows = rows.drop_null() if self.missing == "drop" else rows
+        if not len(rows):
+            raise DataError(f"{what}: no rows{' without gaps' if len(table) else ''}; expected a row for each sample")
+        return rows
+
+    def _labels(
+        self, rows: Mapping[str, pa.Table], roles: Roles, raw: Mapping[str, Encoding]
+    ) -> tuple[list[Array], tuple[str, ...] | None]:
+        """([s] labels, or [s, t] of several columns, of each table; names of the classes where they have any)."""
+        name, *others = roles.labels
+        classes = raw[name].categories
+        if classes is not None:
+            return [places(table[name], raw[name]).astype(np.int64) for table in rows.values()], tuple(classes)
+        if others:
+            return [np.stack([in_numpy(table[name]) for name in roles.labels], axis=1) for table in rows.values()], None
+        task, y = self.task, []
+        named = roles.classes if task != "regression" else ()
+        for what, table in rows.items():
+            labels = in_numpy(table[name])
+            if named and not labels.max() < len(named):
+                raise DataError(f"{what}: label {labels.max():g}, of {len(named)} classes named from 0")
+            if task == "auto" and not (labels % 1).any() and np.abs(labels).max() >= 2**53:
+                raise DataError(
+                    f"{what}: column {name!r}: labels up to {labels.max():.0f} can't be told apart; give texts"
+                )
+            y.append(typed_labels(Path(what), labels, "classification" if named else task))
+            task = "classification" if y[0].dtype == np.int64 else "regression"
+        return y, named or None
+
+
+@dataclass(frozen=True)
+class CsvTable(ColumnSource):
+    """CSV files, with names in the first line or without: numbers, and texts as classes, categories or identifiers.
+
+    Packed files, .gz, .bz2 and .xz, are unpacked. Empty cells and NA, N/A, NaN, null and ? are missing values.
+    """
+
+    separator: str = ","
+    """What stands between cells, such as ';'; or tab."""
+    decimal: str = "."
+    """What stands before the fraction of a number."""
+
+    def table(self, path: Path, public: Public) -> pa.Table:
+        separator = "\t" if self.separator == "tab" else self.separator
+        if {len(separator), len(self.decimal)} != {1} or separator == self.decimal:
+            raise UsageError(f"--separator {separator!r} --decimal {self.decimal!r}: expected two different characters")
+        stated = {name for name, column in public.columns.items() if column.categories}
+        return read_csv(path, separator, self.decimal, lambda names: {*self._named(str(path), names, "by"), *stated})
+
+
+@dataclass(frozen=True)
+class ParquetTable(ColumnSource):
+    """Parquet files: columns of numbers, booleans and texts. Nulls and NaN are missing values."""
+
+    def table(self, path: Path, public: Public) -> pa.Table:
+        from pyarrow import parquet
+
+        check_file(path)
+        limits = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
+        with _reading(path):
+            table = parquet.ParquetFile(path, memory_map=False, page_checksum_verification=True, **limits).read()
+            table.validate(full=True)  # texts may be no UTF-8
+        return table
+
+
+@dataclass(frozen=True)
+class ArrowFolder(ColumnSource):
+    """A folder that `datasets.save_to_disk` wrote, of a Dataset, or of a DatasetDict with `train` and `test`."""
+
+    def read(self, seed: int) -> Samples:
+        folder = self.path[0]
+        if (folder / "dataset_dict.json").is_file():
+            test = self.test or (folder / "test" if (folder / "test").is_dir() else None)
+            return replace(self, path=(folder / "train",), test=test).read(seed)
+        return super().read(seed)
+
+    def files(self, path: Path) -> list[Path]:
+        files = sorted(path.glob("*.arrow"))
+        if not files:
+            raise DataError(f"{path}: no file *.arrow; expected a folder of datasets.save_to_disk")
+        return files
+
+    def table(self, path: Path, public: Public) -> pa.Table:
+        import pyarrow as pa
+
+        parts = []
+        for file in self.files(path):
+            check_file(file)
+            with _reading(file), pa.OSFile(str(file)) as opened, pa.ipc.open_stream(opened) as reader:
+                parts.append(reader.read_all())
+                parts[-1].validate(full=True)  # offsets of a damaged file may point anywhere
+        with _reading(path):
+            return pa.concat_tables(parts)
+
+
+@dataclass(frozen=True)
+class Frames(ColumnSource):
+    """Frames of a program, whose columns have names alone."""
+
+    path: tuple[Path, ...] = ()
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)  # of training rows, and of test rows
+
+    def table(self, path: Path, public: Public) -> pa.Table:
+        return self.tables[str(path)]
+
+    def read(self, seed: int) -> Samples:
+        return self.samples(self.tables, Public.read(self.given))
+
+    def _named(self, what: str, names: list[str], option: str) -> list[str]:
+        value = getattr(self, option)
+        chosen = [] if value is None else list(map(str, value if isinstance(value, list | tuple) else [value]))
+        for name in chosen:
+            if name not in names:
+                meant = nearest(name, names)
+                raise DataError(f"{what}: no column {name!r}{meant}; there are {', '.join(names)}")
+        return chosen
+
+
+def read_csv(
+    path: Path, separator: str = ",", decimal: str = ".", texts: Callable[[list[str]], set[str]] = lambda _: set()
+) -> pa.Table:
+    """The table of a CSV file, packed or not; columns without names in the first line are called 0, 1, ...
+
+    `texts`: of the names of all columns those that have texts, even where all are numbers.
+    """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    names, width = first_line(path)
-    known = names or list(map(str, range(width)))
-    skipped = 0 if names is None else 1
+    names, width = _first_line(path, separator)
+    known, skipped = names or list(map(str, range(width))), 0 if names is None else 1
     read = arrow_csv.ReadOptions(
         use_threads=False, block_size=_BLOCK_BYTES, column_names=known, skip_rows_after_names=skipped
     )  # fmt: skip
-    parse = arrow_csv.ParseOptions(newlines_in_values=True)
-    convert = arrow_csv.ConvertOptions(column_types=dict.fromkeys(known, pa.large_string()))
+    are_texts = dict.fromkeys(texts(known).intersection(known), pa.large_string())
+    convert = arrow_csv.ConvertOptions(null_values=_NULLS, decimal_point=decimal, column_types=are_texts)
+    parse = arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
     with open_packed(path) as file:
         try:
             return arrow_csv.read_csv(pa.PythonFile(file, "r"), read, parse, convert)
         except pa.ArrowInvalid as error:
-            straddling = "straddling" in str(error)
-            why = "no rows, or a line of more than 16 MiB" if straddling else in_one_line(str(error))
-            raise DataError(f"{path}: {why}; expected UTF-8 with commas; correct the file") from error
-
-
-def first_line(path: Path) -> tuple[list[str] | None, int]:
-    """(names of the columns of a CSV file, None if its first line has numbers; number of columns)."""
-    with open_packed(path, "rt") as file:
-        try:
-            cells: list[str] = next(csv.reader(file), [])
-        except csv.Error as error:
-            raise DataError(f"{path}: line 1: {error}; expected numbers or names, separated by commas") from error
-    if not cells:
-        raise DataError(f"{path}: line 1 is empty; expected numbers or names, separated by commas")
-    if len(cells) == 1 and re.search("[;\t|]", cells[0]):
-        raise DataError(
-            f"{path}: line 1: {shown(cells[0])} has no comma; expected numbers or names, separated by commas"
-        )
-    numbers = [number_in(cell) is not None for cell in cells]
-    if all(numbers):
-        return None, len(cells)
-    if any(numbers):
-        column = numbers.index(False)
-        raise DataError(
-            f"{path}: line 1, column {column + 1}: {shown(cells[column])} among numbers; "
-            "expected numbers in all columns, or names in all"
-        )
-    names = [cell.strip() for cell in cells]
-    check_names(str(path), names)
-    return names, len(cells)
-
-
-def read_parquet(path: Path) -> pa.Table:
-    """The table of a Parquet file."""
-    from pyarrow import parquet
-
-    check_file(path)
-    limits = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
-    with reading(path):
-        table = parquet.ParquetFile(path, memory_map=False, page_checksum_verification=True, **limits).read()
-        table.validate(full=True)  # texts may be no UTF-8
-    check_names(str(path), table.column_names)
-    return table
-
-
-def read_arrow(folder: Path) -> pa.Table:
-    """The table in a folder of `datasets.save_to_disk`."""
-    import pyarrow as pa
-
-    parts = []
-    for path in arrow_files(folder):
-        check_file(path)
-        with reading(path), pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as reader:
-            parts.append(reader.read_all())
-            parts[-1].validate(full=True)  # offsets of a damaged file may point anywhere
-    with reading(folder):
-        table = pa.concat_tables(parts)
-    check_names(str(folder), table.column_names)
-    return table
-
-
-def arrow_files(folder: Path) -> list[Path]:
-    """The files of such a folder, in order."""
-    state = folder / "state.json"
-    check_file(state)
-    with state.open("rb") as file:
-        text = file.read(_STATE_BYTES)
-    try:
-        table = json.loads(text)
-        names = [entry["filename"] for entry in table["_data_files"]]
-        if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
-            raise ValueError("_data_files does not name files of the folder")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{state}: {shown(str(error))}; expected a folder of datasets.save_to_disk") from error
-    if table.get("_indices_data_files"):
-        raise DataError(f"{state}: rows are chosen by indices; write it again after dataset.flatten_indices()")
-    return [folder / name for name in names]
+            why = "no rows, or a line of more than 16 MiB" if "straddling" in str(error) else shown(str(error))
+            raise DataError(
+                f"{path}: {why}; expected UTF-8 with {separator!r} between cells; correct the file"
+            ) from error
 
 
 def as_table(frame: Any, what: str) -> pa.Table:  # whatever holds named columns
@@ -137,142 +375,106 @@ def as_table(frame: Any, what: str) -> pa.Table:  # whatever holds named columns
     if hasattr(frame, "with_format"):
         frame = frame.with_format("arrow")[:]
     try:
-        table = pa.Table.from_pandas(frame, preserve_index=False) if hasattr(frame, "iloc") else pa.table(frame)
+        return pa.Table.from_pandas(frame, preserve_index=False) if hasattr(frame, "iloc") else pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"{what}: a {type(frame).__name__} ({error}); expected a DataFrame, or another table of named columns"
         ) from error
-    check_names(what, table.column_names)
-    return table
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Errors of Arrow become DataError."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
-        raise DataError(f"{path}: cannot be read ({in_one_line(str(error))}); get the file again") from error
 
 
 def check_names(what: str, names: list[str]) -> None:
     """Raise DataError for columns of one name, or without one: the index of a frame may be without, as the first."""
     for column, name in enumerate(names):
         if why := "has no name; give it one" if column and not name else wrong_line(name):
-            raise DataError(f"{what}: column {column + 1} {shown(name)} {why}")
+            raise DataError(f"{what}: column {column + 1} {name!r:.80} {why}")
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
-        raise DataError(f"{what}: {count} columns are called {shown(name)}; every column needs a name of its own")
+        raise DataError(f"{what}: {count} columns are called {name!r:.80}; every column needs a name of its own")
 
 
-def number_in(cell: str) -> float | None:
+def _joined(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """The rows of several files of the same columns, in any order, with a column that names the file."""
+    import pyarrow as pa
+
+    paths = list(map(Path, tables))
+    names = [path.name.partition(".")[0] for path in paths]
+    if len(set(names)) < len(names):
+        names = [path.parent.name for path in paths]
+    if len(set(names)) < len(names):
+        raise UsageError(f"{listed(tables)}: files of one name are one client; rename them")
+    (first, table), *_ = tables.items()
+    parts = []
+    for name, (what, part) in zip(names, tables.items(), strict=True):
+        check_names(what, part.column_names)
+        if FILE in part.column_names:
+            raise DataError(f"{what}: has a column {FILE!r}, which says of several files whose each row is; rename it")
+        if differing := {*part.column_names} ^ {*table.column_names}:
+            raise DataError(f"{what}: other columns than {first}: {listed(sorted(differing))} differs")
+        parts.append(part.append_column(FILE, pa.array([name] * len(part))))
     try:
-        return float(cell)
-    except ValueError:
-        return None
+        return pa.concat_tables(parts, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(f"{listed(tables, 3)}: columns of other types: {shown(str(error))}") from error
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column holds texts or categories."""
-    return re.match("(large_)?string|dictionary", str(kind)) is not None
+def _first_line(path: Path, separator: str) -> tuple[list[str] | None, int]:
+    """(names of the columns of a CSV file, None if its first line has numbers; number of columns)."""
+    with open_packed(path, "rt") as file:
+        try:
+            cells: list[str] = next(csv.reader(file, delimiter=separator), [])
+        except csv.Error as error:
+            raise DataError(
+                f"{path}: line 1: {error}; expected numbers or names, with {separator!r} between"
+            ) from error
+    if not cells:
+        raise DataError(f"{path}: line 1 is empty; expected numbers or names, with {separator!r} between")
+    if len(cells) == 1 and (other := re.search("[,;\t|]", cells[0])):
+        raise DataError(
+            f"{path}: line 1: {shown(cells[0], 80)!r} has no {separator!r}; give --separator {other[0]!r}, and "
+            "--decimal ',' where fractions have that"
+        )
+    numbers = [re.fullmatch(r"\s*[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?\s*", cell, re.I) is not None for cell in cells]
+    if all(numbers):
+        return None, len(cells)
+    if any(numbers):
+        column = numbers.index(False)
+        raise DataError(
+            f"{path}: line 1, column {column + 1}: {shown(cells[column], 80)!r} among numbers; "
+            "expected numbers in all columns, or names in all"
+        )
+    return [cell.strip() for cell in cells], len(cells)
 
 
-def with_gaps(texts: pa.ChunkedArray, gaps: Iterable[str]) -> pa.ChunkedArray:
-    """Texts without whitespace around them; null for a gap."""
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Errors of Arrow become DataError."""
     import pyarrow as pa
-    import pyarrow.compute as pc
-
-    trimmed = pc.utf8_trim_whitespace(texts)
-    absent = pc.is_in(pc.utf8_lower(trimmed), pa.array(gaps, trimmed.type))
-    return pc.if_else(absent, pa.scalar(None, trimmed.type), trimmed)
-
-
-def parsed(texts: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """[s] float64 of cells, null for gaps; None where one is no number."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     try:
-        return pc.cast(texts, pa.float64())
-    except pa.ArrowInvalid:
-        cells = with_gaps(texts, GAPS)
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
+        raise DataError(f"{path}: cannot be read ({shown(str(error))}); get the file again") from error
+
+
+def _index(table: pa.Table) -> list[str]:
+    """Names of the columns that a frame had as its index."""
     try:
-        return pc.cast(cells, pa.float64())
-    except pa.ArrowInvalid:  # signs, and whatever else Python knows
-        known = [None if cell is None else number_in(cell) for cell in cells.to_pylist()]
-    values = pa.chunked_array([pa.array(known, pa.float64())])
-    return values if values.null_count == cells.null_count else None
+        return list(map(str, table.schema.pandas_metadata["index_columns"]))
+    except (KeyError, TypeError, ValueError, RecursionError):  # not written by pandas
+        return []
 
 
-def numbers(what: str, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """[s] float64 of a column, null for gaps; DataError for what is no number that float32 holds."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if is_text(column.type):
-        cells = texts(what, name, column)
-        column = parsed(cells)
-        if column is None:
-            raise not_a_number(what, name, cells)
-    elif not _is_number(column.type):
-        raise _wrong_type(what, name, column.type, "numbers or texts")
-    values = pc.cast(column, pa.float64(), safe=False)
-    values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-    row = pc.index(pc.greater(pc.abs(values), LARGEST), True).as_py()
-    if row >= 0:
-        raise DataError(f"{what}: row {row + 1}, column {name!r}: {shown(column[row].as_py())} is not a finite number")
-    return values
-
-
-def texts(what: str, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """[s] texts of a column of texts, categories or numbers, null for gaps."""
-    import pyarrow as pa
-
-    if not is_text(column.type) and not _is_number(column.type):
-        raise _wrong_type(what, name, column.type, "texts or integers")
-    encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-    values = [value if value == value else None for value in encoded.dictionary.to_pylist()]
-    if parts := [value for value in values if isinstance(value, float) and value % 1 and not is_text(column.type)]:
-        raise DataError(f"{what}: column {name!r}: {parts[0]} is no identifier; expected integers or texts")
-    words = [None if value is None else text_of(value) for value in values]
-    return pa.chunked_array([pa.array(words, pa.large_string()).take(encoded.indices)])
-
-
-def not_a_number(what: str, name: str, texts: pa.ChunkedArray, remedy: str = _ENCODE) -> DataError:
-    """The error for the first cell of texts that is no number."""
-    cells = texts.to_pylist()
-    wrong = (row for row, cell in enumerate(cells) if cell is not None and number_in(cell) is None)
-    row = next(wrong, 0)  # where all are numbers, they are texts for Parquet all the same
-    return DataError(f"{what}: row {row + 1}, column {name!r}: {shown(cells[row])} is not a number; {remedy}")
-
-
-def numbered(texts: pa.ChunkedArray, order: Callable[[list[str]], list[str]]) -> tuple[Array, tuple[str, ...]]:
-    """([s] float64 number of each text among the distinct ones in this order, NaN for a gap; these texts)."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    names = tuple(order(texts.unique().drop_null().to_pylist()))
-    return in_numpy(pc.index_in(texts, pa.array(names, texts.type))), names
-
-
-def in_numpy(column: pa.ChunkedArray) -> Array:
-    """[s] float64 of a column of numbers, NaN for null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    values = pc.cast(column, pa.float64()).fill_null(np.nan).combine_chunks()
-    return np.from_dlpack(values)  # `to_numpy` would import pandas
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return re.match("u?int|halffloat|float|double|bool|decimal|null", str(kind)) is not None
-
-
-def _wrong_type(what: str, name: str, kind: pa.DataType, expected: str) -> DataError:
-    nested = " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/data.md)"
-    return DataError(
-        f"{what}: column {name!r} is of type {str(kind)[:80]}; expected {expected}; convert it"
-        f"{nested if kind.num_fields else ''}, or {_LEAVE_OUT}"
-    )
+def _class_names(what: str, table: pa.Table, labels: list[str]) -> tuple[str, ...]:
+    """The names of a ClassLabel, as `datasets` writes them into the metadata of a table; () where there are none."""
+    try:
+        (label,) = labels
+        content = json.loads((table.schema.metadata or {})[b"huggingface"])
+        names = content["info"]["features"][label]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):  # not written by `datasets`, or several
+        return ()
+    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not known or "int" not in str(table.schema.field(label).type) or names == list(map(str, range(len(names)))):
+        return ()
+    if len(set(names)) < len(names):
+        raise DataError(f"{what}: its ClassLabel names a class twice, of {listed(map(repr, names))}")
+    return tuple(names)

@@ -27,9 +27,10 @@ from mpifed.core.record import Array
 from mpifed.data.cells import check_cells
 from mpifed.data.natural import WHOLE
 from mpifed.data.partition import by_rectangles
+from mpifed.data.recipe import numbers
 from mpifed.data.samples import Samples, Source
 from mpifed.data.sources.dataset import listed, numbers_rows, open_packed, shown, typed_labels
-from mpifed.data.sources.table import in_numpy, numbers, read_csv
+from mpifed.data.sources.table import check_names, read_csv
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
 LEAST_KEY_BYTES = 16
@@ -121,7 +122,8 @@ class Tables(Source):
 
     def _load(self, path: Path) -> ClientTable:
         """A client's file."""
-        table, what = read_csv(path), str(path)
+        table, what = read_csv(path, texts=lambda _: {self.id}), str(path)
+        check_names(what, table.column_names)
         features = [name for name in table.column_names if name not in (self.id, self.label)]
         if self.id not in table.column_names:
             raise DataError(f"{path}: no column {self.id!r}, the identifiers of --id; of {listed(table.column_names)}")
@@ -135,12 +137,12 @@ class Tables(Source):
                 raise DataError(f"{path}: {count} rows have no identifier; every sample needs one")
             if count > 1:
                 raise DataError(f"{path}: {count} rows have the identifier {shown(name)}; keep one")
-        X = np.stack([in_numpy(numbers(what, name, table[name])) for name in features], axis=1)
+        X = np.stack([numbers(what, name, table[name]) for name in features], axis=1)
         for row, column in np.argwhere(np.isnan(X))[:1].tolist():
             raise DataError(f"{path}: row {row + 1}, column {features[column]!r} is a missing value; remove the row")
         labels = np.full(len(ids), np.nan)
         if self.label in table.column_names:
-            labels = in_numpy(numbers(what, self.label, table[self.label]))
+            labels = numbers(what, self.label, table[self.label])
         return ClientTable(ids, features, X, labels)
 
 

@@ -14,7 +14,7 @@ from mpifed.data.shards import shard_of
 from mpifed.data.store import Federation
 
 TABLE = "size,colour,shape,y\n1,red,a,0\n,blue,b,1\n4,,a,0\n7,red,?,1\n6,red,b,1\n"
-ONE_CLIENT = ("--split", "rows", "--clients", "1")
+ONE_CLIENT = ("--split", "rows", "--clients", "1", "--label", "-1", "--scale", "none")
 
 
 def make(out: Path, *words: object) -> Federation:
@@ -51,7 +51,9 @@ def test_gaps(tmp_path: Path, missing: str, expected: list[list[float]]) -> None
 
 def test_gaps_are_refused_where_they_are(tmp_path: Path) -> None:
     path = csv(tmp_path / "a.csv", TABLE)
-    with pytest.raises(DataError, match=r"a.csv: row 2, column 'size' is a missing value; fill it in, by --missing m"):
+    with pytest.raises(
+        DataError, match=r"a.csv: row 2, column 'size' is a missing value, of 1; fill it in, by --missing m"
+    ):
         make(tmp_path / "a", "csv", path, "--categorical", "one-hot")
     with pytest.raises(DataError, match=r"row 1, column 'colour': 'red' is not a number; .* --categorical one-hot"):
         make(tmp_path / "a", "csv", path, "--missing", "mean")
@@ -124,7 +126,7 @@ def test_columns_that_are_left_out(tmp_path: Path, source: str, ignored: str) ->
     folder = make(tmp_path / "a", source, path, "--ignore", ignored)
     assert folder.names() == ("age", "ward") and rows(folder) == [[30, 1], [40, 2], [50, 1]]
     for wrong, message in (
-        (("--ignore", "ill"), "--ignore ill: has the column of --label or --by"),
+        (("--ignore", "ill"), "column 'ill' has two roles of --label, --by and --ignore"),
         (("--ignore", "Day"), "--ignore Day: .* has no such column; expected the names patient, age"),
         (("--ignore", "0,1,2,3"), "no column besides the label's"),
     ):

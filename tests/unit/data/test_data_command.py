@@ -108,7 +108,18 @@ def test_scalings_in_turn(run: Run, tmp_path: Path, kinds: str, values: int, mon
     for name, rows in files.items():
         lines = (",".join(f"{x:.9g}" for x in row) + f",{i % 2}" for i, row in enumerate(rows))
         (tmp_path / name).write_text("\n".join(lines) + "\n")
-    words = ("csv", tmp_path / "train", "--test", tmp_path / "test", "--split", "grid", "--grid", "2x2")
+    words = (
+        "csv",
+        tmp_path / "train",
+        "--label",
+        "-1",
+        "--test",
+        tmp_path / "test",
+        "--split",
+        "grid",
+        "--grid",
+        "2x2",
+    )
     federation = run(*words, "--scale", kinds)
     expected = by_hand(kinds, *(rows.astype(np.float64) for rows in files.values()))
     test = common(federation)
@@ -144,7 +155,9 @@ def test_csv_by_map(run: Run, tmp_path: Path) -> None:
     table, who = tmp_path / "a.csv", tmp_path / "map.csv"
     table.write_text("a,b,y\n1,2,0\n3,4,1\n5,6,1\n")
     who.write_text("client,rows,columns\n0,0 2,all\n1,1,0\n2,1,1\n")
-    federation = run("csv", table, "--split", "grid", "--map", who, "--clients", 3)  # as many as the map has
+    federation = run(
+        "csv", table, "--label=y", "--scale=none", "--split=grid", "--map", who, "--clients", 3
+    )  # as many as the map has
     assert federation.counts.tolist() == [2, 1, 1]
     assert held(federation, 0).tolist() == [[1, 2], [5, 6]]
     assert federation.names() == ("a", "b")
@@ -182,7 +195,7 @@ def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
         ),
         ("digits --split rows --clients 2 --samples 7", "No such option.*--samples"),
         ("digits somewhere --split rows --clients 2", "unexpected extra argument .*somewhere"),
-        ("csv --split rows --clients 2", "Missing argument 'PATH'"),
+        ("csv --split rows --clients 2", "Missing argument 'PATH...'"),
         ("digits --split rows --clients 2 --test-fraction 0", "--test-fraction 0"),
         ("digits --split rows --clients 2 --client-test-fraction 1.5", "above 0 and below 1"),
         ("digits --split columns --clients 2 --client-test-fraction 0.2", "split by columns.*--test-fraction"),
@@ -218,7 +231,15 @@ def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str)
     form = {"csv": "{0},{1},{2},{y}", "svmlight": "{y} 1:{0} 2:{1} 3:{2}"}[source]
     table.write_text("".join(form.format(*row, y=i % 2) + "\n" for i, row in enumerate(rows)))
     who.write_text("client,rows,columns\n0,0 2,0 1\n1,1,all\n")
-    words = (source, table, *(["--sparse"] if source == "svmlight" else []), "--split", "grid", "--map", who)
+    words = (
+        source,
+        table,
+        *(["--sparse"] if source == "svmlight" else ["--label", -1]),
+        "--split",
+        "grid",
+        "--map",
+        who,
+    )
     with pytest.raises(DataError, match="row 0 and column 2 is held by no client"):
         run(*words)
     federation = run(*words, "--missing", "zero", "--scale", "unit-rows")

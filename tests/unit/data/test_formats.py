@@ -231,19 +231,12 @@ def test_one_table_in_every_format(tmp_path: Path) -> None:
     assert len(checksums) == 1
 
 
-def test_folders_that_lead_elsewhere(tmp_path: Path) -> None:
-    as_folder(frame(), tmp_path / "a")
-    state = tmp_path / "a/state.json"
-    for table, said in (
-        ({"_data_files": [{"filename": "../secret"}]}, "does not name files of the folder"),
-        ({"_data_files": []}, "does not name files"),
-        ({}, "_data_files"),
-        ({"_data_files": [{"filename": "x.arrow"}]}, "x.arrow: no such file"),
-        ({"_data_files": [{"filename": "state.json"}]}, "cannot be read"),
-    ):
-        state.write_text(json.dumps(table))
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for said in (r"no file \*.arrow; expected a folder of datasets.save_to_disk", "x.arrow: cannot be read"):
         with pytest.raises(DataError, match=said):
             make(tmp_path / "out", "arrow", tmp_path / "a", *ONE)
+        (tmp_path / "a/x.arrow").write_text("no table")
 
 
 # npz
@@ -422,7 +415,7 @@ def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
 def test_other_columns_of_parquet(tmp_path: Path, columns: dict[str, Any], said: str) -> None:
     pd.DataFrame({**columns, "y": [0, 1]}).to_parquet(tmp_path / "a.parquet")
     with pytest.raises(DataError, match=said):
-        make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *ONE)
+        make(tmp_path / "out", "parquet", tmp_path / "a.parquet", *ONE, "--label", "y")
 
 
 def test_images_and_words_of_leaf(tmp_path: Path) -> None:
@@ -434,8 +427,8 @@ def test_images_and_words_of_leaf(tmp_path: Path) -> None:
 
 def test_gaps_of_parquet(tmp_path: Path) -> None:
     pd.DataFrame({"a": [1, None, 4.0], "y": [0, 1, 1]}).to_parquet(tmp_path / "a.parquet")
-    words = ("parquet", tmp_path / "a.parquet", *ONE)
-    with pytest.raises(DataError, match="row 2, column 'a' is a missing value; fill it in, by --missing mean"):
+    words = ("parquet", tmp_path / "a.parquet", *ONE, "--label", "y", "--scale", "none")
+    with pytest.raises(DataError, match="row 2, column 'a' is a missing value, of 1; fill it in, by --missing mean"):
         make(tmp_path / "out", *words)
     assert read(make(tmp_path / "out", *words, "--missing", "mean"))[0].tolist() == [[1], [2.5], [4]]
     assert read(make(tmp_path / "out", *words, "--missing", "drop"))[0].tolist() == [[1], [4]]

@@ -22,6 +22,10 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz
 MOST = 200e6  # bytes that a refusal may take; the packer of xz takes 100e6
 
 
+def csv_table(path: Path, test: Path | None = None, label: str = "-1") -> CsvTable:
+    return CsvTable((path,), test, label)
+
+
 @pytest.fixture(autouse=True)
 def little_memory() -> Iterator[None]:
     """No test may take more."""
@@ -35,10 +39,10 @@ def little_memory() -> Iterator[None]:
 # packed files
 
 
-@pytest.mark.parametrize(("suffix", "kind"), [(".gz", CsvTable), (".bz2", Svmlight), (".xz", CsvTable)])
+@pytest.mark.parametrize(("suffix", "kind"), [(".gz", csv_table), (".bz2", Svmlight), (".xz", csv_table)])
 def test_packed_files_are_read_to_their_end(tmp_path: Path, suffix: str, kind: Any) -> None:
     path = tmp_path / f"a{suffix}"
-    line = b"1,2\n" if kind is CsvTable else b"1 1:2\n-1 2:1\n"
+    line = b"1,2\n" if kind is csv_table else b"1 1:2\n-1 2:1\n"
     packed = PACKERS[suffix](line * 20_000)
     path.write_bytes(packed)
     assert len(kind(path).read(0).y) == 20_000 * line.count(b"\n")
@@ -47,7 +51,7 @@ def test_packed_files_are_read_to_their_end(tmp_path: Path, suffix: str, kind: A
         kind(path).read(0)
 
 
-@pytest.mark.parametrize("kind", [CsvTable, Svmlight])
+@pytest.mark.parametrize("kind", [csv_table, Svmlight])
 def test_what_has_no_end_is_no_file(kind: Any, tmp_path: Path) -> None:
     for path, words in ((Path("/dev/zero"), "not a regular file"), (tmp_path, "not a regular file")):
         with pytest.raises(DataError, match=words):
@@ -75,10 +79,10 @@ def test_svmlight_labels_are_numbers_in_float32(tmp_path: Path, label: str) -> N
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a,b\n1," + "9" * 140_000 + "\n", "row 1, column 'b': inf is not a finite number"),
-        ("a,b\n1," + "9" * 5000 + "\n", "row 1, column 'b': inf is not a finite number"),
+        ("a,b\n1," + "9" * 140_000 + "\n", "column 'b': .*is not a finite number"),
+        ("a,b\n1," + "9" * 5000 + "\n", "column 'b': .*is not a finite number"),
         ("a,b\n1,-1e39\n", r"row 1, column 'b': -1e\+39 is not a finite number"),
-        ("a,b\n1,2,3\n4,5,6\n", "Row #2: Expected 2 columns, got 3: 1,2,3; expected UTF-8 with commas"),
+        ("a,b\n1,2,3\n4,5,6\n", "Row #2: Expected 2 columns, got 3: 1,2,3; expected UTF-8 with ','"),
         ("a,a\n1,2\n", "2 columns are called 'a'; every column needs a name of its own"),
         ("a,,b\n1,2,3\n", "column 2 '' has no name"),
         ("a,b\0\n1,2\n", r"column 2 'b\\x00' has the control character|line contains NUL"),  # Python 3.10
@@ -89,13 +93,13 @@ def test_faulty_csv(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=words) as caught:
-        CsvTable(path).read(0)
+        csv_table(path).read(0)
     assert len(str(caught.value)) < 400
 
 
 def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("\ufeffa,y\n1,2\n3,4\n", encoding="utf-8")
-    assert CsvTable(path).read(0).names == ("a",)
+    assert csv_table(path).read(0).names == ("a",)
     path.write_text("\ufeff1,2\n3,4\n", encoding="utf-8")
-    assert CsvTable(path).read(0).y.tolist() == [2, 4]
+    assert csv_table(path).read(0).y.tolist() == [2, 4]

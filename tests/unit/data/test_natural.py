@@ -25,7 +25,7 @@ ROWS = [
      RNG.choice(["no", "yes"])]
     for _ in range(120)
 ]  # fmt: skip
-BY = ("--label", "ill", "--by", "hospital", "--categorical", "one-hot")
+BY = ("--label", "ill", "--by", "hospital", "--categorical", "one-hot", "--scale", "none")
 
 
 def write(path: Path, rows: list[list[Any]], names: list[str] | None = NAMES) -> Path:
@@ -85,7 +85,7 @@ def test_labels_that_a_terminal_would_obey(tmp_path: Path) -> None:
     ("words", "error", "said"),
     [
         (("--by", "ward"), UsageError, "--by ward: .* has no such column; expected the names age, weight"),
-        (("--by", "ill"), UsageError, "--by ill: is the label's column"),
+        (("--by", "ill"), UsageError, "column 'ill' has two roles of --label, --by and --ignore; give it one"),
         (("--by", "hospital", "--clients", 3), UsageError, "--clients: --by says whose each row is; leave it out"),
         (
             ("--by", "hospital", "--partition", "dirichlet:1"),
@@ -118,14 +118,15 @@ def test_natural_clients_have_test_rows_of_their_own(tmp_path: Path) -> None:
 def test_a_published_split_of_rows(tmp_path: Path) -> None:
     path, split = write(tmp_path / "a.csv", [[i, i % 2] for i in range(6)], None), tmp_path / "split.csv"
     split.write_text("row,client\n5,1\n0,0\n1,1\n2,2\n3,0\n4,0\n")
-    folder = make(tmp_path / "a", "csv", path, "--split", "rows", "--map", split)
+    plain = ("csv", path, "--label", -1, "--scale", "none", "--split", "rows", "--map")
+    folder = make(tmp_path / "a", *plain, split)
     assert folder.split == "rows"
     assert [client(folder, number)[0] for number in range(3)] == [[[0], [3], [4]], [[1], [5]], [[2]]]
-    folder = make(tmp_path / "a", "csv", path, "--split", "rows", "--map", split, "--client-test-fraction", 0.4)
+    folder = make(tmp_path / "a", *plain, split, "--client-test-fraction", 0.4)
     assert folder.counts.tolist() == [2, 1, 1] and folder.test_counts.tolist() == [1, 1, 0]
     with pytest.raises(UsageError, match=r"--(skew|partition|min-samples): --map says who holds what; leave it out"):
-        make(tmp_path / "b", "csv", path, "--split", "rows", "--map", split, "--min-samples", 2)
+        make(tmp_path / "b", *plain, split, "--min-samples", 2)
     path = write(tmp_path / "c.csv", [[i, i, i % 2] for i in range(6)], None)
     split.write_text("client,rows,columns\n0,all,0\n1,all,1\n")
     with pytest.raises(UsageError, match="divides columns too; give --split grid"):
-        make(tmp_path / "b", "csv", path, "--split", "rows", "--map", split)
+        make(tmp_path / "b", "csv", path, "--label", -1, "--split", "rows", "--map", split)

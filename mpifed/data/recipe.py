@@ -1,0 +1,365 @@
+"""What the columns of a table become as numbers: a recipe, fitted on training rows, and applied by name ever after.
+
+A table is read as raw numbers: of a column of texts their places among all that occur, and NaN for gaps. Which rows are
+for training is decided then; of these alone the recipe takes what the user has not stated: categories, and what fills
+gaps. It stays with the data, so that whoever predicts gives rows as they came.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+import numpy as np
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.expected import expected
+from mpifed.core.nearest import nearest
+from mpifed.core.record import Array
+from mpifed.core.text import shown
+from mpifed.data.natural import WHOLE, identifiers, in_order, text_of
+from mpifed.data.scaling import Scaling
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILLS = ("zero", "mean", "median")  # of gaps
+GAPS = ("", "na", "n/a", "nan", "null", "?", "<na>")  # texts that are gaps, in small letters
+LARGEST = float(np.finfo(np.float32).max)
+MOST_CATEGORIES = 50  # of a column, and one in two rows; where the user states them, any number
+_FEW = 20  # rows of which each may have another number
+_FEW_CATEGORIES = 10
+_LEAVE_OUT = "leave the column out, by --ignore NAME"
+_ENCODE = f"encode categories, by --categorical one-hot or --categorical ordinal, or {_LEAVE_OUT}"
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What becomes of a column; in a file of `--given` the table [columns.NAME] says what the user states of it."""
+
+    name: str = ""
+    categories: tuple[str, ...] | None = None  # of texts: 0, 1, ..., or a column of 0 and 1 each; None: numbers
+    one_hot: bool = False
+    fill: float | str | None = None  # in place of gaps; None: they are refused; 0 of one-hot categories: all zeros
+    range: tuple[float, float] | None = None  # what becomes 0 and 1
+
+    __pydantic_config__: ClassVar[Mapping[str, object]] = {"extra": "forbid", "allow_inf_nan": False, "strict": False}
+
+    def names(self) -> list[str]:
+        """Of the columns of numbers: `colour=red` for a category."""
+        return [f"{self.name}={_plain(text)}" for text in self.categories or ()] if self.one_hot else [self.name]
+
+    def stated(self) -> list[str]:
+        """What a user says of the column."""
+        return [key for key in ("categories", "fill", "range") if getattr(self, key) is not None]
+
+
+@dataclass(frozen=True)
+class Public:
+    """A file of `--given`: what the user states, so that it is computed from no row."""
+
+    columns: dict[str, Encoding] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+
+    __pydantic_config__: ClassVar[Mapping[str, object]] = {"extra": "forbid"}
+
+    @classmethod
+    def read(cls, path: Path | None) -> Public:
+        """The file's content; UsageError for one that is not there or says something else."""
+        from pydantic import TypeAdapter, ValidationError
+
+        if path is None:
+            return cls()
+        try:
+            public = TypeAdapter(cls).validate_python(tomllib.loads(path.read_text(encoding="utf-8-sig")))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise UsageError(f"--given {path}: {place}: {expected(first)}") from error
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--given {path}: {error}; expected TOML, with [columns.NAME]") from error
+        for name, column in public.columns.items():
+            if column.name or column.one_hot or (column.range and not column.range[0] < column.range[1]):
+                raise UsageError(
+                    f"--given {path}: columns.{name}: expected categories, fill, range = [low, high] with low < high"
+                )
+        return public
+
+
+class RawColumns(NamedTuple):
+    """The columns of raw rows [s, p] of float32."""
+
+    columns: tuple[Encoding, ...]  # with all texts that occur as categories
+    categorical: str | None  # "one-hot" or "ordinal"
+    missing: str  # one of `FILLS`, or "error" where there are no gaps
+    public: Public
+
+
+class Recipe(NamedTuple):
+    """The columns of features, and what of it was computed from rows or given by the user."""
+
+    columns: tuple[Encoding, ...] = ()
+    fitted: tuple[str, ...] = ()  # such as "categories of sex", "median of age"
+    given: tuple[str, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """[q] of the columns of numbers."""
+        return tuple(name for column in self.columns for name in column.names())
+
+    def encoded(self, raw: Sequence[Encoding], X: Array) -> Array:
+        """[s, q] float32 of raw rows X [s, p], whose categories are those of `raw`.
+
+        Raises DataError for a gap or an ordinal that no training row has.
+        """
+        parts = [_encoded(column, before, x) for column, before, x in zip(self.columns, raw, X.T, strict=True)]
+        return np.concatenate(parts, axis=1, dtype=np.float32)
+
+    def rows(self, table: pa.Table, what: str) -> Array:
+        """[s, q] float32 of a table of any rows, whose columns are found by name."""
+        raw = [column if column.categories is None else with_texts(column, {what: table}) for column in self.columns]
+        return self.encoded(raw, raw_rows(raw, table, what))
+
+    def ranged(self, scaling: Scaling, kinds: Sequence[str]) -> Scaling:
+        """The scaling, of columns of a given range by that; UsageError where rows are scaled by their norm, too."""
+        if not any(column.range for column in self.columns):
+            return scaling
+        if "unit-rows" in kinds:
+            raise UsageError("--scale unit-rows: not with the ranges of --given, which scale columns; leave one out")
+        scale, shift = (np.broadcast_to(value, len(self.names())).copy() for value in scaling)
+        for at, column in enumerate(each for each in self.columns for _ in each.names()):
+            if column.range is not None:
+                low, high = column.range
+                scale[at], shift[at] = 1 / (high - low), -low / (high - low)
+        return Scaling(scale, shift)
+
+
+def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
+    """The recipe that the raw training rows X [s, p], and what is given, say.
+
+    Raises UsageError or DataError where a column has too many categories, or nothing that fills its gaps.
+    """
+    columns, fitted, given = [], [], []
+    for before, x in zip(raw.columns, X.T, strict=True):
+        name, here, are_texts = before.name, x[~np.isnan(x)], before.categories is not None
+        stated = raw.public.columns.get(name, Encoding())
+        categories, fill = stated.categories, stated.fill
+        given += [f"{key} of {name}" for key in stated.stated()]
+        counts = np.bincount(here.astype(np.int64) if are_texts else [], minlength=len(before.categories or ()))
+        if before.categories is not None and categories is None:
+            categories = tuple(before.categories[code] for code in np.flatnonzero(counts))
+            _check_categories(name, len(categories), len(x))
+            fitted.append(f"categories of {name}")
+        one_hot = are_texts and raw.categorical == "one-hot"
+        if fill is None and raw.missing == "zero":
+            if are_texts and not one_hot and len(here) < len(x):
+                raise UsageError(
+                    "--missing zero --categorical ordinal: 0 is the first category; use --missing median, which takes "
+                    "the most frequent one, or --categorical one-hot"
+                )
+            fill = 0.0
+        if fill is None and raw.missing in FILLS:
+            if not len(here):
+                raise DataError(
+                    f"--missing {raw.missing}: column {name!r} has no value in the training rows; remove it"
+                )
+            middle = np.mean if raw.missing == "mean" else np.median
+            # of texts the most frequent one, of these the first
+            fill = before.categories[np.argmax(counts)] if before.categories else float(middle(here.astype(np.float64)))
+            fitted.append(f"{raw.missing} of {name}")
+        columns.append(Encoding(name, categories, one_hot, fill, stated.range))
+    return Recipe(tuple(columns), tuple(fitted), tuple(given))
+
+
+def raw_rows(columns: Sequence[Encoding], table: pa.Table, what: str) -> Array:
+    """[s, p] float32 of a table's columns: numbers, places of texts among the categories, NaN for gaps."""
+    X = np.empty((len(table), len(columns)), np.float32)
+    for at, column in enumerate(columns):
+        values = selected(table, column.name, what)
+        X[:, at] = numbers(what, column.name, values) if column.categories is None else places(values, column)
+    return X
+
+
+def selected(table: pa.Table, name: str, what: str) -> pa.ChunkedArray:
+    """A column of a table; DataError where there is none, or several."""
+    if (count := table.column_names.count(name)) != 1:
+        meant = "" if count else nearest(name, table.column_names)
+        raise DataError(
+            f"{what}: {count or 'no'} column{'s' * (count > 1)} {name!r}{meant}; of {', '.join(table.column_names)}"
+        )
+    return table[name]
+
+
+def with_texts(column: Encoding, tables: Mapping[str, pa.Table]) -> Encoding:
+    """The column with all texts of the tables as categories, after those that it has."""
+    known, name = column.categories or (), column.name
+    words = (texts(what, name, selected(table, name, what), known) for what, table in tables.items())
+    met = {text for each in words for text in each.unique().to_pylist()}
+    return replace(column, categories=(*known, *in_order(met - {*known, None})))
+
+
+def places(values: pa.ChunkedArray, column: Encoding) -> Array:
+    """[s] float64 the place of each text among the categories, NaN for a gap."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    known = column.categories or ()
+    words = texts("", column.name, values, known)
+    return in_numpy(pc.index_in(words, pa.array(known, words.type)))
+
+
+def texts(what: str, name: str, column: pa.ChunkedArray, known: Sequence[str] = ()) -> pa.Array:
+    """[s] texts of a column of texts, categories or numbers; null for gaps, unless these words are `known`."""
+    import pyarrow as pa
+
+    if not is_text(column.type) and not _is_number(column.type):
+        raise _wrong_type(what, name, column.type, "texts or integers")
+    encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
+    words = [None if value is None else text_of(value).strip() for value in encoded.dictionary.to_pylist()]
+    there = [word if word in known or str(word).lower() not in GAPS else None for word in words]
+    return pa.array(there, pa.large_string()).take(encoded.indices)
+
+
+def identities(what: str, name: str, column: pa.ChunkedArray) -> pa.Array:
+    """[s] identifiers of a column as texts, null for gaps; DataError for what is none."""
+    import pyarrow.compute as pc
+
+    if _is_number(column.type) and (values := numbers(what, name, column))[values % 1 > 0].size:
+        raise DataError(
+            f"{what}: column {name!r}: {values[values % 1 > 0][0]} is no identifier; expected integers or texts"
+        )
+    words = pc.replace_substring_regex(texts(what, name, column), WHOLE, r"\1")
+    identifiers(words.unique().drop_null().to_pylist(), f"{what}: column {name!r}")
+    return words
+
+
+def numbers(what: str, name: str, column: pa.ChunkedArray) -> Array:
+    """[s] float64 of a column of numbers, NaN for gaps; DataError for what is none, or none that float32 holds."""
+    import pyarrow as pa
+
+    if is_text(column.type):
+        words = texts(what, name, column)
+        try:
+            values = in_numpy(words)
+        except pa.ArrowInvalid:
+            raise not_a_number(what, name, words) from None
+    elif _is_number(column.type):
+        try:
+            values = in_numpy(column)
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{what}: column {name!r}: {error}: identifiers are no features; {_LEAVE_OUT}") from error
+    else:
+        raise _wrong_type(what, name, column.type, "numbers or texts")
+    for row in np.flatnonzero(np.abs(values) > LARGEST)[:1].tolist():
+        raise DataError(f"{what}: row {row + 1}, column {name!r}: {values[row]} is not a finite number in float32")
+    return values
+
+
+def check_feature(what: str, name: str, values: Array, stated: bool) -> None:
+    """Raise DataError for numbers [s] that float32 would make one, or that number rows, unless they are `stated`."""
+    here = values[~np.isnan(values)]
+    distinct = np.unique(here)
+    are_whole = bool((distinct % 1 == 0).all())
+    left = len(np.unique(distinct.astype(np.float32)))
+    if left < (len(distinct) if are_whole else len(distinct) / 2):
+        raise DataError(
+            f"{what}: column {name!r}: {len(distinct)} different numbers, such as {distinct[0]:.17g}, are {left} in "
+            f"float32; subtract an offset, or {_LEAVE_OUT}: dates and identifiers are no features"
+        )
+    if are_whole and len(distinct) == len(here) > _FEW and not stated:
+        raise DataError(
+            f"{what}: column {name!r}: another integer in each of {len(here)} rows, which names rows; {_LEAVE_OUT}, or "
+            f"say that it is a number: [columns.{name}] in a file of --given"
+        )
+
+
+def _check_categories(name: str, count: int, rows: int) -> None:
+    if count > min(MOST_CATEGORIES, max(_FEW_CATEGORIES, rows / 2)):
+        raise DataError(
+            f"column {name!r}: {count} different texts in {rows} training rows are no categories: at most "
+            f"{MOST_CATEGORIES}, and one in two rows; {_LEAVE_OUT}, or state them all, as `categories = [...]` of "
+            f"[columns.{name}] in a file of --given"
+        )
+
+
+def _plain(text: str) -> str:
+    """A text as a name that can be printed, and is not long."""
+    return (text if text.isprintable() else text.encode("unicode_escape").decode("ascii"))[:200]
+
+
+def _encoded(column: Encoding, before: Encoding, x: Array) -> Array:
+    """[s, 1], or [s, categories] one-hot, of the raw numbers x [s] of a column."""
+    gaps = np.isnan(x)
+    if gaps.any() and column.fill is None:
+        raise DataError(
+            f"row {np.argmax(gaps) + 1}, column {column.name!r} is a missing value; training rows had none, or were "
+            "left out with it: fill it in, or leave the row out"
+        )
+    if column.categories is None:
+        return np.where(gaps, np.nan if column.fill is None else float(column.fill), x)[:, None]
+    place = {text: at for at, text in enumerate(column.categories)}
+    fill = place.get(str(column.fill), -1 if column.one_hot else 0)
+    codes = np.array([place.get(text, -1) for text in before.categories or ()] + [fill])
+    codes = codes[np.where(gaps, -1, x).astype(np.int64)]
+    if column.one_hot:
+        one_hot: Array = codes[:, None] == np.arange(len(place))
+        return one_hot
+    for row in np.flatnonzero(codes < 0)[:1].tolist():
+        raise DataError(
+            f"column {column.name!r}: {shown((before.categories or ())[int(x[row])], 80)!r} in a test row, and in no "
+            "training row; use --categorical one-hot, which has zeros for it"
+        )
+    return codes[:, None]
+
+
+def not_a_number(what: str, name: str, words: pa.Array, remedy: str = _ENCODE) -> DataError:
+    """The error for the first of the texts that is no number."""
+    cells = words.to_pylist()
+    row = next((row for row, cell in enumerate(cells) if cell is not None and not _is_decimal(cell)), 0)
+    return DataError(
+        f"{what}: row {row + 1}, column {name!r}: {shown(cells[row] or '', 80)!r} is not a number; {remedy}"
+    )
+
+
+def _is_decimal(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def in_numpy(column: pa.ChunkedArray | pa.Array) -> Array:
+    """[s] float64 of a column, NaN for null; pyarrow.ArrowInvalid for an integer that it does not hold, or a text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = pc.cast(column, pa.float64()).fill_null(np.nan)
+    return np.from_dlpack(
+        values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    )  # `to_numpy` would import pandas
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column holds texts or categories."""
+    return re.match("(large_)?string|dictionary", str(kind)) is not None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return re.match("u?int|halffloat|float|double|bool|decimal|null", str(kind)) is not None
+
+
+def _wrong_type(what: str, name: str, kind: pa.DataType, expected: str) -> DataError:
+    nested = " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/data.md)"
+    return DataError(
+        f"{what}: column {name!r} is of type {str(kind)[:80]}; expected {expected}; convert it"
+        f"{nested if kind.num_fields else ''}, or {_LEAVE_OUT}"
+    )

@@ -1,0 +1,399 @@
+"""One table of fifty rows by every door: the same bytes of X, y, identifiers and classes, whoever brings it.
+
+Then one table of bad inputs: what is given, and what is named in the answer.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from federations import held
+
+import mpifed as mf
+from mpifed.cli import main
+from mpifed.data.shards import shard_of
+from mpifed.data.store import open_federation
+
+RNG = np.random.default_rng(0)
+ROWS = 50
+TABLE = pd.DataFrame({
+    "dose": RNG.normal(2, 3, ROWS).round(6), "age": RNG.integers(20, 80, ROWS).astype(float),
+    "sex": RNG.choice(["m", "f", "größer"], ROWS), "smokes": RNG.random(ROWS) < 0.5,
+    "ward": RNG.choice([1, 2, 3, 10], ROWS), "ill": RNG.integers(0, 2, ROWS),
+})  # fmt: skip
+TABLE.loc[[3, 17], "age"] = np.nan
+TABLE.loc[[5, 11, 40], "sex"] = None
+BY = {"label": "ill", "by": "ward", "categorical": "one-hot", "missing": "median"}
+Door: TypeAlias = Callable[[Path], mf.FederatedDataset]
+
+
+def command(*words: object) -> str:
+    """What a command prints; with its exit code where that is not 0."""
+    ended = CliRunner().invoke(main, list(map(str, words)))
+    return ended.output if not ended.exit_code else f"exit {ended.exit_code}: {ended.output}"
+
+
+def made(source: str, *words: object, **settings: object) -> mf.FederatedDataset:
+    """The data that `mpifed data` makes."""
+    options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+    said = command("data", source, *words, *options, "--out", "made", "--force")
+    if said.startswith("exit"):
+        raise mf.DataError(said)
+    return mf.FederatedDataset.open("made")
+
+
+def framed(change: Callable[[pd.DataFrame], Any]) -> Door:
+    return lambda _: mf.FederatedDataset.from_dataframe(change(TABLE.copy()), **BY)
+
+
+def by_csv(name: str = "t.csv", pack: Callable[[bytes], bytes] = bytes, **words: Any) -> Door:
+    """A file as pandas writes it, and the options that it needs."""
+    options = {key: words.pop(key) for key in ("separator", "decimal") if key in words}
+
+    def door(folder: Path) -> mf.FederatedDataset:
+        more = {"sep": options.get("separator", ","), "decimal": options.get("decimal", "."), "index": False, **words}
+        (folder / name).write_bytes(pack(TABLE.to_csv(**more).encode(words.get("encoding", "utf-8"))))
+        return made("csv", name, **BY, **options)
+
+    return door
+
+
+def by_files(folder: Path) -> mf.FederatedDataset:
+    """A file of each ward, of which one has its columns in another order, and one no gaps."""
+    for ward, rows in TABLE.groupby("ward"):
+        columns = [name for name in TABLE if name != "ward"]
+        rows[columns[:: 1 if ward == 2 else -1]].to_csv(folder / f"{ward}.csv", index=False)
+    return made("csv", "10.csv", "2.csv", "1.csv", "3.csv", **{k: v for k, v in BY.items() if k != "by"})
+
+
+def by_parquet(change: Callable[[pd.DataFrame], pd.DataFrame], **words: Any) -> Door:
+    def door(folder: Path) -> mf.FederatedDataset:
+        change(TABLE.copy()).to_parquet(folder / "t.parquet", **words)
+        return made("parquet", "t.parquet", **BY)
+
+    return door
+
+
+def by_folder(folder: Path) -> mf.FederatedDataset:
+    """As `datasets.save_to_disk` lays it out."""
+    table = pa.Table.from_pandas(TABLE, preserve_index=False)
+    with pa.OSFile(str(folder / "a.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "a.arrow"}]}))
+    return made("arrow", folder, **BY)
+
+
+def by_polars(_: Path) -> mf.FederatedDataset:
+    polars = pytest.importorskip("polars")
+    frame = polars.from_arrow(pa.Table.from_pandas(TABLE)).with_columns(polars.col("sex").cast(polars.Categorical))
+    return mf.FederatedDataset.from_dataframe(frame, **BY)
+
+
+def by_datasets(_: Path) -> mf.FederatedDataset:
+    return mf.FederatedDataset.from_dataframe(pytest.importorskip("datasets").Dataset.from_pandas(TABLE), **BY)
+
+
+def wrong_index(table: pd.DataFrame) -> pd.DataFrame:
+    return table.set_index(RNG.permutation(ROWS) + 100)
+
+
+DOORS: dict[str, Door] = {
+    "pandas": framed(lambda table: table),
+    "columns in another order": framed(lambda table: table[table.columns[::-1]]),
+    "rows in another order": framed(lambda table: table.sample(frac=1, random_state=1)),
+    "an index": framed(wrong_index),
+    "categories": framed(lambda table: table.astype({"sex": "category", "ward": "category", "ill": "category"})),
+    "integers with gaps": framed(lambda table: table.astype({"age": "Int64", "ward": "Int8", "ill": "Int64"})),
+    "own types of pandas": framed(lambda table: table.convert_dtypes()),
+    "identifiers as floats": framed(lambda table: table.astype({"ward": float})),
+    "labels as floats": framed(lambda table: table.astype({"ill": float})),
+    "identifiers as texts": framed(lambda table: table.astype({"ward": str})),
+    "objects": framed(lambda table: table.astype(object)),
+    "arrow": framed(lambda table: pa.Table.from_pandas(table)),
+    "arrow of an index": framed(lambda table: pa.Table.from_pandas(wrong_index(table))),
+    "arrow, in pieces": framed(lambda table: pa.concat_tables(
+        [pa.Table.from_pandas(part, preserve_index=False) for part in (table[:3], table[3:])])),
+    "polars": by_polars,
+    "datasets": by_datasets,
+    "csv": by_csv(),
+    "csv, a byte order mark": by_csv(encoding="utf-8-sig"),
+    "csv, semicolons and decimal commas": by_csv(separator=";", decimal=","),
+    "csv, tabs": by_csv(separator="\t"),
+    "csv, all in quotes": by_csv(quoting=1),
+    "csv, NA": by_csv(na_rep="NA"),
+    "csv, NaN": by_csv(na_rep="NaN"),
+    "csv, N/A": by_csv(na_rep="N/A"),
+    "csv, ends of lines": by_csv(lineterminator="\r\n"),
+    "csv, the index of pandas": by_csv(index=True),
+    "csv.gz": by_csv("t.csv.gz", gzip.compress),
+    "csv.bz2": by_csv("t.csv.bz2", bz2.compress),
+    "csv.xz": by_csv("t.csv.xz", lzma.compress),
+    "a file of each client": by_files,
+    "parquet": by_parquet(lambda table: table, index=False),
+    "parquet, an index": by_parquet(wrong_index),
+    "parquet, row groups": by_parquet(lambda table: table.astype({"sex": "category"}), row_group_size=7),
+    "a folder of datasets": by_folder,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def content(data: mf.FederatedDataset) -> dict[str, object]:
+    """What a model is trained on, and what it is called."""
+    folder = open_federation(data.path)
+    clients = range(folder.clients)
+    return {
+        "names": folder.names(), "classes": data.classes, "ids": (folder.natural() or ((), None))[0],
+        "X": [held(folder, client).tobytes() for client in clients],
+        "y": [shard_of(folder, client).y.tolist() for client in clients],
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, object]:
+    """By a loop over the rows: medians, the most frequent text, one column a text, mean 0 and deviation 1."""
+    ages = sorted(age for age in TABLE["age"] if age == age)
+    texts = sorted({sex for sex in TABLE["sex"] if isinstance(sex, str)})
+    counts = {text: sum(sex == text for sex in TABLE["sex"]) for text in texts}
+    most = min(texts, key=lambda text: (-counts[text], text))
+    rows = []
+    for dose, age, sex, smokes, ward, ill in TABLE.itertuples(index=False):
+        age = (ages[23] + ages[24]) / 2 if age != age else age
+        sex = sex if isinstance(sex, str) else most
+        rows.append((int(ward), [dose, age, *(float(sex == text) for text in texts), float(smokes)], int(ill)))
+    X = np.array([x for _, x, _ in rows], np.float32).astype(float)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    return {"rows": [(ward, x, ill) for (ward, _, ill), x in zip(rows, X, strict=True)],
+            "names": ("dose", "age", *(f"sex={text}" for text in texts), "smokes")}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:from_dataframe.*numbers rows")
+@pytest.mark.parametrize("door", DOORS)
+def test_the_law_of_doors(here: Path, door: str, expected: dict[str, Any]) -> None:
+    data = DOORS[door](here)
+    found, first = content(data), content(DOORS["pandas"](here))
+    order = [expected["names"].index(name) for name in found["names"]]  # type: ignore[attr-defined]
+    assert sorted(order) == list(range(6)) and found["classes"] == ("0", "1") and found["ids"] == ("1", "2", "3", "10")
+    for client, ward in enumerate((1, 2, 3, 10)):
+        rows = [[*x[order], ill] for number, x, ill in expected["rows"] if number == ward]
+        X = held(open_federation(data.path), client)
+        np.testing.assert_allclose(sorted(np.column_stack([X, found["y"][client]]).tolist()), sorted(rows), atol=1e-6)  # type: ignore[index]
+    if found["names"] == first["names"]:
+        assert found == first
+
+
+# --- what is refused, and by what name -------------------------------------------------------------------------------
+
+
+def table(**columns: Any) -> pd.DataFrame:
+    """Thirty rows, with some columns changed."""
+    rng = np.random.default_rng(1)
+    content = {"x": rng.normal(size=30), "sex": ["m", "f"] * 15, "ward": [1, 2, 3] * 10, "ill": [0, 1] * 15}
+    return pd.DataFrame({**content, **columns})
+
+
+NUMBER = [float(n) for n in range(30)]
+BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, settings, what is named
+    "a date": ({"day": pd.date_range("2024-01-01", periods=30)}, {}, r"'day' is of type (timestamp|date)"),
+    "a time span": ({"stay": pd.to_timedelta(range(30), unit="h")}, {}, "'stay'"),
+    "time stamps": ({"t": [1_700_000_000_000_000_000 + n // 2 for n in range(30)]}, {}, "column 't': "),
+    "seconds": (
+        {"t": [1_700_000_000 + n % 9 for n in range(30)]},
+        {},
+        r"'t': 9 different numbers, .* are \d in",
+    ),
+    "integers beyond float32": ({"t": [2**24 + n % 5 for n in range(30)]}, {}, "'t': 5 different numbers.* are 3 in"),
+    "numbers of rows": ({"patient": range(30)}, {}, "'patient': another integer in each of 30 rows.*ignore NAME"),
+    "numbers of rows, with gaps": ({"patient": [*NUMBER[:29], None]}, {}, "'patient': another integer in each of 29"),
+    "notes": ({"note": [f"n{n}" for n in range(30)]}, {}, "'note': 30 different texts in 30 training rows"),
+    "one in two rows": ({"note": [f"n{n % 16}" for n in range(30)]}, {}, "'note': 16 different texts"),
+    "texts as features": ({}, {"categorical": None}, "row 1, column 'sex': 'm' is not a number.*one-hot"),
+    "infinity": ({"x": [np.inf, *NUMBER[1:]]}, {}, "row 1, column 'x': inf is not a finite number"),
+    "too large": ({"x": [-1e39, *NUMBER[1:]]}, {}, r"row 1, column 'x': -1e\+39 is not a finite number"),
+    "gaps": ({"x": [0.5, None] * 15}, {"missing": "error"}, "row 2, column 'x' is a missing value, of 15; fill it in"),
+    "gaps alone": ({"x": [None] * 30}, {}, "column 'x' has no value in the training rows"),
+    "labels with gaps": ({"ill": [0, None, 1] * 10}, {}, "row 2, column 'ill' is a missing value, of 10; leave"),
+    "identifiers with gaps": ({"ward": [None, "a", "b"] * 10}, {}, "row 1, column 'ward' is a missing value, of 10"),
+    "fractions as identifiers": ({"ward": [0.5, 1.0, 2.0] * 10}, {}, "'ward'.*0.5"),
+    "a control character": ({"ward": ["a\x1b[2J", "b", "c"] * 10}, {}, "'ward': .*control character"),
+    "one class": ({"ill": [1] * 30}, {}, "all rows have the label 1"),
+    "many integers as labels": ({"ill": [n % 25 for n in range(30)]}, {}, "the labels are 25 different integers"),
+    "labels beyond float64": ({"ill": [2**63 + 5, 1] * 15}, {}, "'ill'"),
+    "dates as labels": ({"ill": pd.date_range("2024-01-01", periods=30)}, {}, "'ill' is of type"),
+    "texts as targets": ({"ill": ["a", "b"] * 15}, {"task": "regression"}, "'ill': 'a' is not a number"),
+    "no such label": ({}, {"label": "il"}, "il.*ward, ill"),
+    "one column in two roles": ({}, {"by": "ill"}, "'ill' has two roles"),
+    "an empty table": ({name: [] for name in ("x", "sex", "ward", "ill")}, {}, "no rows"),
+}
+TEXTS_OF_CSV = ("a time span", "fractions as identifiers")  # which are not numbers there
+
+
+def settings_of(bad: str) -> dict[str, Any]:
+    return {**BY, "missing": "mean", **BAD[bad][1]}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_frame_is_named(bad: str) -> None:
+    with pytest.raises(mf.MpifedError, match=BAD[bad][2]):
+        mf.FederatedDataset.from_dataframe(table(**BAD[bad][0]), **settings_of(bad))
+
+
+@pytest.mark.parametrize(("bad", "form"), [
+    (bad, form) for bad in BAD for form in ("csv", "parquet") if form != "csv" or bad not in TEXTS_OF_CSV
+])  # fmt: skip
+def test_a_bad_file_is_named(bad: str, form: str) -> None:
+    frame = table(**BAD[bad][0])
+    frame.to_csv("t", index=False) if form == "csv" else frame.to_parquet("t", index=False)
+    said = {name: value for name, value in settings_of(bad).items() if value is not None}
+    with pytest.raises(mf.DataError, match=BAD[bad][2]):
+        made(form, "t", **said)
+    assert not Path("made").exists()
+
+
+@pytest.mark.parametrize(("files", "words", "named"), [
+    ({"a.csv": "x;y\n1;0\n"}, ["a.csv", "--label", "y"], "has no ','; give --separator ';'"),
+    ({"a.csv": "x;y\n1,5;0\n2,5;1\n"}, ["a.csv", "--label", "y", "--separator", ";"], "'1,5' is not a number"),
+    ({"a.csv": "x,y\n1,0\n"}, ["a.csv"], "--label is missing: a.csv has the columns x, y"),
+    ({"a.csv": "x,x\n1,0\n"}, ["a.csv", "--label", "x"], "2 columns are called 'x'"),
+    ({"a.csv": "x,,y\n1,2,0\n"}, ["a.csv", "--label", "y"], "column 2 '' has no name"),
+    ({"a.csv": "x,y\n1,0\n", "b.csv": "z,y\n1,1\n"}, ["a.csv", "b.csv", "--label", "y"], "b.csv: .*: x, z differs"),
+    ({"a.csv": "x,y\n1,0\n", "b.csv": "x,y\nu,1\n"}, ["a.csv", "b.csv", "--label", "y"], "columns of other types"),
+    ({"a.csv": "file,y\n1,0\n", "b.csv": "file,y\n1,1\n"}, ["a.csv", "b.csv", "--label", "y"], "has a column 'file'"),
+    ({"a.csv": "x,y\n1,0\n2,1\n", "t.csv": "y\n1\n"}, ["a.csv", "--test", "t.csv", "--label", "y"], "no column 'x'"),
+    ({"a.csv": "x,y\n1,0\n2,1\n", "t.csv": "x,y\nu,1\n"}, ["a.csv", "--test", "t.csv", "--label", "y"], "'u' is no"),
+    ({"a.csv": "x,y\n1,0\n2,1\n", "t.csv": "x,y\n1,.5\n"}, ["a.csv", "--test", "t.csv", "--label", "y"], "label 0.5"),
+    ({"a.csv": "x,y\n1,0\n2,1\n", "p.toml": "[columns.x]\nrage = [0, 1]\n"}, ["a.csv", "--label", "y", "--given",
+     "p.toml"], "p.toml: columns.x.rage: "),
+    ({"a.csv": "x,y\n1,no\n2,yes\n", "p.toml": "classes = ['no', 'maybe']"}, ["a.csv", "--label", "y", "--given",
+     "p.toml"], "label 'yes' is none of the given classes no, maybe"),
+])  # fmt: skip
+def test_a_bad_csv_is_named(here: Path, files: dict[str, str], words: list[str], named: str) -> None:
+    for name, text in files.items():
+        (here / name).write_text(text)
+    split = ["--split", "rows", "--clients", "1"]
+    said = command("data", "csv", *words, *split, "--out", "made")
+    assert said.startswith("exit ")
+    with pytest.raises(mf.DataError, match=named):
+        raise mf.DataError(said)
+
+
+# --- what is given is computed from no row, and what was trained from a frame is applied to a frame ------------------
+
+
+PUBLIC = """classes = ["0", "1", "2"]
+[columns.x]
+range = [-2, 2]
+fill = 0
+[columns.sex]
+categories = ["f", "m", "NA"]
+[columns.patient]
+range = [0, 30]
+"""
+
+
+@pytest.mark.parametrize("scale", ["none", "minmax"])
+def test_what_is_given_is_not_computed(here: Path, scale: str) -> None:
+    (here / "public.toml").write_text(PUBLIC)
+    frame = table(patient=range(30), sex=["m", "NA", "f"] * 10)
+    frame.loc[0, "x"] = np.nan
+    frame.to_csv("t.csv", index=False)
+    for data in (
+        made("csv", "t.csv", label="ill", by="ward", categorical="one-hot", given="public.toml", scale=scale),
+        mf.FederatedDataset.from_dataframe(
+            frame, label="ill", by="ward", categorical="one-hot", given="public.toml", scale=scale
+        ),
+    ):
+        folder = open_federation(data.path)
+        assert folder.names() == ("x", "sex=f", "sex=m", "sex=NA", "patient") and data.classes == ("0", "1", "2")
+        assert folder.provenance["fitted"] == ([] if scale == "none" else ["scale minmax of sex"])
+        assert sorted(folder.provenance["given"]) == [
+            "categories of sex", "classes", "fill of x", "range of patient", "range of x"
+        ]  # fmt: skip
+        X = np.concatenate([held(folder, client) for client in range(3)])
+        expected = (frame["x"].fillna(0).astype("f4") + 2) / 4
+        np.testing.assert_allclose(sorted(X[:, 0]), sorted(expected), atol=1e-6)
+        np.testing.assert_allclose(sorted(X[:, 4]), np.arange(30) / 30, atol=1e-6)
+        assert X[:, 1:4].sum(axis=0).tolist() == [10, 10, 10]
+
+
+def trained(data: mf.FederatedDataset, model: mf.Model | None = None) -> mf.Run:
+    method = mf.FedAvg(batch_size=5, client_optimizer=mf.SGD(0.3))
+    return mf.run(method, data, model or mf.Softmax(), rounds=10, progress="none")
+
+
+def test_what_was_trained_from_a_frame_is_applied_to_a_frame(here: Path) -> None:
+    run = trained(DOORS["pandas"](here))
+    labels = run.predict(TABLE)
+    assert run.score(TABLE, TABLE["ill"]) == (labels == TABLE["ill"]).mean()
+    probabilities = run.predict_proba(TABLE)
+    assert probabilities.shape == (ROWS, 2) and np.array_equal(probabilities.argmax(axis=1), labels)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    other_types = TABLE.astype({"sex": "category", "age": "Int64"})[::-1][TABLE.columns[::-1]].set_index("ward")
+    assert np.array_equal(run.predict(other_types)[::-1], labels)
+    assert np.array_equal(run.predict(pa.Table.from_pandas(TABLE)), labels)
+    one = TABLE[2:3].drop(columns=["ill", "ward"])
+    assert np.array_equal(run.predict(one), labels[2:3])
+    unknown = run.predict_proba(one.assign(sex="x"))  # is neither: zeros, as a category that no training row has
+    assert unknown.shape == (1, 2)
+    for wrong, named in (
+        (TABLE.drop(columns="sex"), "predict: X: no column 'sex'"),
+        (TABLE.assign(age="old"), "row 1, column 'age': 'old' is not a number"),
+        (TABLE.assign(age=pd.Timestamp("2024-01-01")), "'age' is of type timestamp"),
+        (TABLE.assign(dose=np.inf), "row 1, column 'dose': inf"),
+        (pd.concat([TABLE, TABLE[["sex"]]], axis=1), "'sex'"),
+        (np.zeros((2, 4)), "samples of 4 numbers; the model was trained with 6"),
+    ):
+        with pytest.raises(mf.MpifedError, match=named):
+            run.predict(wrong)
+
+
+def test_a_gap_that_training_rows_did_not_have(here: Path) -> None:
+    data = mf.FederatedDataset.from_dataframe(table(), label="ill", by="ward", categorical="ordinal")
+    run = trained(data)
+    with pytest.raises(mf.DataError, match="row 3, column 'x' is a missing value; training rows had none"):
+        run.predict(table(x=[0.5, 1.5, None] * 10))
+    with pytest.raises(mf.DataError, match="column 'sex': 'x' in a test row, and in no training row"):
+        run.predict(table(sex=["x", "f"] * 15))
+
+
+def test_real_targets_of_a_frame_are_applied(here: Path) -> None:
+    frame = table().assign(dose=lambda rows: 3 * rows["x"] + (rows["sex"] == "f") + 0.25)
+    settings = {"by": "ward", "categorical": "one-hot", "ignore": ["ill"]}
+    run = trained(mf.FederatedDataset.from_dataframe(frame, label="dose", **settings), mf.LeastSquares())
+    assert run.score(frame[::-1], frame["dose"][::-1]) > 0.95
+    with pytest.raises(mf.UsageError, match="LeastSquares gives no probabilities"):
+        run.predict_proba(frame)
+
+
+def test_one_recipe_is_not_another(here: Path) -> None:
+    """Ordinals of other texts give the same rows, and are other data."""
+    frame = table()
+    shas = set()
+    for texts in (["m", "f"], ["b", "a"]):
+        data = mf.FederatedDataset.from_dataframe(
+            frame.assign(sex=texts * 15), label="ill", by="ward", categorical="ordinal"
+        )
+        shas.add(open_federation(data.path).sha256)
+    assert len(shas) == 2
+
+
+def test_features_are_standardized_and_the_summary_says_so(here: Path) -> None:
+    table().to_csv("t.csv", index=False)
+    words = ("data", "csv", "t.csv", "--label", "ill", "--by", "ward", "--categorical", "one-hot", "--out", "made")
+    assert "scale    standard, which --scale none leaves out" in command(*words)
+    assert "scale  " not in command(*words, "--scale", "none", "--force")
