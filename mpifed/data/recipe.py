@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 
@@ -223,7 +224,8 @@ def texts(what: str, name: str, column: pa.ChunkedArray, known: Sequence[str] = 
     if not is_text(column.type) and not _is_number(column.type):
         raise _wrong_type(what, name, column.type, "texts or integers")
     encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-    words = [None if value is None else text_of(value).strip() for value in encoded.dictionary.to_pylist()]
+    values = encoded.dictionary.to_pylist()
+    words = [None if value is None else normalize("NFC", text_of(value)).strip() for value in values]
     there = [word if word in known or str(word).lower() not in GAPS else None for word in words]
     return pa.array(there, pa.large_string()).take(encoded.indices)
 

@@ -43,7 +43,8 @@ BY_TABLE = st.sampled_from(["", "--scale standard", "--test-fraction 0.3 --missi
 def test_damaged_files(tmp_path: Path, kind: str, seed: int, suffix: str, packed: bool, split: str) -> None:
     content, pack = {"csv": CSV, "svmlight": SVMLIGHT}[kind], PACKERS[suffix]
     content = mutated(pack(content), seed) if packed else pack(mutated(content, seed))
-    make(tmp_path, kind, written(tmp_path / f"a{suffix}", content), "--split", *split.split())
+    label = ("--label", "-1") if kind == "csv" else ()
+    make(tmp_path, kind, written(tmp_path / f"a{suffix}", content), *label, "--split", *split.split())
 
 
 CHANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4), WORDS), max_size=2)  # (row, column, what is there)
@@ -118,9 +119,11 @@ OPTIONS = {  # and what each may be, beside that
 }  # fmt: skip
 TASKS = {"--task": ["classification", "regression", "auto"]}
 TESTS = {"--test": ["a.csv", "a.svm"], **TASKS}
+CELLS = {"--separator": [",", ";", "tab"], "--decimal": [",", "."], "--given": ["a.csv", "public.toml", "map.csv"]}
 FILLS, GROUPS = ["drop", "mean", "median", "zero"], {"--min-rows": ["3"]}
 SOURCES = {  # and what options each has of its own
-    "digits": {}, "csv a.csv": {"--label": ["y", "0", "-1"], **TESTS},
+    "digits": {}, "csv a.csv --label y": {"--label": ["y", "0", "-1"], **TESTS, **CELLS},
+    "csv a.csv t.csv --label y": {"--label": ["y", "0", "-1"], **TESTS, **CELLS},
     "svmlight a.svm": {"--dense": [""], "--sparse": [""], **TESTS},
     "synthetic": {
         "--samples": ["50"], "--features": ["5"], "--noise": ["0", "1e29"], "--classes": ["4"],
@@ -171,6 +174,7 @@ def test_strange_options(tmp_path: Path, words: list[str]) -> None:
     written(tmp_path / "a.csv", CSV)
     written(tmp_path / "a.svm", SVMLIGHT)
     written(tmp_path / "map.csv", MAP)
+    written(tmp_path / "public.toml", b"classes = ['0', '1', '2']\n[columns.a]\nrange = [-9, 9]\nfill = 1\n")
     for name, content in TABLES.items():
         written(tmp_path / "clients" / name, content)
     for name, content in formats().items():

@@ -188,6 +188,9 @@ class ColumnSource(Source):
                     raise not_a_number(what, name, words, _AS_CLASSES)
                 if not is_label and self.categorical is None:
                     raise not_a_number(what, name, words)
+                numbers_of = [re.fullmatch(r"-?\d+,\d+", text) for text in raw[name].categories or ()]
+                if given.categories is None and numbers_of and all(numbers_of):
+                    raise not_a_number(what, name, words, "where fractions have a comma, give --decimal ','")
         if public.classes and (unknown := {*(raw[roles.labels[0]].categories or ())} - {*public.classes}):
             raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(public.classes)}")
         return raw
