@@ -31,13 +31,12 @@ from mpifed.data.recipe import (
     is_text,
     not_a_number,
     numbers,
-    places,
     raw_rows,
     texts,
     with_texts,
 )
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import check_file, listed, numbers_rows, open_packed, typed_labels
+from mpifed.data.sources.dataset import check_file, listed, numbers_rows, open_packed, with_tests
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,11 +55,6 @@ class Roles(NamedTuple):
     features: list[str]
     left_out: list[str]  # they number rows
     classes: tuple[str, ...]  # names of the labels 0, 1, ..., where the table says them
-
-    def names(self, table: pa.Table) -> list[str]:
-        """Those that a table has."""
-        known = [*self.features, *self.labels, *([] if self.by is None else [self.by])]
-        return [name for name in known if name in table.column_names]
 
 
 @dataclass(frozen=True)
@@ -119,15 +113,18 @@ class ColumnSource(Source):
                 check_feature(first, name, in_numpy(rows[first][name]), name in public.columns)
         columns = tuple(raw[name] for name in roles.features)
         X = [raw_rows(columns, table, what) for what, table in rows.items()]
-        y, classes = self._labels(rows, roles, raw)
         ids = [
             np.array(table[roles.by].to_pylist()) if roles.by in table.column_names else None for table in rows.values()
         ]
-        tests = [Samples(*part) for part in zip(X, y, [None] * len(X), ids, strict=True)][1:]
-        return Samples(
-            X[0], y[0], tests[0] if tests else None, ids[0], names=tuple(roles.features), classes=classes,
-            columns=RawColumns(columns, self.categorical, self.missing, public), left_out=tuple(roles.left_out),
+        y = [_labels(what, table, roles, raw, self.task) for what, table in rows.items()]
+        data, *tests = (Samples(*part) for part in zip(X, y, [None] * len(X), ids, strict=True))
+        classes = public.classes or (roles.classes if self.task != "regression" else ())
+        data = replace(
+            data, names=tuple(roles.features), classes=classes or None, left_out=tuple(roles.left_out),
+            columns=RawColumns(columns, self.categorical, self.missing, public),
         )  # fmt: skip
+        typed = with_tests("classification" if classes else self.task, list(map(Path, tables)), data, *tests)
+        return replace(typed, files=())
 
     def _roles(self, tables: Mapping[str, pa.Table]) -> Roles:
         """The columns by their roles; UsageError for one that is not there, or has two roles."""
@@ -177,22 +174,22 @@ class ColumnSource(Source):
         """The features and labels, of texts with all that occur; DataError for texts where numbers must be."""
         (what, first), *_ = tables.items()
         raw = {}
-        for name in (*roles.features, *roles.labels):
-            is_label = name in roles.labels
-            given = Encoding(categories=public.classes or None) if is_label else public.columns.get(name, Encoding())
+        for name in roles.labels:
+            kind = getattr(first[name].type, "value_type", first[name].type)  # of categories
+            raw[name] = Encoding(name, public.classes if public.classes or is_text(kind) else None)
+            if len(roles.labels) > 1 and is_text(kind):
+                raise not_a_number(what, name, texts(what, name, first[name]), _AS_CLASSES)
+        for name in roles.features:
+            given = public.columns.get(name, Encoding())
             raw[name] = Encoding(name, given.categories, fill=given.fill)
             if is_text(first[name].type) or given.categories is not None:
                 raw[name] = with_texts(raw[name], tables)
                 words = texts(what, name, first[name])
-                if is_label and (len(roles.labels) > 1 or self.task == "regression"):
-                    raise not_a_number(what, name, words, _AS_CLASSES)
-                if not is_label and self.categorical is None:
+                if self.categorical is None:
                     raise not_a_number(what, name, words)
-                numbers_of = [re.fullmatch(r"-?\d+,\d+", text) for text in raw[name].categories or ()]
-                if given.categories is None and numbers_of and all(numbers_of):
+                commas = [re.fullmatch(r"-?\d+,\d+", text) for text in raw[name].categories or ()]
+                if given.categories is None and commas and all(commas):
                     raise not_a_number(what, name, words, "where fractions have a comma, give --decimal ','")
-        if public.classes and (unknown := {*(raw[roles.labels[0]].categories or ())} - {*public.classes}):
-            raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(public.classes)}")
         return raw
 
     def _rows(self, what: str, table: pa.Table, roles: Roles, raw: Mapping[str, Encoding]) -> pa.Table:
@@ -201,7 +198,9 @@ class ColumnSource(Source):
         import pyarrow.compute as pc
 
         columns = {}
-        for name in roles.names(table):
+        for name in (*roles.features, *roles.labels, *([] if roles.by is None else [roles.by])):
+            if name not in table.column_names:
+                continue  # the client of test rows
             values, categories = table[name], raw[name].categories if name in raw else None
             if name == roles.by:
                 columns[name] = identities(what, name, values)
@@ -226,30 +225,6 @@ class ColumnSource(Source):
         if not len(rows):
             raise DataError(f"{what}: no rows{' without gaps' if len(table) else ''}; expected a row for each sample")
         return rows
-
-    def _labels(
-        self, rows: Mapping[str, pa.Table], roles: Roles, raw: Mapping[str, Encoding]
-    ) -> tuple[list[Array], tuple[str, ...] | None]:
-        """([s] labels, or [s, t] of several columns, of each table; names of the classes where they have any)."""
-        name, *others = roles.labels
-        classes = raw[name].categories
-        if classes is not None:
-            return [places(table[name], raw[name]).astype(np.int64) for table in rows.values()], tuple(classes)
-        if others:
-            return [np.stack([in_numpy(table[name]) for name in roles.labels], axis=1) for table in rows.values()], None
-        task, y = self.task, []
-        named = roles.classes if task != "regression" else ()
-        for what, table in rows.items():
-            labels = in_numpy(table[name])
-            if named and not labels.max() < len(named):
-                raise DataError(f"{what}: label {labels.max():g}, of {len(named)} classes named from 0")
-            if task == "auto" and not (labels % 1).any() and np.abs(labels).max() >= 2**53:
-                raise DataError(
-                    f"{what}: column {name!r}: labels up to {labels.max():.0f} can't be told apart; give texts"
-                )
-            y.append(typed_labels(Path(what), labels, "classification" if named else task))
-            task = "classification" if y[0].dtype == np.int64 else "regression"
-        return y, named or None
 
 
 @dataclass(frozen=True)
@@ -395,14 +370,30 @@ def check_names(what: str, names: list[str]) -> None:
         raise DataError(f"{what}: {count} columns are called {name!r:.80}; every column needs a name of its own")
 
 
+def _labels(what: str, rows: pa.Table, roles: Roles, raw: Mapping[str, Encoding], task: str) -> Array:
+    """[s] texts or numbers of classes, or [s, t] numbers."""
+    name = roles.labels[0]
+    classes = raw[name].categories
+    if classes is not None:
+        words = rows[name].to_pylist()
+        place = {text: at for at, text in enumerate(classes or sorted({*words}))}
+        if unknown := {*words} - {*place}:
+            raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(classes)}")
+        return np.array([place[word] for word in words] if classes else words)
+    y = np.stack([in_numpy(rows[name]) for name in roles.labels], axis=1)
+    most = np.abs(y).max()
+    if roles.classes and not y.max() < len(roles.classes):
+        raise DataError(f"{what}: label {y.max():g}, of {len(roles.classes)} classes named from 0")
+    if most >= 2**53 and task == "auto" and not (y % 1).any():
+        raise DataError(f"{what}: column {name!r}: labels up to {most:.0f} can't be told apart; give texts")
+    return y
+
+
 def _joined(tables: Mapping[str, pa.Table]) -> pa.Table:
     """The rows of several files of the same columns, in any order, with a column that names the file."""
     import pyarrow as pa
 
-    paths = list(map(Path, tables))
-    names = [path.name.partition(".")[0] for path in paths]
-    if len(set(names)) < len(names):
-        names = [path.parent.name for path in paths]
+    names = [Path(what).name.partition(".")[0] for what in tables]
     if len(set(names)) < len(names):
         raise UsageError(f"{listed(tables)}: files of one name are one client; rename them")
     (first, table), *_ = tables.items()

@@ -98,7 +98,7 @@ def test_classes_of_texts(tmp_path: Path) -> None:
     for words, said in (
         (("--test", test), "row 1 has the label perhaps, which no training row has; expected one of no, yes"),
         (("--labels", "below:3"), "expected all, or class:K with K one of no, yes"),
-        (("--task", "regression"), "row 1, column 'y': 'no' is not a number; .* --task classification"),
+        (("--task", "regression"), "labels that are texts are classes, not real targets"),
     ):
         with pytest.raises(MpifedError, match=said):
             make(tmp_path / "b", "csv", train, *words)
