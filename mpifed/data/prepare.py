@@ -89,6 +89,10 @@ def prepare(options: Options) -> Federation:
         kinds, remarks["scale"] = ["standard"], "standard, which --scale none leaves out"
     data, scaling = _scaled(data, kinds, partition.missing, trained)
     scaling = recipe.ranged(scaling, kinds)
+    if partition.missing and scaling.shift.any():
+        raise UsageError(
+            "--given: ranges from other numbers than 0 would fill cells that no client holds; leave them out"
+        )
     if options.feature_noise is not None:
         data, scaling = _with_noise(data, scaling, partition, options), IDENTITY
     summary = statistics(_training(data, trained, scaling), data.y[trained], regression=not meaning)

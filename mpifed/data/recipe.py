@@ -160,14 +160,19 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
             _check_categories(name, len(categories), len(x))
             fitted.append(f"categories of {name}")
         one_hot = are_texts and raw.categorical == "one-hot"
+        fits = isinstance(fill, float) if categories is None else fill in categories or (one_hot and fill == 0)
+        if fill is not None and not fits:
+            raise UsageError(
+                f"--given: columns.{name}.fill = {fill!r}: expected {'a category' if are_texts else 'a number'}"
+            )
         if fill is None and raw.missing == "zero":
             if are_texts and not one_hot and len(here) < len(x):
                 raise UsageError(
                     "--missing zero --categorical ordinal: 0 is the first category; use --missing median, which takes "
                     "the most frequent one, or --categorical one-hot"
                 )
-            fill = 0.0
-        if fill is None and raw.missing in FILLS:
+            fill = None if are_texts and not one_hot else 0.0
+        if fill is None and raw.missing in ("mean", "median"):
             if not len(here):
                 raise DataError(
                     f"--missing {raw.missing}: column {name!r} has no value in the training rows; remove it"
@@ -308,7 +313,7 @@ def _encoded(column: Encoding, before: Encoding, x: Array) -> Array:
     if column.categories is None:
         return np.where(gaps, np.nan if column.fill is None else float(column.fill), x)[:, None]
     place = {text: at for at, text in enumerate(column.categories)}
-    fill = place.get(str(column.fill), -1 if column.one_hot else 0)
+    fill = place.get(column.fill, -1) if isinstance(column.fill, str) else -1
     codes = np.array([place.get(text, -1) for text in before.categories or ()] + [fill])
     codes = codes[np.where(gaps, -1, x).astype(np.int64)]
     if column.one_hot:

@@ -281,6 +281,12 @@ def test_a_bad_file_is_named(bad: str, form: str) -> None:
     ({"a.csv": "x,y\n1,0\n2,1\n", "t.csv": "x,y\n1,.5\n"}, ["a.csv", "--test", "t.csv", "--label", "y"], "label 0.5"),
     ({"a.csv": "x,y\n1,0\n2,1\n", "p.toml": "[columns.x]\nrage = [0, 1]\n"}, ["a.csv", "--label", "y", "--given",
      "p.toml"], "p.toml: columns.x.rage: "),
+    ({"a.csv": "x,y\n1,0\n2,1\n", "p.toml": "[columns.X]\nfill = 1\n"}, ["a.csv", "--label", "y", "--given",
+     "p.toml"], "columns.X: no such feature; did you mean \"x\""),
+    ({"a.csv": "x,y\n1,0\n2,1\n", "p.toml": "[columns.x]\nfill = 'a'\n"}, ["a.csv", "--label", "y", "--given",
+     "p.toml"], "columns.x.fill = 'a': expected a number"),
+    ({"a.csv": "x,y\nu,0\nv,1\n", "p.toml": "[columns.x]\nfill = 'w'\n"}, ["a.csv", "--label", "y", "--given",
+     "p.toml", "--categorical", "ordinal"], "columns.x.fill = 'w': expected a category"),
     ({"a.csv": "x,y\n1,no\n2,yes\n", "p.toml": "classes = ['no', 'maybe']"}, ["a.csv", "--label", "y", "--given",
      "p.toml"], "label 'yes' is none of the given classes no, maybe"),
 ])  # fmt: skip

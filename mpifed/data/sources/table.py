@@ -105,6 +105,9 @@ class ColumnSource(Source):
         for what, table in tables.items():
             check_names(what, table.column_names)
         roles = self._roles(tables)
+        for name in public.columns:
+            if name not in roles.features:
+                raise UsageError(f"--given: columns.{name}: no such feature{nearest(name, roles.features)}")
         raw = self._columns(tables, roles, public)
         rows = {what: self._rows(what, table, roles, raw) for what, table in tables.items()}
         first = next(iter(tables))
