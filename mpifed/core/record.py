@@ -178,7 +178,11 @@ def map_leaves(function: Callable[..., object], record: AnyRecord, *others: Reco
 
 def repeated(leaf: Array, times: int) -> Array:
     """[times, ...] the same array so many times, read-only and without copies."""
-    return namespace(leaf).broadcast_to(leaf, (times, *leaf.shape))
+    if type(leaf) is not np.ndarray or not leaf.flags.c_contiguous:
+        return namespace(leaf).broadcast_to(leaf, (times, *leaf.shape))
+    view: Array = np.ndarray((times, *leaf.shape), leaf.dtype, leaf, 0, (0, *leaf.strides))  # a fifth of the time
+    view.flags.writeable = False
+    return view
 
 
 def assign(out: Record, values: Record) -> None:
