@@ -48,8 +48,8 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
             Refusal(
                 problem.privacy is not None and batch > least,
                 key,
-                f"the smallest shard (client {client}) has {least} samples, and with [privacy] all clients draw as "
-                "many",
+                f"the smallest shard ({problem.called(client)}) has {least} samples, and with [privacy] all clients "
+                "draw as many",
                 "lower batch_size, or make larger shards: fewer clients, or `mpifed data ... --min-samples`",
             ),
         )

@@ -485,8 +485,8 @@ class HyFDCA(Grid):
             ),
             (
                 (self.inner or 0) > self.problem.counts[few],
-                f"[algorithm] inner = {self.inner}: the smallest shard (client {few}) has {self.problem.counts[few]} "
-                "samples; lower inner",
+                f"[algorithm] inner = {self.inner}: the smallest shard ({self.problem.called(few)}) has "
+                f"{self.problem.counts[few]} samples; lower inner",
             ),
             (
                 gamma > 0 and self.rule not in ("paper", "theory"),

@@ -20,6 +20,7 @@ from mpifed.core.privacy import Privacy
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves, namespace
 from mpifed.core.round import Round
+from mpifed.core.text import shown
 
 Columns: TypeAlias = dict[str, float | None]  # of one row of the history
 Block: TypeAlias = Any  # mpifed.data.block.Block, which stands above
@@ -313,6 +314,11 @@ class Problem:
     columns: Holdings = cast("Holdings", None)  # who holds which; of every run  # noqa: RUF009
     start: Parameters | None = None  # the model of round 0; by default the objective's own
     target_scale: float = 1.0  # a power of two near the size of real targets, by which grids are coarser and wider
+    names: Sequence[str] = ()  # [N] of the clients, where they have some
+
+    def called(self, client: int) -> str:
+        """A client as messages call it."""
+        return f"client {shown(self.names[client]) if self.names else client}"
 
     @property
     def clients(self) -> int:

@@ -17,9 +17,10 @@ from mpifed.data.sources.dataset import listed
 class Labels(NamedTuple):
     """Classes or targets of the training and test rows."""
 
-    y: Array  # [s] int64 classes, or float64 real targets
+    y: Array  # [s] int64 classes, or float64 real targets, or `vectors` of several of a row
     test_y: Array | None  # [s] of the test rows
-    meaning: tuple[str, ...]  # label of each class in the source; () for real targets
+    meaning: tuple[str, ...]  # label of each class in the source, or names of several of a row; () for real targets
+    classes: int  # 0 for real targets; 2 of each of several labels of a row
 
 
 def encode(data: Samples, rule: str, given: bool = False) -> Labels:
@@ -38,10 +39,13 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
     DataError : when there is only one class, or a test label does not occur in the training rows.
     """
     labels, test = data.y, data.test.y if data.test else None
-    if not np.issubdtype(labels.dtype, np.integer):
+    if not np.issubdtype(labels.dtype, np.integer) or labels.ndim > 1:
+        several = labels.dtype.kind != "f"
         if rule != "all":
-            raise UsageError(f"--labels {rule}: the labels are real targets, not classes; add --task classification")
-        return Labels(_targets(labels), None if test is None else _targets(test), ())
+            what = "several of a row" if several else "real targets, not classes; add --task classification"
+            raise UsageError(f"--labels {rule}: the labels are {what}")
+        meaning = (data.classes or tuple(map(str, range(labels.shape[1])))) if several else ()
+        return Labels(_targets(labels), None if test is None else _targets(test), meaning, 2 * several)
     values, texts = np.unique(labels), data.classes
     if texts and given:
         values = np.arange(len(texts))
@@ -63,7 +67,8 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
     else:
         known = "all, " if texts else f"all, even-odd, below:K with K from {values[0] + 1} to {values[-1]}, "
         raise UsageError(f"--labels {rule[:40]}: expected {known}or class:K with K one of {listed(names)}")
-    return Labels(code(labels).astype(np.int64), None if test is None else code(test).astype(np.int64), meaning)
+    test_y = None if test is None else code(test).astype(np.int64)
+    return Labels(code(labels).astype(np.int64), test_y, meaning, len(meaning))
 
 
 def _targets(labels: Array) -> Array:

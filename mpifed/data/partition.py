@@ -129,7 +129,7 @@ def held_out(y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
     if not 0 < fraction < 1:
         raise UsageError(f"--test-fraction {fraction:g}: expected a number above 0 and below 1, for example 0.2")
     rng = stream(seed, "test")
-    classes, kind = np.unique(y if np.issubdtype(y.dtype, np.integer) else np.zeros(len(y)), return_inverse=True)
+    classes, kind = np.unique(y if y.ndim == 1 and y.dtype.kind in "iu" else np.zeros(len(y)), return_inverse=True)
     out = np.zeros(len(y), dtype=np.bool_)
     for members in by_kind(kind, len(classes)):
         out[rng.choice(members, round(fraction * len(members)), replace=False)] = True

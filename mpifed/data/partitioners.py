@@ -50,7 +50,9 @@ def deal(
         )
     name, parameter, skew = _parse(how, skew)
     if name != "iid" and not np.issubdtype(y.dtype, np.integer):
-        raise UsageError(f"--partition {how}: the labels are real targets, not classes; use --partition iid")
+        raise UsageError(
+            f"--partition {how}: the labels are real targets, or several of a row, not classes; use --partition iid"
+        )
     if name == "shards":
         return _runs(y, clients, how, int(parameter), skew, stream(seed, "rows"))
     smallest, owner = 0, np.empty(len(y), dtype=np.int64)

@@ -64,7 +64,7 @@ def prepare(options: Options) -> Federation:
     recipe, given_classes = Recipe(), bool(data.columns and data.columns.public.classes)
     if options.split in ("columns", "grid"):
         data, recipe = _encoded(data, np.ones(len(data.y), bool))
-    y, test_y, meaning = encode(data, options.labels, given_classes)
+    y, test_y, meaning, classes = encode(data, options.labels, given_classes)
     data = replace(data, y=y, test=data.test and replace(data.test, y=test_y))
     ids = None
     if options.natural:
@@ -97,7 +97,7 @@ def prepare(options: Options) -> Federation:
         data, scaling = _with_noise(data, scaling, partition, options), IDENTITY
     summary = statistics(_training(data, trained, scaling), data.y[trained], regression=not meaning)
     facts: Table = dict(
-        classes=len(meaning),
+        classes=classes,
         seed=options.seed,
         provenance={
             **_provenance(options, data, meaning),

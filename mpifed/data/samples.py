@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -37,14 +37,14 @@ class Samples:
     """
 
     X: Values  # [s, ...] (uint8 or float32 [s, p], or CSR): rows, in memory or np.memmap
-    y: Values  # [s] integers or texts of classes (int64), real targets [s] or [s, t] (float64)
+    y: Values  # [s] integers or texts of classes (int64), real targets [s] or [s, t] (float64); [s, t] labels 0 or 1
     test: Samples | None = None  # common test rows; where `ids` says whose they are, its own test rows as well
     ids: Values = None  # [s] whose each row is, integers or texts (positions in `owners`)
     owners: tuple[str, ...] = ()  # who there is, in order, where `ids` are positions; also those without rows
     names: tuple[str, ...] | None = None  # [p] of the features
     shape: tuple[int, ...] | None = None  # of a sample, such as (channels, height, width); None: that of X
     top: float | None = None  # the largest possible value, by which `--scale unit` divides
-    classes: tuple[str, ...] | None = None  # names of the labels 0, 1, ..., where `y` are positions of texts
+    classes: tuple[str, ...] | None = None  # names of the labels 0, 1, ..., of texts, or of several of each row
     own_tests: NDArray[np.bool_] | None = None  # [s] True for rows with which the client that holds them tests
     partition: Partition | None = None  # of rows and columns among clients, if the source determines it
     columns: RawColumns | None = None  # how rows are to be encoded, where they hold codes of texts, or gaps
@@ -147,7 +147,7 @@ def checked(name: str, data: object) -> Samples:
     if not isinstance(data, Samples):
         raise DataError(f"{name}: read() returned {type(data).__name__}; expected mpifed.data.samples.Samples")
     what = str(data.files[0]) if data.files else name
-    stored = _stored(what, data, data)
+    stored = stored_rows(what, data, data)
     (samples, features), own, owners = stored.X.shape, data.own_tests, data.owners
     if stored.shape is not None and math.prod(stored.shape) != features:
         raise DataError(f"{what}: shape {stored.shape} for {features} features; their product must be that number")
@@ -158,7 +158,7 @@ def checked(name: str, data: object) -> Samples:
     parts = [stored]
     if data.test is not None:
         of_test = f"{data.files[-1] if data.files else name}: test"
-        parts.append(_as_trained(of_test, stored, _stored(of_test, data.test, data)))
+        parts.append(as_trained(of_test, stored, stored_rows(of_test, data.test, data)))
     if stored.y.dtype.kind == "U":
         texts, codes = np.unique(np.concatenate([part.y for part in parts]), return_inverse=True)
         parts = [replace(part, y=y) for part, y in zip(parts, np.split(codes, [samples]), strict=False)]
@@ -172,7 +172,7 @@ def checked(name: str, data: object) -> Samples:
     return replace(stored, y=parts[0].y, test=test, ids=ids[0], owners=owners)
 
 
-def _stored(what: str, part: Samples, data: Samples) -> Samples:
+def stored_rows(what: str, part: Samples, data: Samples) -> Samples:
     """The training or test rows of `data` as they are stored, but for texts."""
     X, shape = rows_of(part.X, f"{what}: X", data.columns is not None)
     y, ids = labels_of(part.y, f"{what}: y"), part.ids
@@ -181,15 +181,21 @@ def _stored(what: str, part: Samples, data: Samples) -> Samples:
     if ids is not None and np.shape(ids) != (len(y),):
         raise DataError(f"{what}: ids of shape {np.shape(ids)}; expected one for each of {len(y)} rows")
     if ids is not None and not data.owners:
-        ids = identifiers(_array(ids, f"{what}: ids"), f"{what}: ids")
+        ids = identifiers(array(ids, f"{what}: ids"), f"{what}: ids")
+    check_layout(what, shape, part.shape)
     return replace(part, X=X, y=y, ids=ids, shape=shape if part.shape is None else tuple(part.shape))
 
 
-def _as_trained(what: str, rows: Samples, test: Samples) -> Samples:
+def check_layout(what: str, given: Sequence[int] | None, expected: Sequence[int] | None) -> None:
+    """DataError unless the shape of a sample is the expected one, up to axes of length 1; None: any."""
+    if given and expected and [size for size in given if size > 1] != [size for size in expected if size > 1]:
+        raise DataError(f"{what}: samples of shape {tuple(given)}; expected {tuple(expected)}: transpose, or reshape")
+
+
+def as_trained(what: str, rows: Samples, test: Samples) -> Samples:
     """Test rows, dense or sparse as the training rows; DataError where they are of another layout, scale or kind."""
-    for given, expected in ((test.shape, rows.shape), (test.X.shape[1:], rows.X.shape[1:])):
-        if given and expected and [size for size in given if size > 1] != [size for size in expected if size > 1]:
-            raise DataError(f"{what}: samples of shape {given}; expected {expected}: transpose, or reshape")
+    for given, expected in ((test.shape, rows.shape or rows.X.shape[1:]), (test.X.shape[1:], rows.X.shape[1:])):
+        check_layout(what, given, expected)
     if rows.X.dtype != test.X.dtype:
         kinds = f"{test.X.dtype}, those to train on {rows.X.dtype}"
         raise DataError(f"{what}: samples are {kinds}: bytes are divided by 255, others are not; give both alike")
@@ -221,7 +227,7 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
             rows.has_sorted_indices = False  # rows in order are sorted too: no bit of a row depends on the others
             rows.sum_duplicates()
         return rows, None
-    values = _array(X, what)
+    values = array(X, what)
     if values.ndim < 2 or not values.size or values.dtype.kind not in "biuf":
         one = "; one sample x is x[None]" if values.ndim == 1 and values.dtype.kind in "biuf" else ""
         raise DataError(f"{what}: an array of {values.dtype} {values.shape}; expected numbers [samples, ...]{one}")
@@ -259,8 +265,11 @@ def _as_float(values: Array, what: str, gaps: bool) -> Array:
 
 
 def labels_of(y: Values, what: str) -> Array:
-    """[s] int64 classes, [s] texts of classes, or float64 targets [s] or [s, t]; DataError for anything else."""
-    values = _array(y, what)
+    """[s] int64 classes, [s] texts of classes, float64 targets [s] or [s, t], or [s, t] int64 labels that are 0 or 1.
+
+    Raises DataError for anything else.
+    """
+    values = array(y, what)
     if values.dtype == object:
         for row, label in enumerate(values.ravel().tolist()):
             if not isinstance(label, str):
@@ -268,10 +277,15 @@ def labels_of(y: Values, what: str) -> Array:
         values = values.astype(str)
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     kind = values.dtype.kind
-    if kind not in "biufU" or not values.size or values.ndim > (2 if kind == "f" else 1):
+    if values.ndim == 2 and kind in "biu" and (strange := values[(values != 0) & (values != 1)]).size:
+        raise DataError(
+            f"{what}: labels are {_kind(values)}, such as {strange[0]}; several labels of a row are 0 or 1, several "
+            "real targets are floats, and a class is one integer"
+        )
+    if kind not in "biufU" or not values.size or values.ndim > (1 if kind == "U" else 2):
         raise DataError(
             f"{what}: labels are {_kind(values)}; expected integers or texts of classes, [rows], or real targets, "
-            "[rows] or [rows, targets]; classes of one-hot rows are y.argmax(axis=1)"
+            "[rows] or [rows, targets]"
         )
     if kind == "U":
         for row in np.flatnonzero([bool(wrong_line(label)) for label in values.tolist()])[:1].tolist():
@@ -284,12 +298,21 @@ def labels_of(y: Values, what: str) -> Array:
     return values.astype(np.float64 if kind == "f" else np.int64)
 
 
-def _array(values: Values, what: str) -> Array:
-    """An array of a list or a tensor; DataError for masked entries, which are gaps, and ragged lists."""
+def array(values: Values, what: str) -> Array:
+    """An array of a list, a frame or a tensor; of objects, their numbers, where none is a text.
+
+    Raises DataError for masked entries, which are gaps, and ragged lists.
+    """
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise DataError(f"{what}: {values.mask.sum()} masked entries; fill them in, or leave their rows out")
+    if hasattr(values, "detach"):  # a tensor
+        values = values.detach().cpu()
     try:
-        return np.asarray(values)
+        found = np.asarray(values)
+        if found.dtype == object and not any(isinstance(value, str) for value in found.ravel()):
+            found = np.asarray(found.tolist())
+            found = found.astype(np.float64) if found.dtype == object else found
+        return found
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{what}: no array of numbers ({error}); expected numbers [samples, ...]") from error
 

@@ -91,10 +91,10 @@ class About(Schema):
     samples: Positive  # distinct training rows
     features: Positive
     test_samples: Count
-    classes: Count  # 0 for real targets
+    classes: Count  # 0 for real targets; 2 of each of several labels of a row
     sparse: bool
     seed: int  # of the data, not of a run
-    targets: Annotated[int, Field(ge=1, le=2**16)] = 1  # of a row, 1 for classes
+    targets: Annotated[int, Field(ge=1, le=2**16)] = 1  # of a row: several real ones, or labels that are 0 or 1
     target_scale: NotNegative = 1.0  # power of two near the size of real targets; 1 for classes
     shape: list[Count] | None = None  # of a sample, such as [channels, height, width]; None: vectors
     names: list[str] | None = None  # [p] of the features
@@ -123,7 +123,9 @@ class Federation:
         self.about, self.path, self._arrays = about, path, arrays
         self.split, self.clients = about.split, about.clients
         self.samples, self.features = about.samples, about.features
-        self.classes, self.targets, self.sparse = about.classes, about.targets, about.sparse
+        several = about.targets > 1
+        self.task = "regression" if not about.classes else "multilabel" if several else "classification"
+        self.classes, self.targets, self.sparse = 0 if several else about.classes, about.targets, about.sparse
         self.test_samples, self.target_scale, self.seed = about.test_samples, about.target_scale, about.seed
         self.shape = None if about.shape is None else tuple(about.shape)
         self.provenance, self.sha256 = about.provenance, about.data_sha256
@@ -195,6 +197,14 @@ class Federation:
             raise DataError(f"{self.where}: clients/of does not name each of {self.clients} clients; {REMEDY}")
         return tuple(text.decode("utf-8", "replace") for text in ids.tolist()), of
 
+    def client_names(self) -> tuple[str, ...]:
+        """[N] what natural clients are called; () where clients have numbers alone."""
+        natural = self.natural()
+        if natural is None:
+            return ()
+        name = dict(zip(natural[1].tolist(), natural[0], strict=True))
+        return tuple(name[client] for client in range(self.clients))
+
     def nbytes(self, prefix: str = "") -> NDArray[np.int64]:
         """[N] bytes of each client's labels and values, as stored."""
         nbytes = np.zeros(self.clients, np.int64)
@@ -225,10 +235,9 @@ class Federation:
     def labels(self, prefix: str = "", start: int = 0, stop: int | None = None) -> Array:
         """Stored labels as int64 classes or float64 targets [s]; DataError if they are invalid."""
         y, whose = self._arrays[f"{prefix}y"][start:stop], f"{self.where}: {prefix}y"
-        if self.classes and y.size and not (y.min() >= 0 and y.max() < self.classes):
-            raise DataError(
-                f"{whose} has labels from {y.min()} to {y.max()}, expected 0 to {self.classes - 1}; {REMEDY}"
-            )
+        classes = self.about.classes
+        if classes and y.size and not (y.min() >= 0 and y.max() < classes):
+            raise DataError(f"{whose} has labels from {y.min()} to {y.max()}, expected 0 to {classes - 1}; {REMEDY}")
         if not is_finite(y):
             raise DataError(f"{whose} has a target that is not finite; {REMEDY}")
         y = y.astype(np.int64 if self.classes else np.float64)
@@ -313,6 +322,7 @@ class Federation:
     def _check(self) -> None:
         """ValueError unless each array has as many entries as the clients hold, and the facts agree with them."""
         about, classes = self.about, self.provenance.get("classes", [])
+        outputs = self.classes or self.targets
         alike = {"rows": [1], "columns": [0]}.get(self.split, [])  # what all clients hold: all columns, or all rows
         contradictions = (
             (float(self.counts.astype(float) @ self.widths) > MOST, "its clients hold more than 2^62 values"),
@@ -320,18 +330,18 @@ class Federation:
              f"shape = {about.shape}, expected lengths whose product is {self.features}"),
             (self.classes > max(self.samples + self.test_samples, _MOST_CLASSES),
              f"classes = {self.classes} of {self.samples} rows"),
-            (not isinstance(classes, list) or len(classes) not in (0, self.classes),
-             f"provenance: classes = {classes!r:.80}, expected {self.classes} names"),
-            (self.target_scale not in 2.0 ** np.arange(128) or (self.classes and self.targets > 1),
-             f"target_scale = {self.target_scale}, targets = {self.targets}, classes = {self.classes}"),
+            (not isinstance(classes, list) or len(classes) not in (0, outputs),
+             f"provenance: classes = {classes!r:.80}, expected {outputs} names"),
+            (self.target_scale not in 2.0 ** np.arange(128) or (self.targets > 1 and about.classes not in (0, 2)),
+             f"target_scale = {self.target_scale}, targets = {self.targets}, classes = {about.classes}"),
             (about.names is not None and len(about.names) != self.features,
              f"names: {len(about.names or ())} of {self.features} features"),
             (about.recipe is not None and list(Recipe(tuple(about.recipe)).names()) != about.names,
              "recipe: its columns are not those of names"),
             (self.holds[:, alike].any(), f"split = {self.split}, and the clients hold different rows or columns"),
             (self.test_counts.any() and not self.whole, f"{TESTS}y, with split = {self.split}"),
-            (self.classes and any(self._arrays[name].dtype.kind == "f" for name in self._arrays if name[-1] == "y"),
-             f"y has fractions, and there are {self.classes} classes"),
+            (about.classes and any(self._arrays[name].dtype.kind == "f" for name in self._arrays if name[-1] == "y"),
+             f"y has fractions, and there are {about.classes} classes"),
             *((self.bounds[axis][-1] < number, f"{axis}/members are fewer than the {number} {axis}")
               for axis, number in (("rows", self.samples), ("columns", self.features))),
         )  # fmt: skip
@@ -458,13 +468,13 @@ def make_federation(
         contents["clients/ids"], contents["clients/of"] = np.array([text.encode() for text in ids[0]]), _narrow(ids[1])
     layouts = {prefix: _Layout(partition._replace(rows=groups)) for prefix, groups in sets.items()}
     for prefix, groups in sets.items():
-        contents[f"{prefix}y"] = compact_labels(y[np.concatenate(groups)])
+        contents[f"{prefix}y"] = compact_labels(y[np.concatenate(groups)], bool(facts["classes"]))
     if dtype is None:
         (X,) = chunks
         for prefix, layout in layouts.items():
             contents |= _csr(prefix, layout.parts(X))
     if test is not None:
-        contents["test/y"] = compact_labels(test[1])
+        contents["test/y"] = compact_labels(test[1], bool(facts["classes"]))
         contents |= {"test/X": test[0]} if isinstance(test[0], np.ndarray) else _csr("test/", [test[0]])
     extents = {name: _extent(values.shape, values.dtype) for name, values in contents.items()}
     extents["digests"] = _extent((partition.clients, 32), np.uint8)
@@ -596,11 +606,11 @@ def _csr(prefix: str, parts: list[Piece]) -> dict[str, Array]:
     }
 
 
-def compact_labels(y: Array) -> Array:
-    """Labels y [s], or [s, t] of vectors, in the smallest dtype that represents them exactly."""
+def compact_labels(y: Array, whole: bool) -> Array:
+    """Labels y [s], or [s, t] of vectors, in the smallest dtype that represents them exactly; integers if `whole`."""
     y = of_vectors(y)
     y = y[:, 0] if y.shape[-1] == 1 else y
-    if np.issubdtype(y.dtype, np.integer):
+    if whole:
         return y.astype(np.min_scalar_type(int(y.max(initial=0))).newbyteorder("<"))
     single = y.astype("<f4")
     return single if np.array_equal(single, y) else y.astype("<f8")

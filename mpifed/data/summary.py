@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from mpifed.core.record import of_vectors
 from mpifed.core.text import shown
-from mpifed.data.sources.dataset import listed
 from mpifed.data.store import Federation
 
 MOST_SHOWN = 20  # clients whose counts of labels are printed, and classes
@@ -21,19 +21,19 @@ def summary(federation: Federation) -> str:
     clients = _names(natural[0] if natural else range(federation.clients))
     classes = _names(about.get("classes") or range(federation.classes))
     own = f", and {tests.sum()} of {(tests > 0).sum()} clients' own" if tests.any() else ""
-    called = f": {listed(classes, MOST_SHOWN // 2)}" if about.get("named") else ""
     few = clients if len(clients) < 4 else [*clients[:2], "...", clients[-1]]
     lines: dict[str, str] = {
         "rows": f"{federation.samples} to train on, {federation.test_samples} to test with{own}",
         "features": f"{federation.features}{', sparse' if federation.sparse else ''}",
-        "classes": f"{federation.classes}{called}" if federation.classes else "none (real targets)",
+        **_labels(federation),
+        "scale": _scale(federation),
         "clients": f"{federation.clients}, split by {federation.split}"
         + (f", natural: {', '.join(few)}" if natural else ""),
         "shards": f"{counts.min()} to {counts.max()} rows (median {np.median(counts):g}), {widths.min()} to "
         f"{widths.max()} features",
         "bytes": f"{nbytes.sum()} in shards, the largest {nbytes.max()}",
-        "folder": f"{federation.path}",
-        **{name: str(about[name]) for name in ("small", "tests", "index", "scale", "origin") if name in about},
+        "folder": "none: in memory" if federation.path is None else f"{federation.path}",
+        **{name: str(about[name]) for name in ("small", "tests", "index", "origin") if name in about},
     }
     if missing := about.get("missing_cells"):
         lines["missing"] = f"{missing} cells that no client holds, which count as zero"
@@ -49,6 +49,29 @@ def summary(federation: Federation) -> str:
 
 def _names(names: Iterable[object]) -> list[str]:
     return [shown(str(name), _NAME) for name in names]
+
+
+def _scale(federation: Federation) -> str:
+    """The scaling that was asked for, or came by itself."""
+    if said := federation.provenance.get("scale"):
+        return str(said)
+    options = federation.provenance.get("options")
+    given = options.get("scale") if isinstance(options, dict) else None
+    return str(given or ("unit" if federation.scaling.scale.ndim or federation.scaling.scale != 1 else "none"))
+
+
+def _labels(federation: Federation) -> dict[str, str]:
+    """What labels are, and in how many training rows each class, or each of several labels of a row, is."""
+    if federation.task == "regression":
+        return {"classes": "none (real targets)"}
+    names = _names(federation.provenance.get("classes") or range(federation.classes or federation.targets))
+    line, several = str(len(names)), federation.task == "multilabel"
+    if len(names) <= MOST_SHOWN:
+        _, first = np.unique(federation.members("rows"), return_index=True)  # of rows that several clients hold
+        y = federation.labels()[first]
+        counts = of_vectors(y).sum(axis=0).astype(int) if several else np.bincount(y, minlength=len(names))
+        line += f": {', '.join(f'{name} ({count})' for name, count in zip(names, counts, strict=True))}"
+    return {"labels" if several else "classes": line}
 
 
 def _label_table(clients: list[str], counts: list[list[int]], classes: list[str]) -> list[str]:

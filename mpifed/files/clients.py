@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ from mpifed.files.history_csv import as_csv, cell_of, columns_of
 from mpifed.files.json_file import content
 
 CLIENTS = "clients.csv"
+# what a client's quality is, by what y are
+QUALITY = {"classification": "accuracy", "multilabel": "label_accuracy", "regression": "rmse"}
 
 
 class ClientScores(NamedTuple):
@@ -25,19 +28,23 @@ class ClientScores(NamedTuple):
 
     client: NDArray[np.int64]  # [n]
     rows: NDArray[np.int64]  # [n] test rows
-    quality: Array  # [n] accuracy, or RMSE of real targets
+    quality: Array  # [n] see `QUALITY`
     loss: Array  # [n] mean loss
 
 
-def write_clients(run_dir: Path, scores: ClientScores, classifies: bool) -> None:
-    """Write clients.csv; `classifies`: whether the quality is an accuracy."""
-    header = ("client", "rows", "accuracy" if classifies else "rmse", "loss")
-    lines = (map(cell_of, row) for row in zip(*(column.tolist() for column in scores), strict=True))
+def write_clients(run_dir: Path, scores: ClientScores, task: str, names: Sequence[str] = ()) -> None:
+    """Write clients.csv; `task`: what y are; `names` of all clients, where they have some."""
+    header = ["client", "rows", QUALITY[task], "loss", *(["name"] if names else [])]
+    columns = [column.tolist() for column in scores]
+    lines = [list(map(cell_of, row)) for row in zip(*columns, strict=True)]
+    for client, line in zip(columns[0], lines, strict=True):
+        line += names[client : client + 1]
     replace_text(run_dir / CLIENTS, as_csv([header, *lines]))
 
 
 def read_clients(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
-    """The columns of a run's clients.csv, [clients with test rows]: client, rows, accuracy or rmse, loss.
+    """The columns of a run's clients.csv, [clients with test rows]: client, rows, quality by `QUALITY`, loss, and name
+    where clients have one.
 
     Raises
     ------
@@ -53,6 +60,8 @@ def read_clients(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
             f"{path}: no scores of clients ({why}); a run writes them where its data have the clients' own test rows: "
             "`mpifed data ... --client-test-fraction 0.2`"
         ) from error
+    named = [line.pop() for line in lines] if lines and lines[0][4:] == ["name"] else []
     if not lines or len(lines[0]) != 4 or any(len(line) != 4 for line in lines):
         raise DataError(f"{path}: not the scores of clients; expected lines of 4 cells; restore the file")
-    return columns_of(path, lines)
+    columns = columns_of(path, lines)
+    return {**columns, "name": np.array(named[1:])} if named else columns

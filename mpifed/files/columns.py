@@ -93,11 +93,18 @@ TABLE = (
            "history summary show compare progress", "less"),
     Column("test_r2", "test R2", "coefficient of determination over the test data; of several targets, the mean",
            "history summary show compare", "more"),
+    Column("test_label_accuracy", "test accuracy of labels", "share of right labels, several of each row of the test "
+           "data", "history summary show compare vertical progress", "more", "%", criterion="accuracy"),
+    Column("test_exact_match", "test exact match", "share of rows of the test data all of whose labels are right",
+           "history summary show compare", "more", "%"),
+    Column("test_micro_f1", "test micro-F1", "F1 of all labels of the test data together",
+           "history summary show compare", "more"),
     Column("test_macro_f1", "test macro-F1", "mean F1 of the classes of the test data, on request",
            "history summary show compare", "more"),
     Column("test_auc", "test AUC", "area under the ROC curve, of several classes the mean of each against the rest, on "
            "request", "history summary show compare", "more"),
     *_of_clients("accuracy", "accuracy", "accuracy", "more", "%"),
+    *_of_clients("label_accuracy", "accuracy of labels", "share of right labels", "more", "%"),
     *_of_clients("rmse", "RMSE", "root of the mean squared error", "less"),
     *_of_clients("loss", "test loss", "mean loss", "less"),
     Column("elapsed_s", "training time",

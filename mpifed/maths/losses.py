@@ -1,8 +1,8 @@
 """Losses: a number for each sample, of the model's outputs and the sample's class or target. Models hold one each.
 
 Shapes: s samples, L outputs; leading axes broadcast. Outputs z are [..., s, L], of NumPy or CuPy, and y [..., s] are
-classes 0 to L - 1, or real targets. Losses of two classes, 0 and 1, have a single output z, and the margin t z with
-t = 2y - 1.
+classes 0 to L - 1, or real targets, or `vectors` of several. Losses of two classes, 0 and 1, have a single output z,
+and the margin t z with t = 2y - 1.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class SampleLoss(ABC):
     ----------
     classifies : whether y are classes; otherwise they are real targets
     binary : whether there are two classes, of a single output
+    multilabel : whether y are several labels of each sample, 0 or 1
     nonnegative : whether every loss is nonnegative: a limit <= 0 then cannot be met
     convex : whether it is convex in the outputs: lower bounds rely on it
     dual : its dual, which algorithms on the dual problem need; None if there is none
@@ -32,6 +33,7 @@ class SampleLoss(ABC):
 
     classifies: ClassVar[bool] = True
     binary: ClassVar[bool] = False
+    multilabel: ClassVar[bool] = False
     nonnegative: ClassVar[bool] = True
     convex: ClassVar[bool] = False
     dual: ClassVar[Dual | None] = None
@@ -49,6 +51,10 @@ class SampleLoss(ABC):
         slopes = self.slope(z, y)
         slopes *= weights[..., None].astype(slopes.dtype, copy=False)
         return slopes.astype(z.dtype, copy=False)
+
+    def probabilities(self, z: Array) -> Array | None:
+        """[..., s, classes], or of several labels each [..., s, L]; None where outputs say none. z is of float64."""
+        return None
 
     def predict(self, z: Array) -> Array:
         """[..., s] the class of the largest output, of one alone 1 where it is positive; or the values."""
@@ -87,6 +93,11 @@ class CrossEntropy(SampleLoss):
         slopes = slopes.reshape(z.shape)
         return slopes
 
+    def probabilities(self, z: Array) -> Array:
+        power: Array = np.exp(z - z.max(axis=-1, keepdims=True))
+        power /= power.sum(axis=-1, keepdims=True)
+        return power
+
 
 class OneAgainstRest(SampleLoss):
     """The sum over k of log(1 + exp(-b_k z_k)), b_k = 1 for the sample's class and -1 for all others."""
@@ -103,6 +114,12 @@ class OneAgainstRest(SampleLoss):
         slopes = sigmoid(z)
         slopes.reshape(-1)[_places(z, y)] -= 1
         return slopes
+
+    def probabilities(self, z: Array) -> Array:
+        """As scikit-learn's `OneVsRestClassifier` has them: each output's, over their sum."""
+        each = sigmoid(z)
+        each /= each.sum(axis=-1, keepdims=True)
+        return each
 
 
 class TrueClass(SampleLoss):
@@ -134,6 +151,9 @@ class LogisticLoss(SampleLoss):
         slopes: Array = sigmoid(z) - y[..., None].astype(z.dtype)
         return slopes
 
+    def probabilities(self, z: Array) -> Array:
+        return sigmoid(np.concatenate([-z, z], axis=-1))
+
 
 class SquaredError(SampleLoss):
     """(z - y)^2 / 2, of several targets their mean."""
@@ -147,6 +167,36 @@ class SquaredError(SampleLoss):
     def slope(self, z: Array, y: Array) -> Array:
         slopes: Array = (z - of_vectors(y).astype(z.dtype)) / z.shape[-1]
         return slopes
+
+
+class BinaryCrossEntropy(SampleLoss):
+    """The mean over labels y [..., s, L], 0 or 1, of log(1 + exp(-t z)): each label has an output, its logit."""
+
+    classifies, multilabel, convex = False, True, True
+
+    def value(self, z: Array, y: Array) -> Array:
+        losses: Array = namespace(z).logaddexp(z.dtype.type(0), self._signs(z, y) * z).mean(axis=-1)
+        return losses
+
+    def slope(self, z: Array, y: Array) -> Array:
+        """The probabilities minus the labels, over their number."""
+        against = self._signs(z, y)
+        slopes: Array = against * sigmoid(against * z) / z.dtype.type(z.shape[-1])
+        return slopes
+
+    def predict(self, z: Array) -> Array:
+        """[..., s, L] 1 where the output is positive."""
+        labels: Array = (z > 0).astype(np.int64)
+        return labels
+
+    def probabilities(self, z: Array) -> Array:
+        return sigmoid(z)
+
+    @staticmethod
+    def _signs(z: Array, y: Array) -> Array:
+        """-t."""
+        signs: Array = (1 - 2 * of_vectors(y)).astype(z.dtype)
+        return signs
 
 
 class OfMargin(SampleLoss):
@@ -186,3 +236,10 @@ class SquaredHingeLoss(OfMargin):
 def _places(z: Array, y: Array) -> Array:
     """[number of samples] where in all outputs those of the samples' classes are."""
     return namespace(z).arange(0, z.size, z.shape[-1]) + y.reshape(-1)
+
+
+LOSSES: dict[str, SampleLoss] = {
+    "cross-entropy": CrossEntropy(),
+    "binary-cross-entropy": BinaryCrossEntropy(),
+    "mse": SquaredError(),
+}  # of networks

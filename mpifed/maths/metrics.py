@@ -41,6 +41,27 @@ def r2(squares: Array, y: Array) -> float:
     return float(each.mean())
 
 
+def label_counts(predicted: Array, y: Array) -> Array:
+    """Sums over rows, of which measures of several labels are made: right labels, rows that are right, and for F1.
+
+    Parameters
+    ----------
+    predicted, y : [..., s, L] 0 or 1
+
+    Returns
+    -------
+    [..., 4] labels that are right; rows all of whose labels are; labels that are rightly 1; that are 1, of both
+    """
+    right = predicted == y
+    each = right.sum(axis=-1), right.all(axis=-1), (right & (y == 1)).sum(axis=-1), (predicted + y).sum(axis=-1)
+    return np.stack([counts.sum(axis=-1) for counts in each], axis=-1)
+
+
+def micro_f1(counts: Array) -> float:
+    """`f1_score` with average="micro", of the sums of `label_counts` [4]; 0 where no label is 1."""
+    return float(2 * counts[2] / counts[3]) if counts[3] else 0.0
+
+
 def macro_f1(right: Array, predicted: Array, true: Array) -> float:
     """`f1_score` with average="macro": the mean of F1 over the classes that occur among labels or predictions.
 

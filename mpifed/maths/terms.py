@@ -77,7 +77,7 @@ class Sampled(Term):
             return []
         came, remedy = f"classes = {list(self.classes)}", "leave the key out to count all samples"
         if not objective.classifies:
-            return [f"{came}: the targets are real numbers without classes; {remedy}"]
+            return [f"{came}: the targets have no classes; {remedy}"]
         known = set(range(outputs)).intersection(self.classes)
         if known and len(known) == len(self.classes):
             return []
@@ -150,9 +150,9 @@ class ErrorRate(OfLoss):
         return namespace(loss).exp(-loss)
 
     def check(self, objective: Objective, outputs: int) -> list[str]:
-        """Messages, also where the targets are real numbers, which have no error rate."""
+        """Messages, also where the targets are no classes, and so have no error rate."""
         if not objective.classifies:
-            return ['name = "error-rate": is for classes, and the targets are real numbers; use name = "loss"']
+            return ['name = "error-rate": is for classes, and the targets are none; use name = "loss"']
         return super().check(objective, outputs)
 
 

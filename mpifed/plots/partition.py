@@ -81,6 +81,9 @@ def partition(data: Federation, size: SizeName = "screen") -> Figure:
         else:
             _draw_classes(below, data, binned, width)
         below.set_xlim(-0.5, data.clients - 0.5)
+        if (names := data.client_names()) and data.clients <= _FEW // 2:
+            labels = [plain(textwrap.shorten(shown(name), 16, placeholder="…")) for name in names]
+            below.set_xticks(range(data.clients), labels, rotation=45, ha="right", rotation_mode="anchor")
         below.set_xlabel("client" if binned.each == 1 else f"client, in bins of {binned.each}")
     return picture
 

@@ -35,7 +35,8 @@ _COLLUDING = "epsilon_colluding colluding"
 _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     RELEASED: (
         ("model.h5", "*"),
-        ("history.*", "test_loss test_accuracy test_rmse test_r2 test_macro_f1 test_auc"),
+        ("history.*", "test_loss test_accuracy test_rmse test_r2 test_label_accuracy test_exact_match test_micro_f1 "
+         "test_macro_f1 test_auc"),
     ),
     PUBLIC: (
         ("job.toml", ""),

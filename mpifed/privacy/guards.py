@@ -332,7 +332,8 @@ class NoisyUploads(_Private):
         yield Refusal(
             sample and rows > has,
             upload,
-            f"{work.taken} local steps of batch {work.batch} take {rows} records, and client {smallest} has {has}; "
+            f"{work.taken} local steps of batch {work.batch} take {rows} records, and "
+            f"{self.problem.called(smallest)} has {has}; "
             "each record may count once in a round",
             'lower one of them, or take noise_on = "gradients"',
         )

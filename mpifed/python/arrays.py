@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
-from mpifed.data.partition import by_owners
+from mpifed.data import store
+from mpifed.data.natural import identifiers, in_order
 from mpifed.data.prepare import Options, prepare
-from mpifed.data.samples import Samples, Source
-from mpifed.data.store import Federation, in_memory, open_federation
-from mpifed.python.frames import items, of_frame, of_partition, owners_of
+from mpifed.data.samples import Samples, Source, array
+from mpifed.data.sources.dataset import listed
+from mpifed.data.summary import summary
+from mpifed.python.frames import of_clients, of_frame
 from mpifed.python.ranks import alike, spoken, together
-from mpifed.python.values import (
-    Pair,
-    Values,
-    dataset,
-    fraction_of,
-    held_apart,
-    integer,
-    no_pairs,
-    stacked,
-    tests_of,
-)
+from mpifed.python.values import Names, Pair, Values, apart, integer, joined, pair, parts_of
 from mpifed.run.agreement import begin_call
 
 if TYPE_CHECKING:
@@ -58,27 +52,36 @@ class FederatedDataset:
     """Data divided among clients, in memory or in a folder, as `mpifed data` writes them.
 
     Made by the functions below; under MPI every rank calls them. With `out` rank 0 writes a folder; without, each rank
-    keeps the data until the process ends.
+    keeps the data until the process ends. `print(data)` says what they are.
 
     Attributes
     ----------
     path : the folder; of data in memory the name by which jobs refer to them, such as memory:1
     clients, samples, features : how many
-    classes : the labels of the classes, in the order of the model's outputs; () for real targets
+    classes : the labels of the classes, in the order of the model's outputs, or the names of several labels of each
+        sample; () for real targets
     shape : of a sample, such as (channels, height, width); None for vectors
     """
 
     @spoken()
     def __init__(self, path: str | Path) -> None:
-        self._folder = open_federation(path)
+        self._folder = store.open_federation(path)
         self.path: Path | str = str(path) if self._folder.path is None else Path(path)
         self.clients, self.samples = self._folder.clients, self._folder.samples
         self.features, self.shape = self._folder.features, self._folder.shape
         self.classes: tuple[str, ...] = tuple(self._folder.provenance.get("classes", ()))
 
     def __repr__(self) -> str:
-        kind = f"{len(self.classes)} classes" if self.classes else "real targets"
+        kinds = {"classification": "classes", "multilabel": "labels of each sample"}
+        kind = f"{len(self.classes)} {kinds.get(self._folder.task)}" if self.classes else "real targets"
         return f"FederatedDataset({self.samples} samples, {self.features} features, {self.clients} clients, {kind})"
+
+    def __str__(self) -> str:
+        return summary(self._folder)
+
+    def names(self) -> tuple[str, ...] | None:
+        """The names [features] of the columns, in the order of the model's inputs; None where they have none."""
+        return self._folder.names()
 
     @spoken()
     def plot(self, size: SizeName = "screen") -> Figure:
@@ -106,7 +109,7 @@ class FederatedDataset:
         X: Values,
         y: Values,
         *,
-        clients: int | Sequence[object] | Array,
+        clients: Values,
         partition: str = "iid",
         skew: str | float | None = None,
         min_samples: int = 1,
@@ -128,7 +131,8 @@ class FederatedDataset:
         X
             [s, ...] samples, of any shape, or a SciPy CSR matrix [s, p].
         y
-            [s] integers or texts of classes, or real targets; [s, t] real targets.
+            [s] integers or texts of classes, or real targets; [s, t] several labels of each sample, integers or
+            booleans that are 0 or 1, or real targets.
         clients
             How many; with `split="columns"` each gets columns. Or [s] integers or texts that say whose each sample is:
             clients in the order of these sorted identifiers, the samples of each in an order of their content.
@@ -160,52 +164,91 @@ class FederatedDataset:
         """
 
         def described() -> tuple[Samples, Table]:
-            pair, fraction = held_apart(test, "from_arrays")
-            data = dataset(X, y, pair, shape, names)
+            tested, fraction = apart(test, "test")
+            given = [("from_arrays", (X, y)), *([] if tested is None else [("test", pair(tested, "test"))])]
+            data, *tests = parts_of(given, names, shape)
+            data = replace(data, test=tests[0] if tests else None)
             of_all: Table = {
                 "split": split, "partition": partition, "skew": skew, "min_samples": min_samples, "scale": scale,
                 "seed": seed, "feature_noise": feature_noise, "test_fraction": fraction,
                 "client_test_fraction": client_test,
             }  # fmt: skip
-            if (ids := owners_of(clients, data)) is not None:
-                return replace(data, ids=ids), of_all
-            return data, {**of_all, "clients": clients}
+            if np.ndim(clients) == 0:
+                return data, {**of_all, "clients": clients}
+            if np.shape(clients) != data.y.shape[:1]:
+                raise UsageError(
+                    f"clients: {np.shape(clients)}; expected how many, or an integer or text for each of {len(data.y)} "
+                    "samples"
+                )
+            return replace(data, ids=identifiers(array(clients, "clients"), "clients")), of_all
 
         return cls(_written(out, overwrite, described))
 
     @classmethod
     def from_clients(
         cls,
-        clients: Iterable[Pair] | Mapping[str, Pair],
+        clients: Iterable[Values] | Mapping[str, Values],
         *,
-        test: Pair | None = None,
+        label: str | Sequence[str] | None = None,
+        test: Values | float | None = None,
         client_test: Iterable[Pair] | Mapping[str, Pair] | float | None = None,
-        scale: str | None = None,
         shape: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
         out: str | Path | None = None,
         overwrite: bool = False,
+        **options: object,
     ) -> FederatedDataset:
-        """Data of clients as they are: a list, or the values of a dict, of (X [s_i, ...], y [s_i]) of each.
+        """Data of clients as they are: (X [s_i, ...], y [s_i]) of each, or a frame of each.
 
-        `client_test` is the same of the rows with which each client tests, or the fraction of its rows for that.
+        Parameters
+        ----------
+        clients
+            A list, or a dict by the clients' names, which results and plots have: in the order of these, and the
+            rows of each in an order of their content. Who has no samples is left out.
+        label
+            Of frames: the column of labels, or several; `options` are then those of `from_dataframe`.
+        test
+            Common test samples and labels, or the fraction of the rows that is held out.
+        client_test
+            The samples and labels with which each client tests, or the fraction of its rows for that.
+        options
+            `scale`, `seed`, `feature_noise`, `min_rows`, as in `from_arrays` and `from_dataframe`.
         """
+        each: dict[str, Values] = _by_client(clients)
+        if label is not None:
+            frame, by = of_clients(each)
+            options |= {"client_test": client_test, "out": out, "overwrite": overwrite, "shape": shape}
+            return cls.from_dataframe(frame, label=label, by=by, test=test, **options)  # type: ignore[arg-type]
 
         def described() -> tuple[Samples, Table]:
-            pairs = list(clients.values() if isinstance(clients, Mapping) else clients)
-            if not pairs:
-                raise UsageError("from_clients: an empty list; expected a pair (X, y) for each client")
-            if wrong := no_pairs(pairs):
-                raise UsageError(f"from_clients: client {wrong[0]}: no pair; expected (X, y) for each client")
-            tested, fraction = held_apart(test, "from_clients")
-            if fraction is not None:
-                raise UsageError(f"from_clients: test = {fraction:g}: expected a pair (X, y) of test samples")
-            own_tests, own_fraction = tests_of(clients, len(pairs), client_test)
-            X, y, columns, counts = stacked(pairs, own_tests, names)
-            data = dataset(X, y, tested, shape, columns)
-            number, count = np.repeat(np.arange(len(counts)), counts), len(pairs)
-            data = _by_owner(replace(data, own_tests=number >= count if own_tests else None), number % count)
-            return data, {"scale": scale, "clients": count, "client_test_fraction": own_fraction}
+            tested, fraction = apart(test, "test")
+            own, own_fraction = apart(client_test, "client_test")
+            tests = {} if own is None else _by_client(own, None if isinstance(own, Mapping) else each)
+            if own is not None and (differing := sorted({*tests} ^ {*each})):
+                raise UsageError(
+                    f"from_clients: client_test: {len(tests)} pairs for {len(each)} clients; {listed(differing, 5)} "
+                    "differ: give each client's, or a fraction such as 0.2"
+                )
+
+            def there(rows: dict[str, Values], what: str) -> dict[str, tuple[str, Pair]]:
+                pairs = {name: (f"client {name}{what}", pair(rows[name], f"client {name}{what}")) for name in rows}
+                return {name: each for name, each in pairs.items() if len(each[1][1])}
+
+            trained, own_rows = there(each, ""), there(tests, ": test")
+            if not trained or not own_rows.keys() <= trained.keys():
+                raise UsageError(
+                    "from_clients: no samples to train on, of all clients, or of one with samples to test with; "
+                    "expected a pair (X, y) of each"
+                )
+            last = [] if tested is None else [("test", pair(tested, "test"))]
+            parts = parts_of([*trained.values(), *own_rows.values(), *last], names, shape)
+            place, common = {name: at for at, name in enumerate(in_order(each))}, parts.pop() if last else None
+            counts, whose = [len(part.y) for part in parts], [place[name] for name in (*trained, *own_rows)]
+            own_tests = np.repeat(np.arange(len(parts)) >= len(trained), counts) if tests else None
+            data = replace(
+                joined(parts), test=common, ids=np.repeat(whose, counts), owners=tuple(place), own_tests=own_tests
+            )
+            return data, {**options, "test_fraction": fraction, "client_test_fraction": own_fraction}
 
         return cls(_written(out, overwrite, described))
 
@@ -265,7 +308,7 @@ class FederatedDataset:
         cls,
         dataset: Values,
         *,
-        clients: int | Sequence[object] | Array,
+        clients: Values,
         test: Values | float | None = None,
         **options: Values,  # those of from_arrays
     ) -> FederatedDataset:
@@ -274,7 +317,8 @@ class FederatedDataset:
         Parameters
         ----------
         dataset
-            With `__len__` and `__getitem__`; samples are tensors, arrays, or PIL's images, channels first.
+            With `__len__` and `__getitem__`; samples are tensors, arrays, or PIL's images, channels first. Each item is
+            read once: what a random transform draws stays.
         clients
             How many, or whose each sample is, as in `from_arrays`.
         test
@@ -282,16 +326,24 @@ class FederatedDataset:
         options
             As of `from_arrays`: `partition` and others.
         """
-        X, y = items(dataset, "from_torch")
-        pair = items(test, "from_torch: test") if hasattr(test, "__getitem__") else test
-        return cls.from_arrays(X, y, clients=clients, test=pair, **options)
+        X, y = _items(dataset, "from_torch")
+        tested = _items(test, "from_torch: test") if hasattr(test, "__getitem__") else test
+        return cls.from_arrays(X, y, clients=clients, test=tested, **options)
 
     @classmethod
     def from_partitioner(
-        cls, partitioner: Values, *, label: str, features: Sequence[str] | None = None, test: Pair | None = None,
+        cls,
+        partitioner: Values,
+        *,
+        label: str,
+        features: Sequence[str] | None = None,
+        test: Values | float | None = None,
+        client_test: Values | float | None = None,
         **options: Values,  # those of from_clients
-    ) -> FederatedDataset:  # fmt: skip
+    ) -> FederatedDataset:
         """The partitions of a partitioner of flwr-datasets, whose `dataset` is set: client i has load_partition(i).
+
+        Clients have the names of a partitioner that has some. Partitions without rows are left out.
 
         Parameters
         ----------
@@ -300,17 +352,77 @@ class FederatedDataset:
         features
             The columns of samples; by default all others, which must be numbers, or a single one of arrays or images.
         test
-            Test samples and labels.
+            A `datasets.Dataset`, or test samples and labels, or the fraction of the rows that is held out.
+        client_test
+            A partitioner of the rows with which each client tests, or the fraction of its rows for that.
         options
             As of `from_clients`.
         """
-        count = partitioner.num_partitions
-        pairs = [of_partition(partitioner.load_partition(number), label, features) for number in range(count)]
-        return cls.from_clients(pairs, test=test, **options)
+
+        def pairs(of: Values) -> dict[str, Pair]:
+            numbers = range(of.num_partitions)
+            ids = getattr(of, "partition_id_to_natural_id", {})
+            return {str(ids.get(at, at)): _partition(of.load_partition(at), label, features) for at in numbers}
+
+        if hasattr(test, "column_names"):
+            test = _partition(test, label, features)
+        if hasattr(client_test, "load_partition"):
+            client_test = pairs(client_test)
+        return cls.from_clients(pairs(partitioner), test=test, client_test=client_test, **options)
 
 
-def _by_owner(data: Samples, owner: Array) -> Samples:
-    return replace(data, partition=by_owners(owner, int(np.prod(data.X.shape[1:]))))
+def _by_client(
+    values: Iterable[Values] | Mapping[str, Values], names: Iterable[str] | None = None
+) -> dict[str, Values]:
+    """By the clients' names, which those of a list have from their places, or from others."""
+    if isinstance(values, Mapping):
+        return dict(zip(identifiers(list(values), "from_clients").tolist(), values.values(), strict=True))
+    each = list(values)
+    return dict(zip(names or map(str, range(len(each))), each, strict=False))
+
+
+def _items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, as PyTorch has them
+    """(samples, labels) of a map-style dataset."""
+    try:
+        drawn = [pairs[number] for number in range(len(pairs))]
+        if wrong := [item for item in drawn if not isinstance(item, (tuple, list)) or len(item) != 2]:
+            keys = f" with the keys {', '.join(map(str, wrong[0]))[:80]}" if isinstance(wrong[0], dict) else ""
+            raise TypeError(f"an item is a {type(wrong[0]).__name__}{keys}")
+        samples = np.stack([_sample(x) for x, _ in drawn])
+        if not np.array_equal(samples[0], _sample(pairs[0][0])):
+            warnings.warn(f"{what}: items are drawn at random; each is read once, and stays as it was", stacklevel=3)
+        return samples, np.stack([array(y, "label") for _, y in drawn])
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{what}: {type(pairs).__name__}: {error}; expected __len__, and __getitem__ that gives pairs of a sample "
+            "and a label, all samples of one shape; from_arrays takes arrays of both"
+        ) from error
+
+
+def _sample(x: Values) -> Array:  # a tensor, an array, an image of PIL
+    values = array(x, "sample")
+    return values.transpose(2, 0, 1) if hasattr(x, "getbands") and values.ndim == 3 else values
+
+
+def _partition(part: Values, label: str, features: Names) -> Pair:  # a datasets.Dataset
+    """(samples, labels) of a partition."""
+    if part is None or not len(part):
+        return [], []
+    names = [name for name in part.column_names if name != label] if features is None else list(features)
+    if missing := [name for name in [label, *names] if name not in part.column_names]:
+        raise UsageError(f"from_partitioner: no column {missing[0]!r}; there are {', '.join(part.column_names)}")
+    content = part.with_format("numpy")[:]
+    columns, several = [np.asarray(content[name]) for name in names], len(names) > 1
+    for name, values in zip(names, columns, strict=True):
+        if values.dtype.kind not in "biuf" or (several and values.ndim > 1):
+            raise UsageError(
+                f"from_partitioner: column {name!r} has {values.dtype} {values.shape[1:]}; choose columns of numbers, "
+                "or a single one of arrays, by features=[...]"
+            )
+    X = np.stack(columns, axis=1) if several else columns[0].reshape(len(part), *(columns[0].shape[1:] or (1,)))
+    if X.ndim == 4 and type(part.features[names[0]]).__name__ == "Image":
+        X = X.transpose(0, 3, 1, 2)
+    return X, np.asarray(content[label])
 
 
 def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tuple[Samples, Table]]) -> Path | str:
@@ -318,27 +430,30 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
 
     def options() -> Options:
         data, chosen = described()
-        numbers = [name for name in ("clients", "seed", "min_samples", "min_rows") if name in chosen]
-        whole_numbers: Table = {name: integer(chosen[name], name) for name in numbers}
-        split = chosen.get("split", "rows")
+        known = [field.name for field in fields(Options) if field.default is not MISSING and field.name != "force"]
+        if unknown := [name for name in chosen if name not in known]:
+            raise UsageError(
+                f"{unknown[0]}: no argument here{nearest(unknown[0], known)}; known are {', '.join(known)}"
+            )
+        for name in ("clients", "seed", "min_samples", "min_rows"):
+            if name in chosen:
+                chosen[name] = integer(chosen[name], name)
+        split = chosen.setdefault("split", "rows")
         if split not in ("rows", "columns"):
             raise UsageError(f"split = {split!r}: expected 'rows' or 'columns'; for cells of both, `mpifed data`")
-        place = None if out is None else Path(out)
-        own = fraction_of(chosen.get("client_test_fraction"))
-        chosen = {**chosen, **whole_numbers, "split": split, "client_test_fraction": own}
-        return Options("arrays", _source(data), place, force=overwrite, **chosen)
-
-    def made() -> Federation:
-        return prepare(options())
+        other, chosen["client_test_fraction"] = apart(chosen.get("client_test_fraction"), "client_test")
+        if other is not None:
+            raise UsageError("client_test: expected a fraction above 0 and below 1, such as 0.2")
+        return Options("arrays", _source(data), None if out is None else Path(out), force=overwrite, **chosen)
 
     if out is None:
         _, data = begin_call(
             "FederatedDataset",
-            made,
+            lambda: prepare(options()),
             lambda data: {"out": None, "clients": data.clients, "samples": data.samples, "data": data.sha256},
             together,
         )
-        return in_memory(data)
+        return store.in_memory(data)
     comm, chosen = begin_call(
         "FederatedDataset",
         options,

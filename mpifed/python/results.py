@@ -15,8 +15,8 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Head, Parameters
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
-from mpifed.data.natural import text_of
 from mpifed.data.recipe import Recipe
+from mpifed.data.samples import check_layout, labels_of, rows_of
 from mpifed.data.sources.table import as_table
 from mpifed.data.store import MEMORY, Federation, open_federation
 from mpifed.files.clients import read_clients
@@ -25,11 +25,11 @@ from mpifed.files.history_csv import HISTORY
 from mpifed.files.model_file import model_arrays, read_model
 from mpifed.files.run_folder import JOB, RUN, summary
 from mpifed.job.job import Job
-from mpifed.maths.losses import CrossEntropy, LogisticLoss
-from mpifed.maths.objectives.form import Objective
+from mpifed.maths.metrics import r2
+from mpifed.maths.objectives import Objective
 from mpifed.python import describe
 from mpifed.python.ranks import spoken
-from mpifed.python.values import Values, array, rows_of
+from mpifed.python.values import Values, by_name
 from mpifed.results.run_warnings import run_warnings
 from mpifed.run.identity import check_same_data
 
@@ -86,7 +86,7 @@ class Run:
 
     @property
     def clients(self) -> DataFrame:
-        """The clients' scores on their own test rows, when last measured: client, rows, accuracy or rmse, loss."""
+        """The clients' scores on their own test rows, when last measured: client, rows, quality, loss, name."""
         return frame(read_clients(self.path))
 
     @cached_property
@@ -101,54 +101,61 @@ class Run:
 
     @spoken()
     def predict(self, X: Values) -> Array:
-        """The labels [s] of samples X [s, ...], or the values of real targets.
+        """The labels [s] of samples X [s, ...], [s, L] of several each, or the values of real targets.
 
-        A frame has columns as those that the data were made of, in any order, beside others: categories, gaps and
-        scaling become what they became in training. An array has the columns of `data.names()`.
+        A frame has the columns of `data.names()`, in any order; an array has as many, in that order. Raw values are
+        scaled as the training rows were.
         """
-        objective, head, scores, data = self._scores(X, "predict")
-        found: Array = objective.predict(head, scores)
+        objective, head, scores, data = self._scored(X, "predict")
+        found: Array = objective.predict(head, scores)[0]
         meaning = data.provenance.get("classes", ())
         named = bool(data.provenance.get("named"))
         return _labelled(found, meaning, named) if objective.classifies and meaning else found
 
     @spoken()
     def predict_proba(self, X: Values) -> Array:
-        """The probabilities [s, classes] of samples, as `predict` takes them, in the order of the data's classes."""
-        objective, head, scores, _ = self._scores(X, "predict_proba")
-        z = objective.class_scores(head, scores).astype(np.float64)
-        if not isinstance(objective.sample_loss, CrossEntropy | LogisticLoss):
-            raise UsageError(f"predict_proba: {type(objective).__name__} gives no probabilities; train softmax, say")
-        from scipy.special import softmax
+        """Probabilities [s, classes], or [s, L] of several labels being 1, in the order of `data.classes`, in float64.
 
-        outputs = np.concatenate([np.zeros_like(z), z], axis=-1) if z.shape[-1] == 1 else z
-        probabilities: Array = softmax(outputs, axis=-1)
-        return probabilities
+        X is as for `predict`. Outputs of a network count as logits, whatever its own loss is.
+        """
+        objective, head, scores, _ = self._scored(X, "predict_proba")
+        found = objective.sample_loss.probabilities(objective.class_scores(head, scores)[0].astype(np.float64))
+        if found is None:
+            raise UsageError(
+                f"predict_proba: {type(objective).__name__} has no probabilities; softmax, logistic, one-vs-rest, "
+                "multilabel and networks with a cross-entropy have some"
+            )
+        return found
 
+    @spoken()
     def score(self, X: Values, y: Values) -> float:
-        """The share of samples whose label y [s] is predicted; of real targets the coefficient of determination."""
-        found, given = self.predict(X), array(y, "score: y").astype(object)
-        if found.shape != given.shape:
-            raise UsageError(f"score: {given.shape} labels for predictions {found.shape}; give one for each sample")
-        if found.dtype.kind != "f":
-            return float(np.mean([text_of(label) == str(each) for label, each in zip(given, found, strict=True)]))
-        targets = given.astype(np.float64)
-        return float(1 - ((targets - found) ** 2).sum() / ((targets - targets.mean(axis=0)) ** 2).sum())
+        """As scikit-learn's: the share of rows that are predicted right, of several labels all of them, or R2.
 
-    def _scores(self, X: Values, what: str) -> tuple[Objective, Head, Array, Federation]:
-        """(the model, its head, [s, h] the scores of samples, the data it was trained with)."""
+        X is as for `predict`, and y [s] or [s, t] as it was given to train with.
+        """
+        found, labels = self.predict(X), labels_of(by_name(y, "score: y")[0], "score: y")
+        if (labels.dtype.kind, labels.shape) != (found.dtype.kind, found.shape):
+            came, predicted = (f"{values.dtype} {list(values.shape)}" for values in (labels, found))
+            raise UsageError(f"score: y is {came}, and predictions are {predicted}; give labels as in training")
+        if labels.dtype.kind == "f":
+            found, labels = (values.reshape(len(values), -1) for values in (found, labels))
+            return r2(((found - labels) ** 2).sum(axis=0), labels)
+        return float((labels == found).reshape(len(found), -1).all(axis=1).mean())
+
+    def _scored(self, X: Values, what: str) -> tuple[Objective, Head, Array, Federation]:
+        """(the model, its head, [1, s, h] the scores of samples, the data that it was trained with)."""
         if not self.arrays:
             raise UsageError(f"{what}: {self.path} has no model yet; it is written when a run ends, or is interrupted")
-        data = open_federation(self.job.job.data.path)
+        data, what = open_federation(self.job.job.data.path), f"{what}: X"
         check_same_data(self.path, data)
-        rows = _rows(X, data, f"{what}: X")
+        rows = _rows(X, data, what)
         dtype = self.job.job.compute.dtype
         rows = data.scaling.apply(rows, np.dtype(dtype))
         objective = self.job.job.make_objective().of_shape(data.shape)
         like: Parameters = objective.start(data.features, data.classes or data.targets, np.random.default_rng(0), dtype)
         ordered = iter([self.arrays[name] for name in model_arrays(like)])
         parameters = map_leaves(lambda _: next(ordered), like)
-        return objective, parameters.head, objective.scores_of(parameters, rows[None])[0], data
+        return objective, parameters.head, objective.scores_of(parameters, rows[None]), data
 
     @spoken()
     def plot(
@@ -211,10 +218,15 @@ def _rows(X: Values, data: Federation, what: str) -> Array:
                 f"{what}: rows of these data were scaled for good, by unit-rows or noise: give such an array"
             )
         return Recipe(tuple(data.about.recipe)).rows(as_table(X, what), what)
-    rows, *_ = rows_of(X, what, data.names(), data.shape or [data.features])
+    rows, shape = rows_of(by_name(X, what, data.names())[0], what)
     rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
+    check_layout(what, shape, data.shape or (data.features,))
     if rows.shape[1] != data.features:
         raise UsageError(f"{what}: samples of {rows.shape[1]} numbers; the model was trained with {data.features}")
+    are_bytes = not data.sparse and data.about.arrays["X"].dtype == "|u1"
+    if are_bytes != (rows.dtype == np.uint8):
+        came = "are" if are_bytes else "are no"
+        raise UsageError(f"{what}: {rows.dtype}, and the data {came} bytes, 0 to 255; give samples as in training")
     return rows
 
 

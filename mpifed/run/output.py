@@ -153,7 +153,9 @@ class Results:
         if clients is not None:
             tested, all_clients = len(clients.client), self.algorithm.problem.clients
             self.about |= {"clients_tested": tested, "clients_without_tests": all_clients - tested}
-            write_clients(self.out, clients, self.algorithm.problem.objective.classifies)
+            problem = self.algorithm.problem
+            names = () if self.job.privacy else problem.names  # whose folders are published
+            write_clients(self.out, clients, problem.objective.task, names)
 
     def simulation(self, progress: Progress) -> Simulation | None:
         """The simulated times of the rounds so far, if the job has a simulated network."""

@@ -16,7 +16,7 @@ from mpifed.core.exchange import Columns, Problem
 from mpifed.core.record import Array, Record, of_vectors
 from mpifed.data.block import Batch, Block
 from mpifed.data.roster import Roster
-from mpifed.files.clients import ClientScores
+from mpifed.files.clients import QUALITY, ClientScores
 from mpifed.maths import metrics
 from mpifed.maths.objectives import Parameters
 
@@ -25,7 +25,7 @@ class RowSums(NamedTuple):
     """Sums over the same number of test rows of each of n clients."""
 
     loss: Array  # [n]
-    matches: Array  # [n] rows with the right class; of real targets [n, t] squared errors
+    matches: Array  # [n] rows with the right class; [n, t] squared errors of real targets; [n, 4] `label_counts`
     predicted: Array  # [n, s] classes, or [n, s, t] values, of the rows themselves
     scores: Array  # [n, s, h] of the rows
 
@@ -39,6 +39,8 @@ def sums_of(problem: Problem, model: Parameters, batch: Batch) -> RowSums:
     if objective.classifies:
         return RowSums(loss, (predicted == batch.y).sum(axis=-1), predicted, scores)
     y = of_vectors(batch.y)
+    if objective.task == "multilabel":
+        return RowSums(loss, metrics.label_counts(predicted, y), predicted, scores)
     predicted = predicted.reshape(y.shape).astype(np.float64)
     return RowSums(loss, ((predicted - y) ** 2).sum(axis=-2), predicted, scores)
 
@@ -77,6 +79,9 @@ def test_scores(problem: Problem, model: Parameters, test: Block, asked: Collect
     columns = {"test_loss": loss / rows}
     if objective.classifies:
         columns["test_accuracy"] = int(matches[0]) / rows
+    elif objective.task == "multilabel":
+        columns["test_label_accuracy"] = float(matches[0] / (rows * problem.outputs))
+        columns |= {"test_exact_match": float(matches[1] / rows), "test_micro_f1": metrics.micro_f1(matches)}
     else:
         columns |= {"test_rmse": float(metrics.rmse(matches, rows)), "test_r2": metrics.r2(matches, of_vectors(y))}
     if "macro_f1" in asked:
@@ -111,7 +116,8 @@ class ClientEvaluation:
 
     def columns(self, scores: ClientScores) -> Columns:
         """The columns of the history: mean, spread and worst tenth over the clients."""
-        name, better = ("accuracy", "more") if self._problem.objective.classifies else ("rmse", "less")
+        name = QUALITY[self._problem.objective.task]
+        better = "less" if name == "rmse" else "more"
         named = ((name, scores.quality, better), ("loss", scores.loss, "less"))
         return {
             f"client_test_{name}_{statistic}": value
@@ -135,5 +141,9 @@ class ClientEvaluation:
             at = np.arange(start, min(start + size, rows))
             sums = sums_of(self._problem, parameters, block.take(np.broadcast_to(at, (len(block.clients), len(at)))))
             loss, matches = loss + sums.loss, matches + sums.matches
-        quality = matches / rows if self._problem.objective.classifies else metrics.rmse(matches, rows)
+        task, quality = self._problem.objective.task, matches / rows
+        if task == "multilabel":
+            quality = quality[..., 0] / self._problem.outputs
+        elif task == "regression":
+            quality = metrics.rmse(matches, rows)
         return np.stack([quality, loss / rows], axis=-1)

@@ -41,7 +41,12 @@ from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.own_classes import refuse_own_by_shapes
 
-_KIND = {True: "classes", False: "real-valued targets"}
+_KIND = {
+    "classification": "classes",
+    "multilabel": "several labels of each row",
+    "regression": "real-valued targets",
+}
+_MEASURED = {"multilabel": "accuracies of labels and micro-F1", "regression": "RMSE and R2"}
 
 
 class Ready(NamedTuple):
@@ -62,12 +67,11 @@ class Ready(NamedTuple):
 def problem_of(job: Job, data: store.Federation) -> Problem:
     """The public description of the job's task."""
     objective = job.make_objective().of_shape(data.shape)
-    if objective.classifies != bool(data.classes):
+    if objective.task != data.task:
         loss = f', loss = "{job.model["loss"]}"' if "loss" in job.model else ""
-        task = "regression" if data.classes else "classification"
         raise UsageError(
-            f'[model] name = "{job.model["name"]}"{loss}: is for {_KIND[objective.classifies]}, and {job.data.path} '
-            f"holds {_KIND[bool(data.classes)]}; choose another model or loss, or make the data with --task {task}"
+            f'[model] name = "{job.model["name"]}"{loss}: is for {_KIND[objective.task]}, and {job.data.path} '
+            f"holds {_KIND[data.task]}; choose another model or loss, or make the data with --task {objective.task}"
         )
     outputs = data.classes or data.targets
     regularizer = job.make_regularizer()
@@ -82,7 +86,7 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
         job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=regularizer,
         clients_per_round=job.participation.clients_per_round, privacy=job.privacy,
         rows=held(data, "rows"), columns=held(data, "columns"), start=start,
-        target_scale=1.0 if job.privacy else data.target_scale,
+        target_scale=1.0 if job.privacy else data.target_scale, names=data.client_names(),
     )  # fmt: skip
 
 
@@ -119,11 +123,11 @@ def _wrong_data(job: Job, objective: Objective, regularizer: Regularizer | None,
     """Errors where data, algorithm or regularizer need scores that are linear in the features, and these are not."""
     place = f'[model] name = "{job.model["name"]}"'
     if job.compute.device == "gpu" and _here_alone(data):
-        what = "sparse rows" if data.sparse else f"{data.targets} targets"
+        what = "sparse rows" if data.sparse else f"{data.targets} targets of each row"
         return [f'[compute] device = "gpu": {job.data.path} has {what}, which need the cpu; set "cpu"']
     if isinstance(objective, LinearScores):
         several = f'{place}: has one output, and {job.data.path} has {data.targets} targets; take name = "torch"'
-        return [several] if data.targets > 1 else []
+        return [several] if data.targets > 1 and data.task == "regression" else []
     linear = "mlp, softmax or another whose scores are linear in the features"
     wrong = []
     if data.split != "rows":
@@ -154,8 +158,8 @@ def _wrong_tests(job: Job, data: store.Federation) -> Iterator[str]:
         )
     if job.record.metrics and not data.classes:
         yield (
-            f"[record] metrics: {', '.join(job.record.metrics)} are of classes, and {job.data.path} holds real-valued "
-            "targets, for which RMSE and R2 are measured anyway; leave it out"
+            f"[record] metrics: {', '.join(job.record.metrics)} are of classes, and {job.data.path} holds "
+            f"{_KIND[data.task]}, for which {_MEASURED[data.task]} are measured anyway; leave it out"
         )
 
 

@@ -307,7 +307,7 @@ def test_refused(name: str) -> None:
 
 @pytest.mark.parametrize(("settings", "message"), [
     ({"shape": (1, 8, 9)}, r"\[model\] shape = \[1, 8, 9\]: is of 72 numbers, and a sample of the data has 64"),
-    ({"loss_name": "huber"}, r'\[model\] loss = "huber": give "cross-entropy", "mse", or your own'),
+    ({"loss_name": "huber"}, r'\[model\] loss = "huber": give "cross-entropy", "binary-cross-entropy", "mse", or'),
     ({"loss_name": "nets:averaged"}, r"gives \[\], float32 for 3 samples, with a derivative; .* reduction=\"none\""),
     ({"loss_name": "nets:ranked"}, "and of its own alone: their mean is taken here"),
     ({"loss_name": "nets:detached"}, r"gives \[3\], float32 for 3 samples, without a derivative; .* leave out detach"),

@@ -75,7 +75,13 @@ def typed_labels(path: Path, labels: Array, task: str) -> Array:
     UsageError : when the task is "auto" and there are many different integers, few rows of each.
     """
     if labels.ndim > 1 and labels.shape[1:] != (1,):
-        return labels
+        if task != "multilabel":
+            return labels
+        for row, column in np.argwhere(labels != np.rint(labels))[:1].tolist():
+            raise DataError(f"{path}: row {row + 1} has the label {labels[row, column]:g}; several are 0 or 1 each")
+        return labels.astype(np.int64)
+    if task == "multilabel":
+        raise UsageError(f"{path}: --task multilabel: one label of each row; it is for several that are 0 or 1")
     labels = labels.reshape(len(labels))
     real = (labels != np.rint(labels)) | (np.abs(labels) >= 2**53)
     if task == "auto" and not real.any() and (values := len(np.unique(labels))) > max(20, len(labels) / 10):
@@ -95,6 +101,9 @@ def typed_labels(path: Path, labels: Array, task: str) -> Array:
 
 def with_tests(task: str, files: Sequence[Path], rows: Samples, test: Samples | None = None) -> Samples:
     """Rows and test rows of files; labels that are numbers as classes or targets, as the `task` says."""
+    are_labels = rows.y.ndim > 1 and rows.y.dtype.kind in "bui" and np.isin(rows.y, (0, 1)).all()
+    if task == "auto" and are_labels and rows.y.shape[1] > 1:
+        task = "multilabel"
     parts = [part if part.y.dtype.kind == "U" else replace(part, y=part.y.astype(np.float64))
              for part in (rows, test) if part is not None]  # fmt: skip
     y = parts[0].y

@@ -20,7 +20,7 @@ class Hdf5(Source):
 
     path: Path
     """The folder."""
-    task: Literal["auto", "classification", "regression"] = "auto"
+    task: Literal["auto", "classification", "regression", "multilabel"] = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
 
     @property

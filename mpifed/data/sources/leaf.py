@@ -34,7 +34,7 @@ class Leaf(Source):
     """A file, a folder of files, or a folder with folders `train` and `test`; .gz, .bz2 and .xz are unpacked."""
     test: Path | None = None
     """File or folder of test rows."""
-    task: Literal["auto", "classification", "regression"] = "auto"
+    task: Literal["auto", "classification", "regression", "multilabel"] = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
 
     @property

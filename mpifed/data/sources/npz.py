@@ -32,8 +32,9 @@ class Npz(Source):
     """Name of the array that says whose each sample is, integers or texts: natural clients."""
     test: Path | None = None
     """File of test rows; by default arrays whose names have test in place of train, such as x_test and y_test."""
-    task: Literal["auto", "classification", "regression"] = "auto"
-    """What labels are; auto: classes if they are integers or texts, else real targets."""
+    task: Literal["auto", "classification", "regression", "multilabel"] = "auto"
+    """What labels are; auto: classes if they are integers or texts, else real targets; of several, 0 or 1 each,
+    multilabel."""
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, UsageError for a name that is not there."""

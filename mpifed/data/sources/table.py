@@ -67,7 +67,7 @@ class ColumnSource(Source):
     """File of test rows."""
     label: str | None = None
     """Name or position of the label's column; -1 is the last. Several, separated by commas, are real targets."""
-    task: Literal["auto", "classification", "regression"] = "auto"
+    task: Literal["auto", "classification", "regression", "multilabel"] = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
     by: str | None = None
     """Name or position of the column that says whose each row is: natural clients. It is no feature."""
@@ -127,7 +127,8 @@ class ColumnSource(Source):
             columns=RawColumns(columns, self.categorical, self.missing, public),
         )  # fmt: skip
         typed = with_tests("classification" if classes else self.task, list(map(Path, tables)), data, *tests)
-        return replace(typed, files=())
+        several = typed.y.ndim > 1 and typed.y.dtype.kind == "i"
+        return replace(typed, files=(), classes=tuple(roles.labels) if several else typed.classes)
 
     def _roles(self, tables: Mapping[str, pa.Table]) -> Roles:
         """The columns by their roles; UsageError for one that is not there, or has two roles."""
@@ -138,7 +139,8 @@ class ColumnSource(Source):
         if not labels:
             raise UsageError(f"--label is missing: {what} has the columns {listed(names)}; name that of the labels")
         if len(labels) > 1 and self.task == "classification":
-            raise UsageError(f"--label {self.label}: several columns are real targets; give one, or --task regression")
+            raise UsageError(f"--label {self.label}: several columns are no classes; give one, or --task regression "
+                             "or multilabel")  # fmt: skip
         for option, chosen in (("label", labels), ("by", by)):
             if (there := set(chosen).intersection(stored)) and min(there) not in str(getattr(self, option)).split(","):
                 raise UsageError(f"--{option}: {what} has {min(there)!r} there, which numbers rows; name it")
@@ -389,7 +391,7 @@ def _labels(what: str, rows: pa.Table, roles: Roles, raw: Mapping[str, Encoding]
         raise DataError(f"{what}: label {y.max():g}, of {len(roles.classes)} classes named from 0")
     if most >= 2**53 and task == "auto" and not (y % 1).any():
         raise DataError(f"{what}: column {name!r}: labels up to {most:.0f} can't be told apart; give texts")
-    return y
+    return y.astype(np.int64) if len(roles.labels) > 1 and task == "auto" and np.isin(y, (0, 1)).all() else y
 
 
 def _joined(tables: Mapping[str, pa.Table]) -> pa.Table:

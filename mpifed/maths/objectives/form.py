@@ -50,8 +50,15 @@ class Objective(MadeByKeywords, ABC):
 
     @property
     def classifies(self) -> bool:
-        """Whether y are classes 0 to outputs - 1; otherwise y are real targets."""
+        """Whether y are classes 0 to outputs - 1."""
         return self.sample_loss.classifies
+
+    @property
+    def task(self) -> str:
+        """What y are: "classification", "regression" of real targets, or "multilabel", several labels of a sample."""
+        if self.sample_loss.multilabel:
+            return "multilabel"
+        return "classification" if self.classifies else "regression"
 
     @property
     def nonnegative(self) -> bool:

@@ -111,6 +111,13 @@ class Logistic(PenalizedTwice):
 
 
 @dataclass(frozen=True)
+class MultiLabel(PenalizedTwice):
+    """A logistic regression for each of a sample's labels, 0 or 1, of which the loss is the mean (binary relevance)."""
+
+    sample_loss = losses.BinaryCrossEntropy()
+
+
+@dataclass(frozen=True)
 class LeastSquares(Linear):
     """Linear regression: loss (x'w - y)^2 / 2."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -13,7 +13,7 @@ from numpy.random import Generator
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import ABSENT, Array
 from mpifed.maths.arrays import sigmoid
-from mpifed.maths.losses import CrossEntropy
+from mpifed.maths.losses import LOSSES, SampleLoss
 from mpifed.maths.objectives.form import Layer, Layers, LinearScores
 from mpifed.maths.ranges import Weight
 
@@ -54,7 +54,7 @@ def swish_slope(z: Array, gate: Array, active: Array, back: Array) -> Array:
 
 @dataclass(frozen=True)
 class MLP(LinearScores):
-    """Multilayer perceptron: a hidden layer with swish, then softmax with cross-entropy.
+    """Multilayer perceptron: a hidden layer with swish, then softmax with cross-entropy, or logits of several labels.
 
     With `l2` it is the network of SSCA (27), (28), (30): J = `hidden`, lambda = `l2`; omega_1 is `first` transposed,
     omega_2 `head.second` transposed.
@@ -62,7 +62,6 @@ class MLP(LinearScores):
     so that scores stay linear in the features, and are not penalized unless `penalize_bias` is set.
     """
 
-    sample_loss = CrossEntropy()
     hidden: Units = 128
     """Hidden units."""
     bias: bool | None = None
@@ -72,6 +71,14 @@ class MLP(LinearScores):
     """Factor of the sum of w^2 / (1 + w^2), without intercepts: a smooth penalty that is not convex."""
     penalize_bias: bool = field(default=False, kw_only=True)
     """Count intercepts in `l2` and `nonconvex_penalty` too."""
+    loss_name: Literal["cross-entropy", "binary-cross-entropy"] = field(
+        default="cross-entropy", kw_only=True, metadata={"key": "loss"}
+    )
+    """"cross-entropy" of classes, or "binary-cross-entropy" of several labels of a sample, 0 or 1: their mean."""
+
+    @property
+    def sample_loss(self) -> SampleLoss:
+        return LOSSES[self.loss_name]
 
     def start(self, features: int, outputs: int, rng: Generator, dtype: str) -> Parameters:
         """Weights uniform within sqrt(6 / (inputs + outputs)) (Glorot and Bengio, AISTATS 2010), and zero biases.

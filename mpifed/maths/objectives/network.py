@@ -30,7 +30,7 @@ from mpifed.core.record import (
 )
 from mpifed.core.round import Round
 from mpifed.maths.arrays import namespace
-from mpifed.maths.losses import CrossEntropy, SampleLoss, SquaredError
+from mpifed.maths.losses import LOSSES, SampleLoss
 from mpifed.maths.objectives.form import Objective
 
 # from the derivative by one client's outputs [s, L] to that by its parameters
@@ -58,16 +58,13 @@ class NeuralNetwork(Objective):
 
     @property
     def loss_name(self) -> str:
-        """cross-entropy of classes, or mse of real targets, half the mean over a sample's of (z - y)^2."""
+        """One of `LOSSES`: cross-entropy of classes, binary-cross-entropy of several labels of a sample, their mean, or
+        mse of real targets, half the mean over a sample's of (z - y)^2."""
         return "cross-entropy"
 
     @property
     def sample_loss(self) -> SampleLoss:
-        return CrossEntropy() if self.classifies else SquaredError()
-
-    @property
-    def classifies(self) -> bool:
-        return self.loss_name != "mse"
+        return LOSSES[self.loss_name]
 
     @property
     def samples_at_once(self) -> int:

@@ -26,6 +26,7 @@ from mpifed.core.contract import own_module, own_object
 from mpifed.core.errors import UsageError
 from mpifed.core.protocols import Head, Slope
 from mpifed.core.record import ABSENT, Array, NamedArrays, namespace, of_vectors
+from mpifed.maths.losses import LOSSES, SampleLoss
 from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
 from mpifed.maths.objectives.torch_samples import Gradients, by_layers, drawn_samples, layers_give
 
@@ -48,15 +49,17 @@ class TorchNetwork(NeuralNetwork):
     shape: tuple[int, ...] | None = None
     """Shape of a sample as the module takes it, such as [1, 28, 28]; where absent that of the data, or [features]."""
     loss_name: str = field(default="cross-entropy", metadata={"key": "loss"})
-    """"cross-entropy" of classes; "mse", (z - y)^2 / 2, of real targets; or "module:function", which gives the loss of
-    each sample [s] from the outputs [s, L] and the targets, [s] or, of several reals, [s, L], both tensors."""
+    """"cross-entropy" of classes; "binary-cross-entropy" of several labels of a sample, 0 or 1; "mse", (z - y)^2 / 2,
+    of real targets; or "module:function", which gives the loss of each sample [s] from the outputs [s, L] and the
+    targets, [s] or, of several, [s, L], both tensors."""
 
     @property
-    def classifies(self) -> bool:
-        """Whether targets are classes; a loss of one's own says so by `targets = "real"` as its attribute."""
+    def sample_loss(self) -> SampleLoss:
+        """By what targets are; a loss of one's own has an attribute `targets`: "classes", "labels" or "real"."""
+        name, kinds = self.loss_name, {"real": "mse", "labels": "binary-cross-entropy"}
         if self._own_loss is not None:
-            return getattr(self._own_loss, "targets", "classes") == "classes"
-        return self.loss_name != "mse"
+            name = kinds.get(getattr(self._own_loss, "targets", "classes"), "cross-entropy")
+        return LOSSES.get(name, LOSSES["cross-entropy"])  # `check` refuses others
 
     @property
     def nonnegative(self) -> bool:
@@ -66,8 +69,9 @@ class TorchNetwork(NeuralNetwork):
         return self if self.shape is not None or shape is None else replace(self, shape=shape)
 
     def check(self, features: int, outputs: int) -> list[str]:
-        if self.loss_name not in ("cross-entropy", "mse") and own_module(self.loss_name) is None:
-            return [f'[model] loss = "{self.loss_name}": give "cross-entropy", "mse", or your own as "module:function"']
+        if self.loss_name not in LOSSES and own_module(self.loss_name) is None:
+            known = ", ".join(f'"{name}"' for name in LOSSES)
+            return [f'[model] loss = "{self.loss_name}": give {known}, or your own as "module:function"']
         shape = self.shape or (features,)
         if math.prod(shape) != features:
             return [
@@ -177,7 +181,11 @@ class TorchNetwork(NeuralNetwork):
         if self.loss_name == "mse":
             residual = z - y.reshape(z.shape)
             return (residual * residual).mean(-1) / 2
-        losses: Tensor = _torch().nn.functional.cross_entropy(z, y.long(), reduction="none")
+        functional = _torch().nn.functional
+        if self.loss_name == "binary-cross-entropy":
+            each: Tensor = functional.binary_cross_entropy_with_logits(z, y.to(z.dtype), reduction="none")
+            return each.mean(-1)
+        losses: Tensor = functional.cross_entropy(z, y.long(), reduction="none")
         return losses
 
     def _wrong_loss(self, outputs: int) -> list[str]:

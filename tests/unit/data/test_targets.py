@@ -30,7 +30,7 @@ class Three(Source):
 
     def read(self, seed: int) -> Samples:
         labels: Any = {
-            "integers": np.ones((ROWS, 2), int),
+            "integers": np.full((ROWS, 2), 2),
             "deep": Y[..., None],
             "nan": np.where(Y[7, 1] == Y, np.nan, Y),
         }
@@ -61,7 +61,7 @@ def test_from_a_source_to_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
-    ("integers", r"labels are int64 \(50, 2\); expected integers or texts of classes, \[rows\], or real"),
+    ("integers", r"labels are int64 \(50, 2\), such as 2; several labels of a row are 0 or 1"),
     ("deep", r"labels are float64 \(50, 3, 1\)"),
     ("nan", "label of row 7 is"),
     ("shape", r"shape \(2, 4\) for 6 features; their product must be that number"),

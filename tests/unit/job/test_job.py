@@ -258,7 +258,7 @@ REAL = {"model": {"name": "least-squares", "bias": False}}
         ({"constraint": [LOSS, LOSS | {"limit": 0.2, "margin": 0.2}]}, {}, f"[constraint 2] {BELOW}"),
         ({"constraint": [LOSS | {"classes": [0, 3]}]}, {}, "[constraint 1] classes = [0, 3]: expected some of 0 to"),
         ({"constraint": [LOSS | {"classes": []}]}, {}, "[constraint 1] classes = []: expected some of 0 to"),
-        ({"constraint": [LOSS | {"classes": [0]}], **REAL}, {"outputs": 1}, "classes = [0]: the targets are real"),
+        ({"constraint": [LOSS | {"classes": [0]}], **REAL}, {"outputs": 1}, "classes = [0]: the targets have no"),
         (
             {"constraint": [{"name": f"{__name__}:NotANorm", "limit": 1.0}]},
             {},

@@ -107,13 +107,13 @@ EACH_ONCE = "the classes of the data, each once; or leave the key out to count a
         (
             Loss((0,)),
             "least-squares",
-            ["classes = [0]: the targets are real numbers without classes; leave the key out to count all samples"],
+            ["classes = [0]: the targets have no classes; leave the key out to count all samples"],
         ),
         (ErrorRate((2,)), "logistic", [f"classes = [2]: expected some of 0 to 1, {EACH_ONCE}"]),
         (
             ErrorRate(),
             "least-squares",
-            ['name = "error-rate": is for classes, and the targets are real numbers; use name = "loss"'],
+            ['name = "error-rate": is for classes, and the targets are none; use name = "loss"'],
         ),
         (PositiveRate(), "softmax", ['PositiveRate: is for one score; take [model] name = "logistic"']),
     ],

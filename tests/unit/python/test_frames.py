@@ -177,7 +177,7 @@ def test_identifiers_of_many_kinds(ids: Any, expected: tuple[str, ...]) -> None:
     (["h1", np.nan, None], "clients: 2 rows have no value"),
     (pd.Series([1, None, None], dtype="Int64"), "clients: 2 rows have no value"),
     (pd.to_datetime(pd.Series(["2024-01-01", None, None])), "clients: 2 rows have no value"),
-    ([1.5, 2.0, 2.0], "clients: object, such as 1.5; expected integers or texts"),
+    ([1.5, 2.0, 2.0], "clients: float64, such as 1.5; expected integers or texts"),
     (np.array([1.5, np.inf, 2.0]), "clients: float64, such as 1.5"),
 ])  # fmt: skip
 def test_identifiers_that_are_none(ids: Any, named: str) -> None:
@@ -311,11 +311,11 @@ LAST = IMAGES.transpose(0, 2, 3, 1)
 
 
 @pytest.mark.parametrize(("wrong", "named"), [
-    (lambda: From.from_arrays(IMAGES, COLOURS, clients=2, test=(LAST, COLOURS)), "test X: .*{last}; .*{first}"),
-    (lambda: From.from_clients([(IMAGES, COLOURS)], test=(LAST, COLOURS)), "test X: .*{last}; .*{first}"),
-    (lambda: From.from_clients([(IMAGES, COLOURS)], client_test=[(LAST, COLOURS)]), "test: .*{last}.*{first}"),
-    (lambda: From.from_arrays(LAST, COLOURS, clients=2, shape=(3, 4, 4)), "X: .*{last}; .*{first}"),
-    (lambda: From.from_clients([(LAST, COLOURS)], shape=(3, 4, 4)), "X: .*{last}; .*{first}"),
+    (lambda: From.from_arrays(IMAGES, COLOURS, clients=2, test=(LAST, COLOURS)), "test: .*{last}; .*{first}"),
+    (lambda: From.from_clients([(IMAGES, COLOURS)], test=(LAST, COLOURS)), "test: .*{last}; .*{first}"),
+    (lambda: From.from_clients([(IMAGES, COLOURS)], client_test=[(LAST, COLOURS)]), "0: test: .*{last}; .*{first}"),
+    (lambda: From.from_arrays(LAST, COLOURS, clients=2, shape=(3, 4, 4)), ": samples.*{last}; .*{first}"),
+    (lambda: From.from_clients([(LAST, COLOURS)], shape=(3, 4, 4)), ": samples.*{last}; .*{first}"),
     (lambda: From.from_arrays(IMAGES.reshape(60, 48), COLOURS, clients=2, test=(IMAGES, COLOURS)), "{first}; .*(48,)"),
     (lambda: trained(From.from_arrays(IMAGES, COLOURS, clients=2), 1).predict(LAST), "predict: X: .*{last}; .*{first}"),
 ])  # fmt: skip

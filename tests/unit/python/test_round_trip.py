@@ -40,6 +40,7 @@ MODELS: dict[str, Any] = {
     "squared-hinge": mf.SquaredHinge(l2=0.2),
     "logistic": mf.Logistic(bias=False),
     "true-class-logistic": mf.TrueClassLogistic(bias=False),
+    "multilabel": mf.MultiLabel(l2=0.2),
     "least-squares": mf.LeastSquares(l2=0.2),
 }
 PENALTIES: dict[str, Any] = {
@@ -92,11 +93,12 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> dict[str, Any]:
-    """By the kind of clients, or of targets."""
+    """By the kind of clients, of targets or labels."""
     out = tmp_path_factory.mktemp("round-trip")
     made = {
         "rows": mf.FederatedDataset.from_arrays(X, Y, clients=3, out=out / "rows"),
         "real": mf.FederatedDataset.from_arrays(X, Y + 0.5, clients=3, out=out / "real"),
+        "several": mf.FederatedDataset.from_arrays(X, (X[:, :2] > 0).astype(int), clients=3, out=out / "several"),
         "columns": mf.FederatedDataset.from_arrays(X, Y, clients=3, split="columns", out=out / "columns"),
     }
     cells = ("--samples", "40", "--features", "4", "--task", "classification", "--classes", "2", "--split", "grid")
@@ -113,7 +115,7 @@ def test_every_class_is_here() -> None:
 def test_the_file_of_a_run_is_that_run(name: str, data: dict[str, Any], tmp_path: Path) -> None:
     method, model, more = CASES[name]
     cells = "columns" if name == "vertical-sgd" else "cells" if name in OTHERS else "rows"
-    here = data["real" if isinstance(model, mf.LeastSquares) else cells]
+    here = data[{mf.LeastSquares: "real", mf.MultiLabel: "several"}.get(type(model), cells)]
     run = mf.run(method, here, model, rounds=3, out=tmp_path / "a", evaluate_every=0, progress="none", **more)
     run.job.to_toml(tmp_path / "job.toml")
     again = mf.run(tmp_path / "job.toml", out=tmp_path / "b", progress="none")

@@ -1,0 +1,263 @@
+"""Names that stay, models that are applied again, and what is refused by name: one table of bad inputs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from scipy import sparse
+from sklearn import metrics
+
+import mpifed as mf
+from mpifed.cli import main
+from mpifed.data.store import open_federation
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((60, 4)).astype("f4")
+Y = (X[:, 0] > 0).astype(int)
+BYTES = RNG.integers(0, 256, (60, 4), np.uint8)
+NAMED = pd.DataFrame(X, columns=list("abcd"))
+FRAME = NAMED.assign(ill=np.array(["no", "yes"])[Y])
+WARDS = {"north": slice(0, 25), "south": slice(25, 45), "west": slice(45, 60)}
+PAIRS = {name: (X[rows], Y[rows]) for name, rows in WARDS.items()}
+WHO = np.repeat([*WARDS], [25, 20, 15])
+From = mf.FederatedDataset
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(data: Any, model: Any = None, **settings: Any) -> mf.Run:
+    method = mf.FedAvg(batch_size=10, client_optimizer=mf.SGD(0.5))
+    return mf.run(method, data, model or mf.Softmax(), **{"rounds": 3, "progress": "none"} | settings)
+
+
+def names(data: mf.FederatedDataset) -> tuple[str, ...]:
+    return open_federation(data.path).client_names()
+
+
+def identity(data: mf.FederatedDataset) -> str:
+    return open_federation(data.path).sha256
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_names_of_clients_stay(here: Path) -> None:
+    data = From.from_clients(PAIRS, client_test=0.2, out="d")
+    assert names(data) == tuple(WARDS)
+    trained = run(data, out="r")
+    assert trained.clients["name"].tolist() == [*WARDS] and trained.clients["client"].tolist() == [0, 1, 2]
+    assert Path("r/clients.csv").read_text().splitlines()[1].endswith(",north")
+    labels = [text.get_text() for text in data.plot().axes[1].get_xticklabels()]
+    assert labels == [*WARDS]
+    private = mf.Privacy(clip=1.0, delta=1e-3, noise_multiplier=1.0)
+    method = mf.FedAvg(batch_size=13, client_optimizer=mf.SGD(0.5))
+    with pytest.raises(mf.UsageError, match=r"the smallest shard \(client west\) has 12 samples"):
+        mf.check(method, data, mf.Softmax(), rounds=1, privacy=private)
+    assert "west" in CliRunner().invoke(main, ["show", "d"]).output
+
+
+def test_one_table_by_every_door_of_python_is_the_same_data() -> None:
+    """Arrays with identifiers, clients in any order, frames of clients, one frame."""
+    by_ids = From.from_arrays(NAMED, FRAME["ill"], clients=WHO)
+    reordered = dict(reversed([(name, (NAMED[rows], FRAME["ill"][rows])) for name, rows in WARDS.items()]))
+    frames = {name: FRAME[rows].sample(frac=1, random_state=1) for name, rows in WARDS.items()}
+    by_frames = [
+        From.from_clients(frames, label="ill", scale="none"),
+        From.from_clients({**frames, "west": frames["west"][["ill", *"dcba"]]}, label="ill", scale="none"),
+        From.from_dataframe(FRAME.assign(who=WHO), label="ill", by="who", scale="none"),
+    ]
+    assert identity(From.from_clients(reordered)) == identity(by_ids)
+    assert len({identity(data) for data in by_frames}) == 1  # which have a recipe besides
+    for name in ("X", "y", "clients/ids"):
+        of_arrays, of_frames = (open_federation(data.path).array(name) for data in (by_ids, by_frames[0]))
+        assert of_arrays.tobytes() == of_frames.tobytes()
+    assert by_ids.names() == tuple("abcd") and From.from_arrays(X, Y, clients=2).names() is None
+
+
+def test_who_has_no_samples_is_left_out_and_said() -> None:
+    data = From.from_clients({**PAIRS, "empty": (X[:0], Y[:0]), "none": ([], [])})
+    assert names(data) == tuple(WARDS) and "empty, none: no rows to train on, so no client" in str(data)
+    assert names(From.from_clients([(X, Y), ([], []), (X, Y)])) == ("0", "2")
+
+
+def test_print_says_what_the_data_hold() -> None:
+    text = str(From.from_clients(PAIRS, test=0.1, scale="standard"))
+    no, yes = (int((label == Y).sum()) for label in (0, 1))
+    for said in (
+        "54 to train on, 6 to test",
+        "features 4",
+        "natural: north, south, west",
+        "scale    standard",
+        "in memory",
+    ):
+        assert said in text
+    counted = str(From.from_arrays(X, FRAME["ill"], clients=3))
+    assert f"classes  2: no ({no}), yes ({yes})" in counted and "scale    none" in counted
+    assert "classes  none (real targets)" in str(From.from_arrays(X, X[:, 0], clients=3))
+    several = pd.DataFrame({"ill": Y, "old": 1 - Y})
+    assert f"labels   2: ill ({yes}), old ({no})" in str(From.from_arrays(X, several, clients=3))
+
+
+class Part:
+    """As a `datasets.Dataset` has it."""
+
+    def __init__(self, rows: slice) -> None:
+        self._columns: dict[str, Any] = {**{name: NAMED[name].to_numpy()[rows] for name in NAMED}, "ill": Y[rows]}
+        self.column_names, self.features = [*self._columns], dict.fromkeys(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns["ill"])
+
+    def with_format(self, _: str) -> Part:
+        return self
+
+    def __getitem__(self, _: slice) -> dict[str, Any]:
+        return self._columns
+
+
+class Partitioner:
+    """As one of flwr-datasets, of natural partitions; the last one is none."""
+
+    num_partitions = 4
+
+    def __init__(self, size: int) -> None:
+        self._size, self.partition_id_to_natural_id = size, dict(enumerate([*WARDS, "east"]))
+
+    def load_partition(self, number: int) -> Part | None:
+        rows = [*WARDS.values()][number] if number < 3 else None
+        return None if rows is None else Part(slice(rows.start, rows.start + self._size))
+
+
+def test_a_partitioner_has_names_and_partitions_to_test_with() -> None:
+    data = From.from_partitioner(Partitioner(15), label="ill", client_test=Partitioner(5), test=Part(slice(0, 9)))
+    federation = open_federation(data.path)
+    assert names(data) == tuple(WARDS) and federation.test_counts.tolist() == [5, 5, 5]
+    assert federation.counts.tolist() == [15, 15, 15] and federation.test_samples == 9
+    assert "east: no rows to train on" in str(data)
+
+
+# --- applied again --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "y"), [
+    (mf.Softmax(), Y), (mf.Logistic(), Y), (mf.OneVsRest(), (X[:, 0] > 0).astype(int) + (X[:, 1] > 1)),
+    (mf.MLP(hidden=4), FRAME["ill"]), (mf.MultiLabel(), (X[:, :2] > 0).astype(int)),
+])  # fmt: skip
+def test_probabilities_and_scores(model: Any, y: Any) -> None:
+    data = From.from_arrays(X, y, clients=3, test=(X, y), scale="standard")
+    trained = run(data, model, rounds=10)
+    found, predicted = trained.predict_proba(X), trained.predict(X)
+    assert found.shape == (60, len(data.classes)) and ((found >= 0) & (found <= 1)).all()
+    if isinstance(model, mf.MultiLabel):
+        np.testing.assert_array_equal(found > 0.5, predicted)
+        assert trained.score(X, y) == pytest.approx(trained.summary["test_exact_match"])
+        return
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+    np.testing.assert_array_equal(np.array(data.classes)[found.argmax(axis=1)], predicted.astype(str))
+    assert trained.score(X, y) == pytest.approx(trained.summary["test_accuracy"])
+    assert trained.score(pd.DataFrame(X[:, ::-1], columns=list("dcba"))[list("abcd")].to_numpy(), y) <= 1
+
+
+def test_the_score_of_real_targets_is_r2() -> None:
+    targets = X[:, :2] @ [[1.0], [2.0]] + 0.1
+    trained = run(From.from_arrays(X, targets, clients=3, test=(X, targets)), mf.LeastSquares(), rounds=10)
+    assert trained.score(X, targets[:, 0]) == pytest.approx(trained.summary["test_r2"])
+    assert trained.score(X, targets) == pytest.approx(metrics.r2_score(targets, trained.predict(X)))
+
+
+def test_columns_of_frames_are_taken_by_name() -> None:
+    trained = run(From.from_clients({name: (NAMED[rows], Y[rows]) for name, rows in WARDS.items()}))
+    reversed_columns = NAMED[list("dcba")]
+    np.testing.assert_array_equal(trained.predict_proba(reversed_columns), trained.predict_proba(X))
+    assert trained.score(reversed_columns, Y) == trained.score(X, Y) > 0.6
+
+
+@pytest.mark.parametrize(("wrong", "named"), [
+    (lambda run: run.predict_proba(NAMED.rename(columns={"a": "z"})), "predict_proba: X: a frame .* a, z differs"),
+    (lambda run: run.predict(X[:, :3]), "predict: X: samples of .* 3|3 numbers"),
+    (lambda run: run.score(X, Y[:5]), r"score: y is int64 \[5\], and predictions are int64 \[60\]"),
+    (lambda run: run.score(X, FRAME["ill"]), r"score: y is <U3 \[60\], and predictions are int64"),
+    (lambda run: run.score(X, Y + 0.5), "score: y is float64"),
+    (lambda run: run.predict(BYTES), "predict: X: uint8, and the data are no bytes"),
+    (lambda run: run.predict(np.where(X > 1, np.nan, X)), "predict: X: .* nan is not a finite number"),
+    (lambda _: run(From.from_arrays(X, Y, clients=3), mf.Hinge()).predict_proba(X), "Hinge has no probabilities"),
+    (lambda _: run(From.from_arrays(BYTES, Y, clients=3, scale="unit")).predict(BYTES / 255),
+     "predict: X: float32, and the data are bytes"),
+])  # fmt: skip
+def test_what_cannot_be_applied_is_named(wrong: Callable[[mf.Run], object], named: str) -> None:
+    trained = run(From.from_arrays(NAMED, Y, clients=3))
+    with pytest.raises(mf.MpifedError, match=named):
+        wrong(trained)
+
+
+# --- bad inputs -----------------------------------------------------------------------------------------------------
+
+
+def masked(values: Any) -> Any:
+    return np.ma.masked_array(values, np.arange(values.size).reshape(values.shape) == 2)
+
+
+class Drawn:
+    """A data set whose items are transformed at random."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, number: int) -> tuple[Any, int]:
+        return RNG.standard_normal(3), number % 2
+
+
+@pytest.mark.parametrize(("wrong", "named"), [
+    (lambda: From.from_arrays(masked(X), Y, clients=3), "X: 1 masked entries"),
+    (lambda: From.from_arrays(X, masked(Y), clients=3), "y: 1 masked entries"),
+    (lambda: From.from_arrays(X, Y, clients=masked(np.arange(60) % 3)), "clients: 1 masked entries"),
+    (lambda: From.from_arrays(np.arange(60)[:, None] + [1_700_000_000, 0], Y, clients=3), "column 0: integers up"),
+    (lambda: From.from_arrays(np.arange(60)[:, None] / 1e6 + [1.7e9, 0], Y, clients=3), "column 0: .* one number in"),
+    (lambda: From.from_arrays(X, Y.astype("u8") + np.uint64(2**63), clients=3), "label of row 0 is 92233720368547758"),
+    (lambda: From.from_arrays(X, Y, clients=3, test=(X, Y + 0.6)), "test: labels are float64 .* to train on int64"),
+    (lambda: From.from_arrays(X, Y, clients=3, test=(X, np.where(Y > 0, np.nan, 0))), "test: y: label of row .* nan"),
+    (lambda: From.from_arrays(BYTES, Y, clients=3, test=(BYTES / 255, Y)), "test: samples are float32, .* on uint8"),
+    (lambda: From.from_arrays(X + 1j, Y, clients=3), "an array of complex64"),
+    (lambda: From.from_arrays(NAMED.assign(d=pd.Timestamp("2020-01-01")), Y, clients=3), "X: no array of numbers"),
+    (lambda: From.from_arrays(NAMED.assign(d="x"), Y, clients=3), "X: an array of object"),
+    (lambda: From.from_arrays(X, Y, clients=3, names=["a"]), "1 names for 4 features"),
+    (lambda: From.from_arrays(X, Y, clients=[1, 2]), r"clients: \(2,\); expected how many, or an integer or text for"),
+    (lambda: From.from_clients({"a\n": (X, Y)}), "'a.*n' has a control character"),
+    (lambda: From.from_clients({"a": (X, Y), "b": (BYTES, Y)}), "client b: samples are uint8, .* on float32"),
+    (lambda: From.from_clients({"a": (X, Y), "b": (X, Y + 0.5)}), "client b: labels are float64"),
+    (lambda: From.from_clients({"a": (X, Y), "b": (NAMED, Y), "c": (NAMED[["a"]], Y)}), "client c: X: a frame with"),
+    (lambda: From.from_clients({"a": (X, Y), "b": ([], [])}, client_test={"a": (X, Y), "b": (X, Y)}), "no samples to"),
+    (lambda: From.from_clients({"a": (X, Y)}, client_test={"b": (X, Y)}), "1 pairs for 1 clients; a, b dif"),
+    (lambda: From.from_clients({"a": FRAME, "b": FRAME.drop(columns="c")}, label="ill"), "client b: .* expected a fr"),
+    (lambda: From.from_clients({"a": FRAME, "b": (X, Y)}, label="ill"), "client b: a pair; expected a frame with the"),
+    (lambda: From.from_clients(PAIRS, partition="dirichlet:1"), "partition: .* leave it out"),
+    (lambda: From.from_clients(PAIRS, min_row=1), "min_row: no argument here; did you mean .min_rows"),
+])  # fmt: skip
+def test_bad_inputs_are_named(wrong: Callable[[], object], named: str) -> None:
+    with pytest.raises(mf.MpifedError, match=named):
+        wrong()
+
+
+def test_what_is_drawn_at_random_is_said() -> None:
+    with pytest.warns(UserWarning, match="from_torch: items are drawn at random; each is read once"):
+        From.from_torch(Drawn(), clients=2)
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.coo_array, sparse.csc_matrix])
+def test_both_kinds_of_sparse_are_one(kind: Callable[[Any], Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = From.from_arrays(kind(X), Y, clients=WHO, test=(X, Y))
+    assert identity(data) == identity(From.from_arrays(sparse.csr_matrix(X), Y, clients=WHO, test=(X, Y)))
+    assert run(data).predict(kind(X[:5])).shape == (5,)
