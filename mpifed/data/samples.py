@@ -204,7 +204,8 @@ def as_trained(what: str, rows: Samples, test: Samples) -> Samples:
     if kinds == "fi" or (kinds == "if" and not (y % 1).any()):
         y = y.astype(rows.y.dtype)
     if (rows.y.dtype.kind, rows.y.shape[1:]) != (y.dtype.kind, y.shape[1:]):
-        raise DataError(f"{what}: labels are {_kind(y)}, those to train on {_kind(rows.y)}; give both alike")
+        such = f", such as {y[y % 1 > 0][0]:g}" if rows.y.dtype.kind == "i" and y.dtype.kind == "f" else ""
+        raise DataError(f"{what}: labels are {_kind(y)}{such}, those to train on {_kind(rows.y)}; give both alike")
     X = test.X
     if rows.sparse != test.sparse:
         X = type(rows.X)(X) if rows.sparse else X.toarray()

@@ -278,7 +278,7 @@ def test_a_bad_file_is_named(bad: str, form: str) -> None:
     ({"a.csv": "file,y\n1,0\n", "b.csv": "file,y\n1,1\n"}, ["a.csv", "b.csv", "--label", "y"], "has a column 'file'"),
     ({"a.csv": "x,y\n1,0\n2,1\n", "t.csv": "y\n1\n"}, ["a.csv", "--test", "t.csv", "--label", "y"], "no column 'x'"),
     ({"a.csv": "x,y\n1,0\n2,1\n", "t.csv": "x,y\nu,1\n"}, ["a.csv", "--test", "t.csv", "--label", "y"], "'u' is no"),
-    ({"a.csv": "x,y\n1,0\n2,1\n", "t.csv": "x,y\n1,.5\n"}, ["a.csv", "--test", "t.csv", "--label", "y"], "label 0.5"),
+    ({"a.csv": "x,y\n1,0\n2,1\n", "t.csv": "x,y\n1,.5\n"}, ["a.csv", "--test", "t.csv", "--label", "y"], "such as 0.5"),
     ({"a.csv": "x,y\n1,0\n2,1\n", "p.toml": "[columns.x]\nrage = [0, 1]\n"}, ["a.csv", "--label", "y", "--given",
      "p.toml"], "p.toml: columns.x.rage: "),
     ({"a.csv": "x,y\n1,0\n2,1\n", "p.toml": "[columns.X]\nfill = 1\n"}, ["a.csv", "--label", "y", "--given",
@@ -384,7 +384,7 @@ def test_real_targets_of_a_frame_are_applied(here: Path) -> None:
     settings = {"by": "ward", "categorical": "one-hot", "ignore": ["ill"]}
     run = trained(mf.FederatedDataset.from_dataframe(frame, label="dose", **settings), mf.LeastSquares())
     assert run.score(frame[::-1], frame["dose"][::-1]) > 0.95
-    with pytest.raises(mf.UsageError, match="LeastSquares gives no probabilities"):
+    with pytest.raises(mf.UsageError, match="LeastSquares has no probabilities"):
         run.predict_proba(frame)
 
 
@@ -404,4 +404,4 @@ def test_features_are_standardized_and_the_summary_says_so(here: Path) -> None:
     table().to_csv("t.csv", index=False)
     words = ("data", "csv", "t.csv", "--label", "ill", "--by", "ward", "--categorical", "one-hot", "--out", "made")
     assert "scale    standard, which --scale none leaves out" in command(*words)
-    assert "scale  " not in command(*words, "--scale", "none", "--force")
+    assert "scale    none\n" in command(*words, "--scale", "none", "--force")

@@ -386,6 +386,7 @@ def _labels(what: str, rows: pa.Table, roles: Roles, raw: Mapping[str, Encoding]
             raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(classes)}")
         return np.array([place[word] for word in words] if classes else words)
     y = np.stack([in_numpy(rows[name]) for name in roles.labels], axis=1)
+    y = y if len(roles.labels) > 1 else y[:, 0]
     most = np.abs(y).max()
     if roles.classes and not y.max() < len(roles.classes):
         raise DataError(f"{what}: label {y.max():g}, of {len(roles.classes)} classes named from 0")

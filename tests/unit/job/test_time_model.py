@@ -149,11 +149,11 @@ def test_published_bytes_of_a_run(patches: Path, tmp_path: Path, launch: Any, ch
     run(checked(table), Solo(), out)
     simulated = read_json(out / "run.json")["simulated"]
     rows = 719 * 100 / 1000 + 719 * 100 / 4000
-    question = (22 * 4 + 2 * 8) / 4000  # w in float32, and two numbers
+    question, numbers = 22 * 4 / 4000, 2 * 8 / 4000  # w in float32; sigma and the part of the round
     opened = (23 * 100 + 65 * 8) / 1000 + 65 * 100 / 4000  # sealed, opened by one client, and sent to the server
     assert {name: one["transfer"] for name, one in simulated["rounds"].items()} == {
         "products": pytest.approx(rows + question),
-        "duals": pytest.approx(rows),
+        "duals": pytest.approx(rows + numbers),
         "primal": pytest.approx(opened if primal == "sealed" else 23 * 8 / 1000),
     }
     assert simulated["network"]["ciphertext_bytes"] == 100

@@ -149,7 +149,7 @@ def test_the_end_of_a_run_that_fails(classes: Path, tmp_path: Path) -> None:
     observer = Recorder()
     with pytest.raises(NumericalError):
         run(job(classes, algorithm=fedavg(4, 1e30)), Solo(), tmp_path / "run", observers=[observer])
-    assert [(end.exit, end.summary["exit"], end.summary["rounds"]) for end in observer.ends] == [(4, 4, 0)]
+    assert [(end.exit, end.summary["exit"], end.summary["rounds"]) for end in observer.ends] == [(68, 68, 0)]
     with pytest.raises(mf.UsageError, match="local_steps and local_epochs"):
         both = fedavg(local_steps=1, local_epochs=1)
         run(job(classes, algorithm=both), Solo(), tmp_path / "other", observers=[observer])
