@@ -16,8 +16,10 @@ LEDGER = ("up_bytes", "down_bytes", "epsilon")  # and behind
 SUMMARY = (  # of `mpifed show RUN --json`
     "rounds", "exit", "train_loss", "objective", "constraint_values", "kkt_residual", "stationarity", "feasibility",
     "complementarity", "multipliers", "lower_bound", "duality_gap", "test_accuracy", "test_rmse", "test_r2",
-    "test_macro_f1", "test_auc", "client_test_accuracy_mean", "client_test_accuracy_std",
-    "client_test_accuracy_worst_tenth", "client_test_rmse_mean", "client_test_rmse_std",
+    "test_label_accuracy", "test_exact_match", "test_micro_f1", "test_macro_f1", "test_auc",
+    "client_test_accuracy_mean", "client_test_accuracy_std", "client_test_accuracy_worst_tenth",
+    "client_test_label_accuracy_mean", "client_test_label_accuracy_std", "client_test_label_accuracy_worst_tenth",
+    "client_test_rmse_mean", "client_test_rmse_std",
     "client_test_rmse_worst_tenth", "client_test_loss_mean", "client_test_loss_std", "client_test_loss_worst_tenth",
     "elapsed_s", "simulated_s", "seconds_per_round", "up_bytes", "down_bytes", "peak_rss_bytes", "nonzeros",
     "epsilon", "epsilon_if_secret", "delta", "private", "model_sha256",

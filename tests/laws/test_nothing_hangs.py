@@ -97,7 +97,7 @@ REFUSED = {
         (
             "data.path=SIDES", 'algorithm={name = "vertical-sgd", batch_size = 5}', "rounds=50",
             "server_optimizer={learning_rate = 1e6}",
-        ), ("outside the bound",), 4,
+        ), ("outside the bound",), 68,
     ),
     "no file": Ends("missing", (), ("FOLDER/missing.toml",)),
     "no job": Ends("no", (), ("FOLDER/no.toml",)),

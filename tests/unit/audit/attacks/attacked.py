@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from mpifed.core.record import map_leaves
+from mpifed.core.record import map_leaves, vectors
 from mpifed.maths.objectives import OBJECTIVES, LinearScores, Parameters
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -34,6 +34,8 @@ def objective_of(case: str, **settings: Any) -> Any:
 
 
 def targets_of(case: str, y: Any) -> Any:
+    if case == "multilabel":
+        return vectors(((y[:, None] + np.arange(10)) % 3 == 0).astype(np.int64))
     return y % 2 if case in ONE_SCORE else 0.1 * y + 1 if case == "least-squares" else y
 
 
