@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from click.testing import CliRunner
+from PIL import Image
 
 from mpifed.cli import data
 from mpifed.data.shards import common_rows, shard_of
@@ -43,3 +45,25 @@ def common(folder: Federation, dtype: str = "f8") -> tuple[Any, Any]:
     test = common_rows(folder, dtype)
     assert test is not None
     return test
+
+
+def leaf(**users: tuple[Any, Any]) -> dict[str, object]:
+    """(x, y) of each user, as a file of LEAF has them."""
+    return {
+        "users": list(users), "num_samples": [len(y) for _, y in users.values()],
+        "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()},
+    }  # fmt: skip
+
+
+def idx(values: Any) -> bytes:
+    """A file of IDX, of unsigned bytes."""
+    return (
+        bytes([0, 0, 8, np.ndim(values)]) + np.array(np.shape(values), ">u4").tobytes() + values.astype("u1").tobytes()
+    )
+
+
+def png(pixels: Any) -> bytes:
+    """An image of [rows, columns] or [rows, columns, 3]."""
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, "png")
+    return content.getvalue()

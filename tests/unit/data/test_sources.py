@@ -1,7 +1,9 @@
-"""Sources of arrays: the same rows by every door are the same data, and what is no data is refused by name."""
+"""What each source gives: the same rows by every door are the same data; formats by the books of their libraries."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
 import io
 import json
@@ -13,23 +15,32 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
-from federations import common, held, in_order, labelled, make
-from PIL import Image
+from federations import common, held, idx, in_order, labelled, leaf, make, png
 from scipy import sparse
 
 import mpifed as mf
-from mpifed.core.errors import DataError, MpifedError
+from mpifed.core.errors import DataError
 from mpifed.data import samples as samples_module
-from mpifed.data.sources import Synthetic, images
+from mpifed.data.labels import encode
+from mpifed.data.shards import shard_of
+from mpifed.data.sources import CsvTable, Svmlight, Synthetic, images
 from mpifed.data.store import Federation, open_federation
+from mpifed.data.summary import summary
 
 RNG = np.random.default_rng(5)
 PIXELS, KINDS = RNG.integers(0, 256, (12, 1, 4, 3), np.uint8), np.repeat([0, 1, 2], 4)
 NAMES = np.array(["ant", "bee", "cat"])
 ONE = ("--split", "rows", "--clients", 1)
 
-# --- the law of doors ------------------------------------------------------------------------------------------------
+
+def read(folder: Federation, client: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    return held(folder, client, dtype="f4"), np.asarray(shard_of(folder, client).y)
+
+
+# --- images ----------------------------------------------------------------------------------------------------------
 
 
 def as_npz(path: Path, X: np.ndarray, y: np.ndarray) -> Path:
@@ -38,18 +49,16 @@ def as_npz(path: Path, X: np.ndarray, y: np.ndarray) -> Path:
 
 
 def as_idx(path: Path, X: np.ndarray, y: np.ndarray) -> Path:
-    for name, values in (("images", X[:, 0]), ("labels", y.astype(np.uint8))):
-        head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
-        (path / f"train-{name}").write_bytes(head + values.tobytes())
+    for name, values in (("images", X[:, 0]), ("labels", y)):
+        (path / f"train-{name}").write_bytes(idx(values))
     return path
 
 
 def as_images(path: Path, X: np.ndarray, y: np.ndarray) -> Path:
     for number, (pixels, kind) in enumerate(zip(X, y, strict=True)):
         (path / str(kind)).mkdir(exist_ok=True)
-        Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(
-            path / f"{kind}/{number:03d}.png"
-        )
+        image = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+        (path / f"{kind}/{number:03d}.png").write_bytes(png(image))
     return path
 
 
@@ -102,8 +111,7 @@ def test_colours_and_tests_of_folders_of_images(tmp_path: Path) -> None:
     for name, at in (("train", slice(6)), ("test", slice(6, 8))):
         (tmp_path / "in" / name).mkdir(parents=True)
         as_images(tmp_path / "in" / name, X[at], NAMES[np.arange(8)[at] % 2])
-    grey = tmp_path / "in/train/bee/005.png"
-    Image.open(grey).convert("L").save(grey)
+    (tmp_path / "in/train/bee/005.png").write_bytes(png(X[5, 0]))
     data = make(tmp_path / "out", "images", tmp_path / "in", *ONE, "--scale", "none")
     assert data.shape == (3, 2, 5) and data.provenance["classes"] == ["ant", "bee"]
     assert labelled(data) == in_order(X[:6].reshape(6, -1), np.arange(6) % 2)
@@ -163,156 +171,235 @@ def test_cifar(source: str, version: Any, tmp_path: Path, monkeypatch: pytest.Mo
     assert labelled(data) == in_order(X, [order[["ant", "bee", "cat", "dog"][kind]] for kind in y])
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
-
-X, Y = RNG.random((6, 2)), np.arange(6) % 2
-STAMPS = 1_700_000_000_000_000_000 + np.arange(12).reshape(6, 2)
-MASKED = np.ma.masked_array(X, mask=X[2, 1] == X)
-IDS = [1, 1, 2, None, 2, 2]
-
-
-def arrays(X: Any = X, y: Any = Y, **more: Any) -> Callable[[Path], Federation]:
-    """By a source of one's own, which gives arrays as they are."""
-
-    def made(folder: Path) -> Federation:
-        from mpifed.data.options import Options
-        from mpifed.data.prepare import prepare
-        from mpifed.data.samples import Samples, Source
-
-        class Given(Source):
-            names_clients = "ids" in more
-
-            def read(self, seed: int) -> Samples:
-                return Samples(X, y, **more) if "what" not in more else more["what"]
-
-        how: dict[str, Any] = {} if "ids" in more else {"split": "rows", "clients": 2}
-        return prepare(Options("given", Given(), None, **how))
-
-    return made
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_images_of_npz(tmp_path: Path, save: Callable[..., None]) -> None:
+    """As Keras has MNIST: channels last, or none."""
+    X, y = RNG.integers(0, 256, (20, 5, 4), np.uint8), RNG.integers(0, 3, 20)
+    save(tmp_path / "a.npz", x_train=X[:15], y_train=y[:15], x_test=X[15:], y_test=y[15:])
+    folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE, "--scale", "none")
+    assert folder.shape == (5, 4) and folder.nbytes()[0] == 15 * 20 + 15  # bytes as they came
+    np.testing.assert_array_equal(read(folder)[0], X[:15].reshape(15, -1))
+    np.testing.assert_array_equal(common(folder, "f4")[1], y[15:])
 
 
-def of_test(X: Any, y: Any = Y[:2]) -> Any:
-    from mpifed.data.samples import Samples
-
-    return Samples(X, y)
-
-
-def npz(*words: object, **content: Any) -> Callable[[Path], Federation]:
-    def made(folder: Path) -> Federation:
-        np.savez(folder / "a.npz", **content)
-        return make(folder / "out", "npz", folder / "a.npz", *(words or ONE))
-
-    return made
-
-
-def hdf5(**content: Any) -> Callable[[Path], Federation]:
-    def made(folder: Path) -> Federation:
-        for client in ("a", "b"):
-            with h5py.File(folder / f"{client}.h5", "w") as file:
-                for name, value in content.items():
-                    file[name] = value(client) if callable(value) else value
-        return make(folder / "out", "hdf5", folder)
-
-    return made
+def test_fashion_mnist(tmp_path: Path) -> None:
+    """A packed file counts, and not what torchvision leaves unpacked beside it; tests may be missing."""
+    X, y = RNG.integers(0, 256, (9, 4, 6), np.uint8), np.array([0, 1, 2] * 3)
+    for kind, at in (("train", slice(6)), ("t10k", slice(6, 9))):
+        (tmp_path / f"{kind}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(X[at])))
+        (tmp_path / f"{kind}-labels-idx1-ubyte").write_bytes(idx(y[at]))
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"other bytes")
+    folder = make(tmp_path / "out", "idx", tmp_path, *ONE, "--scale", "none")
+    assert folder.shape == (1, 4, 6) and folder.test_samples == 3
+    assert labelled(folder) == in_order(X[:6].reshape(6, -1), y[:6])
+    for path in tmp_path.glob("t10k*"):
+        path.unlink()
+    assert make(tmp_path / "out", "idx", tmp_path, *ONE).test_samples == 0
 
 
-def image(content: bytes | np.ndarray) -> Callable[[Path], Federation]:
-    def made(folder: Path) -> Federation:
-        as_images(folder, PIXELS, KINDS)
-        file = folder / "1/bad.png"
-        file.write_bytes(content) if isinstance(content, bytes) else Image.fromarray(content).save(file)
-        return make(folder / "out", "images", folder, *ONE)
-
-    return made
+# --- clients of files -----------------------------------------------------------------------------------------------
 
 
-REFUSED = {
-    # arrays, by whichever door
-    "no Samples": (arrays(what=(X, Y)), r"given: read\(\) returned tuple; expected mpifed.data.samples.Samples"),
-    "masked": (arrays(MASKED), "given: X: 1 masked entries; fill them in, or leave their rows out"),
-    "masked labels": (arrays(X, np.ma.masked_equal(Y, 1)), "given: y: 3 masked entries"),
-    "masked ids": (arrays(ids=np.ma.masked_equal(Y, 1)), "given: ids: 3 masked entries"),
-    "ids with a gap": (arrays(ids=IDS), "given: ids: 1 rows have no value"),
-    "ids of fractions": (arrays(ids=X[:, 0]), "given: ids: float64, such as .*; expected integers or texts"),
-    "ids of other rows": (arrays(ids=Y[:4]), r"ids of shape \(4,\); expected one for each of 6 rows"),
-    "time stamps": (arrays(STAMPS), "X: column 0: integers up to 1700000000000000010, .* dates and identifiers"),
-    "unsigned ids": (arrays(np.full((6, 2), 2**63, np.uint64)), "column 0: integers up to 9223372036854775808"),
-    "stamps as floats": (arrays(1.7e9 + Y[:, None] * [1, 2]), "column 0: 1700000000 and all others are one"),
-    "dates": (arrays(STAMPS.astype("M8[ns]")), r"X: an array of datetime64\[ns\] \(6, 2\); expected numbers"),
-    "complex": (arrays(X * 1j), "X: an array of complex128"),
-    "texts": (arrays(X.astype(str)), "X: an array of <U"),
-    "ragged": (arrays([[1, 2], [3]]), "X: no array of numbers"),
-    "one axis": (arrays(X[:, 0]), r"expected numbers \[samples, ...\]; one sample x is x\[None\]"),
-    "gap": (arrays(np.where(X[4, 1] == X, np.nan, X)), "row 4, column 1: nan is not a finite number in float32, as"),
-    "too large": (arrays(X * 1e39), "row 0, column 0: .*e.38 is not a finite number in float32, as are [0-9]+ others"),
-    "sparse gap": (arrays(sparse.coo_array(X * np.nan)), "X: row 0, .*nan is not a finite number"),
-    "labels too large": (arrays(y=np.full(6, 2**63, np.uint64)), "label of row 0 is 9223372036854775808"),
-    "labels not finite": (arrays(y=np.full(6, np.inf)), "y: label of row 0 is inf; expected finite numbers"),
-    "labels with a gap": (arrays(y=np.array(["a", "b", None] * 2, object)), "row 2 has None, and not a text"),
-    "labels that break lines": (arrays(y=np.array(["a", "b\nc"] * 3)), "row 1: the label .* has the control"),
-    "labels in columns": (arrays(y=2 * np.eye(6, dtype=int)), r"labels are int64 \(6, 6\), such as 2; several labels"),
-    "labels of other rows": (arrays(y=Y[:5]), "6 rows and 5 labels; expected a label for each row"),
-    "names": (arrays(names=("a",)), "1 names for 2 features"),
-    "shape": (arrays(shape=(2, 2)), r"shape \(2, 2\) for 2 features; their product must be that number"),
-    "own tests": (arrays(own_tests=Y), r"own_tests is int64 \(6,\); expected bool \(6,\), as the labels"),
-    # test rows
-    "test of another width": (arrays(test=of_test(X[:2, :1])), r"test: samples of shape \(1,\); expected \(2,\)"),
-    "test with channels last": (
-        arrays(PIXELS[:6], test=of_test(PIXELS[:2].transpose(0, 2, 3, 1).reshape(2, 3, 4, 1))),
-        r"test: samples of shape \(3, 4, 1\); expected \(1, 4, 3\): transpose, or reshape",
-    ),
-    "test in bytes": (
-        arrays(test=of_test((X[:2] * 255).astype(np.uint8))),
-        "test: samples are uint8, those to train on float32: bytes are divided by 255",
-    ),
-    "test labels of fractions": (arrays(test=of_test(X[:2], [0.5, 1])), "labels are float64 .*, those to"),
-    "test labels of texts": (arrays(test=of_test(X[:2], ["a", "b"])), "labels are <U1 .*; give both alike"),
-    "test label unknown": (arrays(test=of_test(X[:2], [0, 7])), "row 2 has the label 7, which no training row has"),
-    # files
-    "npz, no samples": (npz(z=X, y=Y), r"--samples is missing: .*a.npz has the arrays z, y; give the name of one"),
-    "npz, no name": (npz("--by", "who", X=X, y=Y), "--by who: .* has the arrays X, y"),
-    "npz, a gap": (npz(X=X * np.nan, y=Y), r"a.npz: X: row 0, column 0: nan is not"),
-    "npz, labels of another length": (npz(X=X, y=Y[:3]), "a.npz: 6 rows and 3 labels"),
-    "hdf5, no y": (hdf5(X=X), "a.h5: cannot be read .*y is no dataset of this file"),
-    "hdf5, a link": (hdf5(X=lambda _: h5py.ExternalLink("b.h5", "y"), y=Y), "a.h5: .*X is no dataset of this file"),
-    "hdf5, other shapes": (hdf5(X=lambda c: X[:, : 1 + (c == "a")], y=Y), r"b.h5: samples of numbers of shape \(1,\)"),
-    "hdf5, bytes and numbers": (
-        hdf5(X=lambda c: X if c == "a" else X.astype(np.uint8), y=Y), "b.h5: samples of bytes of shape",
-    ),
-    "hdf5, nothing": (lambda folder: make(folder / "out", "hdf5", folder), "no rows of any client"),
-    "images, none": (lambda folder: make(folder / "out", "images", folder, *ONE), "a folder for each class, as "),
-    "images, a text": (image(b"no image"), r"bad.png: no image .*; expected BMP, GIF, JPEG"),
-    "images, PostScript": (image(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n"), "bad.png: no image"),
-    "images, another size": (image(np.zeros((2, 2), np.uint8)), r"bad.png: \(2, 2\) pixels, 000.png has \(4, 3\)"),
-    "cifar, no file": (
-        lambda folder: make(folder / "out", "cifar10", "--from", folder / "none.tar.gz", *ONE), "none.tar.gz: no such",
-    ),
+def test_clients_of_npz(tmp_path: Path) -> None:
+    X, y, who = RNG.random((30, 3)), RNG.random((30, 2)), RNG.choice(["b", "a", "c"], 30)
+    orders = (np.arange(30), RNG.permutation(30))
+    digests = set()
+    for order in orders:
+        np.savez(tmp_path / "a.npz", X=np.asfortranarray(X[order]), targets=y[order], who=who[order])
+        folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", "--by", "who")
+        digests.add(folder.sha256)
+    assert len(digests) == 1 and folder.targets == 2 and (folder.natural() or ())[0] == ("a", "b", "c")
+    assert sorted(read(folder, 1)[0].tolist()) == sorted(X[who == "b"].astype("f4").tolist())
+
+
+Users = dict[str, tuple[Any, Any]]
+TRAIN: Users = {"u9": ([[1, 2], [3, 4]], [0, 1]), "u10": ([[5.5, 6]], [1]), "u1": ([[7, 8]], [0])}
+TEST: Users = {
+    "u9": ([[9, 9], [9, 8]], [1, 0]), "v": ([[8, 8]], [0]), "u10": ([[6, 6]], [1]), "w": ([[0, 1]] * 3, [0, 1, 1])
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(case: str, tmp_path: Path) -> None:
-    made, said = REFUSED[case]
-    with pytest.raises(MpifedError, match=said):
-        made(tmp_path)
+def as_leaf(path: Path, more: Users) -> Path:
+    """Users in several files, of which one is packed; some users have test rows alone, some training rows alone."""
+    last = {"u9": TRAIN["u9"]}
+    first = {user: rows for user, rows in TRAIN.items() if user not in last}
+    for name, users in (("train/a.json.gz", more | first), ("train/b.json", last), ("test/a.json", more | TEST)):
+        content = json.dumps(leaf(**users)).encode()
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    return path
+
+
+def own_tests(folder: Federation) -> list[list[list[float]]]:
+    """The rows [x..., label] with which each client tests, sorted."""
+    return [labelled(folder, number, True) for number in range(folder.clients)]
+
+
+@pytest.mark.parametrize("more", [{}, {"z": ([], []), "u1b": ([], [])}], ids=["all have rows", "some have none"])
+def test_a_federation_of_leaf(tmp_path: Path, more: Users) -> None:
+    """Users without training rows are no clients, and named; the others are what they are without them."""
+    path = as_leaf(tmp_path / "leaf", more)
+    folder = make(tmp_path / "out", "leaf", path)
+    assert (folder.natural() or ())[0] == ("u1", "u10", "u9") and folder.counts.tolist() == [1, 1, 2]
+    for client, user in enumerate(("u1", "u10", "u9")):
+        assert labelled(folder, client) == in_order(*TRAIN[user])
+        assert labelled(folder, client, True) == (in_order(*TEST[user]) if user in TEST else [])
+    assert in_order(*common(folder)) == sorted(row for rows in TEST.values() for row in in_order(*rows))
+    named = "u1b, v, w, ... (4 in all)" if more else "v, w"
+    said = f"{named}: no rows to train on, so no client; rows to test with: 4"
+    assert folder.provenance["tests"] == said and said in summary(folder)
+    assert set(folder.provenance["files"]) == {"a.json.gz", "b.json", "a.json"}
+    large = make(tmp_path / "out", "leaf", path, "--min-rows", 2)  # for which test rows do not count
+    assert (large.natural() or ())[0] == ("u9",) and own_tests(large) == [in_order(*TEST["u9"])]
+    by_rows = make(tmp_path / "out", "leaf", path, "--split", "rows", "--clients", 2)
+    assert by_rows.clients == 2 and not by_rows.test_counts.any() and "tests" not in by_rows.provenance
+    for words in ((), ("--client-test-fraction", 0.5), ("--test-fraction", 0.5)):
+        bare = make(tmp_path / "out", "leaf", path / "train", *words)
+        without = "u1b, z: no rows to train on, so no client; rows to test with: 0"
+        assert bare.provenance.get("tests") == (without if more else None)
+        assert words or [shard_of(bare, n).rows.tolist() for n in range(3)] == [
+            shard_of(folder, n).rows.tolist() for n in range(3)
+        ]
+
+
+def test_own_test_rows_fit_nothing(tmp_path: Path) -> None:
+    """Scaling, gaps and categories are those of the training rows; a class that only tests have is refused."""
+    train = pd.DataFrame(
+        {"a": [0.0, 2.0, 4.0, None], "b": ["p", "p", "q", "q"], "who": [1, 1, 2, 2], "y": [0, 1, 0, 1]}
+    )
+    test = pd.DataFrame({"a": [100.0, None], "b": ["r", "p"], "who": [2, 3], "y": [1, 0]})
+    words = ("--label", "y", "--by", "who", "--categorical", "one-hot", "--missing", "mean", "--scale", "minmax")
+    train.to_csv(tmp_path / "a.csv", index=False)
+    test.to_csv(tmp_path / "t.csv", index=False)
+    folder = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--test", tmp_path / "t.csv", *words)
+    assert folder.names() == ("a", "b=p", "b=q")
+    assert own_tests(folder) == [[], [[25, 0, 0, 1]]]  # a / 4, and r is neither p nor q
+    assert sorted(common(folder, "f4")[0].tolist()) == [[0.5, 1, 0], [25, 0, 0]]
+    test.assign(y=[2, 0]).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError, match="has the label 2, which no training row has"):
+        make(tmp_path / "out", "csv", tmp_path / "a.csv", "--test", tmp_path / "t.csv", *words)
+
+
+def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
+    path = real_data / "leaf/fedprox-synthetic_1_1-mytest.json.gz"
+    folder = make(tmp_path / "out", "leaf", path)
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    assert (folder.clients, folder.samples, folder.features, folder.classes) == (30, 1084, 60, 10)
+    ids, _ = folder.natural() or ((), None)
+    assert ids == tuple(sorted(content["users"]))
+    for client, user in enumerate(ids):
+        own = content["user_data"][user]
+        assert labelled(folder, client) == in_order(own["x"], own["y"])
+
+
+def test_images_and_words_of_leaf(tmp_path: Path) -> None:
+    path, X = tmp_path / "a.json", RNG.random((3, 2, 4)).astype("f4")
+    path.write_text(json.dumps(leaf(ann=(X.tolist(), ["cat", "dog", "cat"]))))
+    folder = make(tmp_path / "out", "leaf", path)
+    assert folder.shape == (2, 4) and folder.provenance["classes"] == ["cat", "dog"]
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def as_folder(table: pd.DataFrame, path: Path, features: object = None) -> None:
+    """As datasets.save_to_disk lays it out: two Arrow streams and state.json; `features` in the streams' metadata."""
+    path.mkdir(parents=True)
+    content = pa.Table.from_pandas(table, preserve_index=False)
+    if features is not None:
+        content = content.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    names = []
+    for number, part in enumerate((content.slice(0, 20), content.slice(20))):
+        names.append({"filename": f"data-{number:05d}-of-00002.arrow"})
+        with pa.OSFile(str(path / names[-1]["filename"]), "wb") as file, pa.ipc.new_stream(file, part.schema) as stream:
+            stream.write_table(part)
+    (path / "state.json").write_text(json.dumps({"_data_files": names, "_split": "train"}))
+
+
+NAMED = ("--label", "label", "--by", "who")
+
+
+def with_names(path: Path, names: object, labels: list[int]) -> Path:
+    """A folder of `datasets` whose labels are of a ClassLabel."""
+    table = pd.DataFrame({"a": np.arange(len(labels)) / 8, "who": [f"w{n % 2}" for n in range(len(labels))]})
+    features = {"a": {"dtype": "float64", "_type": "Value"}, "label": {"names": names, "_type": "ClassLabel"}}
+    as_folder(table.assign(label=labels), path, features)
+    return path
+
+
+def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
+    """In its own order; the numbers, and so the checksum of the data, are those of labels without names."""
+    labels = [n % 3 for n in range(40)]
+    named = make(tmp_path / "out", "arrow", with_names(tmp_path / "a", ["zebra", "ant", "cat"], labels), *NAMED)
+    assert named.provenance["classes"] == ["zebra", "ant", "cat"] and named.provenance["named"]
+    lines = summary(named).splitlines()
+    assert "classes  3: zebra (14), ant (13), cat (13)" in lines and lines[-3:] == [
+        "client   zebra   ant   cat", "w0           7     6     7", "w1           7     7     6",
+    ]  # fmt: skip
+    numbers = make(tmp_path / "out", "arrow", with_names(tmp_path / "b", None, labels), *NAMED)
+    assert numbers.provenance["classes"] == ["0", "1", "2"] and not numbers.provenance["named"]
+    assert numbers.sha256 == named.sha256
+    digits = make(tmp_path / "out", "arrow", with_names(tmp_path / "c", ["0", "1", "2"], labels), *NAMED)
+    assert digits.provenance["classes"] == ["0", "1", "2"] and not digits.provenance["named"]  # as of MNIST
+    one = make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED, "--labels", "class:ant")
+    assert one.provenance["classes"] == ["not ant", "ant"]
+    assert make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED, "--task", "regression").classes == 0
+    many = [n for n in range(40)]  # too many different integers to be classes, but for their names
+    assert make(tmp_path / "out", "arrow", with_names(tmp_path / "d", [f"n{n}" for n in many], many), *NAMED).classes
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def test_svmlight(tmp_path: Path) -> None:
+    path, test = tmp_path / "train.svm", tmp_path / "test.svm.bz2"
+    path.write_bytes(b"-1 1:0.5 3:2\n+1 2:1.5 # a remark\n+1 1:-1 2:2 3:3\n")
+    test.write_bytes(bz2.compress(b"-1 5:9\n"))
+    data = Svmlight(path, test).read(0)
+    assert data.features == 5  # of the wider file
+    assert sparse.csr_matrix(data.X).toarray().tolist() == [[0.5, 0, 2, 0, 0], [0, 1.5, 0, 0, 0], [-1, 2, 3, 0, 0]]
+    labels = encode(data, "all")
+    assert (labels.y.tolist(), np.array(labels.test_y).tolist(), labels.meaning) == ([0, 1, 1], [0], ("-1", "1"))
+
+
+def test_a9a(real_data: Path) -> None:
+    folder = real_data / "libsvm"
+    path, test = folder / "a9a.bz2", folder / "a9a.t.bz2"
+    data = Svmlight(path, test).read(0)
+    assert data.test is not None
+    assert data.sparse
+    words = [line.split() for line in bz2.decompress(path.read_bytes()).splitlines()]
+    assert data.y.tolist() == [int(line[0]) for line in words]
+    assert data.X.sum() == sum(len(line) - 1 for line in words)  # all values are 1
+    assert data.test.X.shape == (len(data.test.y), data.features)
+
+
+@pytest.mark.parametrize(("label", "names"), [("0", ("1", "2")), ("-3", ("1", "2")), ("-1", ("0", "1"))])
+def test_csv_without_names(tmp_path: Path, label: str, names: tuple[str, str]) -> None:
+    (tmp_path / "a.csv").write_text("\ufeff7,1,2\n2,3,4\n", encoding="utf-8")
+    data = CsvTable((tmp_path / "a.csv",), label=label).read(0)
+    content = np.insert(data.X, int(label) % 3, data.y, axis=1)
+    assert data.names == names and content.tolist() == [[7, 1, 2], [2, 3, 4]]
+
+
+def test_svmlight_regression(tmp_path: Path) -> None:
+    path = tmp_path / "a.svm"
+    path.write_bytes(b"0.5 1:1\n2 1:2\n")
+    labels = encode(Svmlight(path).read(0), "all")
+    assert (labels.y.tolist(), labels.meaning) == ([0.5, 2.0], ())
+    with pytest.raises(DataError, match=r"row 1 has the label 0.5, not a class; .*--task regression"):
+        Svmlight(path, task="classification").read(0)
+    path.write_bytes(b"1 1:1\n2 1:2\n")
+    assert encode(Svmlight(path, task="regression").read(0), "all").meaning == ()
 
 
 @pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csr_array, sparse.coo_array, sparse.csc_matrix])
 def test_every_sparse_form(form: Any, tmp_path: Path) -> None:
-    rows = np.where(X > 0.4, X, 0)
-    data, test = arrays(form(rows), test=of_test(rows[:2]))(tmp_path), None
-    assert data.sparse
-    found = [labelled_sparse(data, client) for client in range(2)]
-    assert sorted([*found[0], *found[1]]) == in_order(rows, Y)
-    test = common(data, "f4")[0]
-    np.testing.assert_array_equal(test.toarray(), rows[:2].astype("f4"))
-
-
-def labelled_sparse(data: Federation, client: int) -> list[list[float]]:
-    from mpifed.data.shards import shard_of
-
-    shard = shard_of(data, client)
-    return in_order(shard.take_sparse(np.arange(shard.samples), "f4").toarray(), shard.y)
+    X, y = np.where(RNG.random((6, 2)) > 0.4, 0.7, 0), np.arange(6) % 2
+    made = mf.FederatedDataset.from_arrays(form(X), y, clients=2, test=(form(X[:2]), y[:2]), scale="none")
+    data = open_federation(made.path)
+    assert data.sparse and sorted(labelled(data, 0) + labelled(data, 1)) == in_order(X, y)
+    np.testing.assert_array_equal(common(data, "f4")[0].toarray(), X[:2].astype("f4"))
 
 
 # --- digits, synthetic data, data that are larger than memory --------------------------------------------------------

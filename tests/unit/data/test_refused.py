@@ -1,0 +1,501 @@
+"""What `mpifed data` refuses, a table a kind: its words, what the answer names, and the files that it was given."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import pickle
+import re
+import resource
+import tracemalloc
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import click
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from federations import idx, leaf, png
+from scipy import sparse
+
+from mpifed.cli import data
+from mpifed.core.errors import DataError, MpifedError, UsageError
+from mpifed.data.maps import read_map
+from mpifed.data.memory import check_memory
+from mpifed.data.options import Options
+from mpifed.data.prepare import prepare
+from mpifed.data.samples import Samples, Source
+from mpifed.data.sources import CsvTable, Svmlight
+
+RNG = np.random.default_rng(5)
+ONE = "--split rows --clients 1"
+USAGE = (UsageError, click.UsageError)
+
+
+class Bad(NamedTuple):
+    """A row: what is given, and what is named in the answer."""
+
+    words: str
+    named: str
+    files: Mapping[str, str | bytes] = MappingProxyType({})
+    error: type[Exception] | tuple[type[Exception], ...] = DataError
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """What is refused takes little; the packer of xz takes 100e6 bytes."""
+    tracemalloc.start()
+    yield
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 200e6
+
+
+def check(bad: Bad) -> None:
+    """The error that was promised, short, and nothing is left of it; nor was any byte of the files executed."""
+    for name, content in bad.files.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
+    words = ["--out", "out", *bad.words.split()]
+    with pytest.raises(bad.error) as caught:
+        CliRunner().invoke(data, [words[2], *words[:2], *words[3:]], catch_exceptions=False, standalone_mode=False)
+    said = caught.value.format_message() if isinstance(caught.value, click.UsageError) else str(caught.value)
+    assert re.search(bad.named, said), said
+    assert len(said) < 600 and not Path("out").exists() and not Path("executed").exists()
+
+
+def table_of(rows: list[Bad]) -> Any:
+    return pytest.mark.parametrize("bad", rows, ids=[f"{bad.words[-40:]} {bad.named[:30]}" for bad in rows])
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+DIGITS = {  # after these words, of which the last ones count
+    "digits --split rows --clients 2": [
+        ("--clients 1000000000", "1000000000 clients for 1797 rows"),
+        ("--partition classes:1000000000", "of 10 classes each"),
+        (f"--partition classes:{'9' * 5000}", "classes:K or shards:K with K"),
+        ("--partition dirichlet:inf", "dirichlet:A with A > 0"),
+        ("--skew nan", "--skew nan"),
+        ("--grid 2x1", "--grid: --split rows gives all columns to each client"),
+        ("--scale minmax,rows", "'rows' is not a scaling; did you mean .unit-rows..; expected one of none, unit,"),
+        ("--samples 7", "No such option.*--samples"),
+        ("somewhere", "unexpected extra argument .*somewhere"),
+        ("--test-fraction 0", "--test-fraction 0"),
+        ("--client-test-fraction 1.5", "above 0 and below 1"),
+        ("--clients 1797 --client-test-fraction 0.4", "no client has rows enough"),
+        ("--clients 5 --min-samples 999", "--min-samples 999: 5 clients share 1797 rows"),
+        ("--clients 10 --partition dirichlet:0.05 --min-samples 170", "none had so many rows"),
+        ("--labels odd", "with K one of 0, 1"),
+    ],
+    "digits": [
+        ("--split grid --grid 100000x100000", "100000 clients for 1797 rows"),
+        (f"--split grid --grid {'9' * 5000}x2", "expected R groups of rows"),
+        ("--split grid", "either --grid RxC or --map FILE"),
+        ("--split grid --grid 2x3 --clients 5", "is for 6 clients"),
+        ("--split rows", "--clients N is missing"),
+        ("--clients 2", "--split is missing; expected rows, columns or grid"),
+        ("--split columns --clients 2 --skew 1", "--skew: --split columns gives all rows to each client"),
+        ("--split columns --clients 2 --client-test-fraction 0.2", "split by columns.*--test-fraction"),
+    ],
+    "synthetic --split rows --clients 5": [
+        ("--noise inf", "--noise inf"),
+        ("--partition dirichlet:1", "real targets"),
+        ("--labels even-odd", "--task classification"),
+        ("--task auto", "Invalid value for '--task': 'auto' is not one of"),
+        ("--classes 3", "--classes 3"),
+        ("--samples 0", "--samples 0"),
+    ],
+    "csv": [("--split rows --clients 2", "Missing argument 'PATH...'")],
+}
+OPTIONS = [Bad(f"{a} {b}", named, error=USAGE) for a, rows in DIGITS.items() for b, named in rows] + [
+    Bad("synthetic --split rows --clients 2 --samples 1000000000000000", "no room for 7.451e.07 GiB"),
+    Bad("synthetic --split rows --clients 2 --features 1000000000000000", "no room for 3.725e.09 GiB"),
+    Bad("synthetic --split rows --clients 2 --samples 1000000 --features 1000000000",
+        r"no room for 3.725e\+06 GiB \(.*\); use less data, or set TMPDIR"),
+    Bad("synthetic --split rows --clients 2 --task classification --classes 1000000000000",
+        r"synthetic: not enough memory \(Unable"),
+    Bad(f"digits --split rows --clients 2 --out {'x' * 300}", "cannot be written"),
+    Bad("digits --split rows --clients 2 --out /proc/nothing/out", "cannot be written"),
+]  # fmt: skip
+
+
+@table_of(OPTIONS)
+def test_options(bad: Bad) -> None:
+    check(bad)
+
+
+def test_check_memory() -> None:
+    check_memory(2**20, "this", "nothing")
+    with pytest.raises(UsageError, match=r"^this: needs 9.313e\+08 GiB of memory, and there are .* GiB; do that$"):
+        check_memory(10**18, "this", "do that")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (2**40, before[1]))
+    try:
+        with pytest.raises(DataError, match="needs 1025 GiB"):
+            check_memory(1025 * 2**30, "this", "do that", DataError)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+# --- tables of text --------------------------------------------------------------------------------------------------
+
+
+def of_csv(train: str | bytes, named: str, words: str = "", error: Any = DataError, **more: str | bytes) -> Bad:
+    """A file a.csv with the label y, and others."""
+    files = {"given.toml" if name == "given" else f"{name}.csv": text for name, text in more.items()}
+    return Bad(f"csv a.csv --label y {ONE} {words}", named, {"a.csv": train, **files}, error)
+
+
+def given(train: str, toml: str, named: str, words: str = "") -> Bad:
+    return of_csv(train, named, f"--given given.toml {words}", MpifedError, given=toml)
+
+
+OF_WARDS = "x,ward,y\n1,a,0\n2,b,1\n3,b,0\n"
+NATURAL = {
+    "--by who": "--by who: .* has no such column; expected the names x, ward",
+    "--by y": "column 'y' has two roles of --label, --by and --ignore; give it one",
+    "--by ward --clients 3": "--clients: --by says whose each row is; leave it out",
+    "--by ward --partition dirichlet:1": "--partition: --by says whose each row is",
+    "--by ward --feature-noise -1": "expected a variance above 0",
+    "--by ward --min-rows 0": "--min-rows 0: expected 1 or more",
+    "": "--split is missing; .* as --split rows --clients 10, or --by NAME for a client of each",
+}
+TWO = "x,y\n1,0\n2,1\n"
+TEXTS = "x,y\n1,no\n2,yes\n3,no\n"
+OF_PARTS = "client,rows,columns\n0,all,0\n1,all,1\n"
+CSV = [
+    of_csv("x;y\n1;0\n", r"a.csv: line 1: 'x;y' has no ','; give --separator ';'"),
+    of_csv("x\ty\n1\t0\n", "a.csv: .*has no ','"),
+    of_csv("x;y\n1,5;0\n2,5;1\n", "'1,5' is not a number", "--separator ;"),
+    of_csv("x,größe,y\n1,2,0\n".encode("latin-1"), "a.csv: is not UTF-8 .*; save it as UTF-8"),
+    of_csv("a,b,y\n1,2,groß\n".encode("latin-1"), "a.csv: .*UTF-?8"),
+    of_csv("x,y", "a.csv: .*no rows"),
+    of_csv("a,b,y\n1,2\n", "a.csv: .*Expected 3 columns, got 2"),
+    of_csv("x,y\n1,2,3\n4,5,6\n", "Row #2: Expected 2 columns, got 3: 1,2,3; expected UTF-8 with ','"),
+    of_csv("y\n1\n2\n", "no column besides the label's"),
+    of_csv("x,y\n1,0\n", "no column besides the label's", "--ignore 0"),
+    of_csv("x,y\n1,0\n", "--ignore X: .* has no such column; expected the names x", "--ignore X", USAGE),
+    of_csv("x,x,y\n1,0,1\n", "2 columns are called 'x'; every column needs a name of its own"),
+    of_csv("x,,y\n1,2,0\n", "column 2 '' has no name"),
+    of_csv("y,b\0\n1,2\n", r"column 2 'b\\x00' has the control character|line contains NUL"),  # Python 3.10
+    of_csv("x,y\n" + "9" * 140_000 + ",1\n", "column 'x': .*is not a finite number"),
+    of_csv("x,y\n" + "9" * 5000 + ",1\n", "column 'x': .*is not a finite number"),
+    of_csv("x,y\n-1e39,1\n", r"row 1, column 'x': -1e\+39 is not a finite number"),
+    of_csv("x,y\n1,0\n", "b.csv: .*: x, z differs", "b.csv", b="z,y\n1,1\n"),
+    of_csv("x,y\n1,0\n", "columns of other types", "b.csv", b="x,y\nu,1\n"),
+    of_csv("file,y\n1,0\n", "has a column 'file'", "b.csv", b="file,y\n1,1\n"),
+    of_csv(TWO, r"t.csv: no column 'x', which .*a.csv has", "--test t.csv", t="z,y\n1,1\n"),
+    of_csv(TWO, "'u' is no", "--test t.csv", t="x,y\nu,1\n"),
+    of_csv(TWO, "such as 0.5", "--test t.csv", t="x,y\n1,.5\n"),
+    of_csv(TWO, "has the label 2, which no training row has", "--test t.csv", t="x,y\n1,2\n"),
+    of_csv(TEXTS, "row 1 has the label maybe, which no training row has; expected one of no, yes", "--test t.csv",
+           t="x,y\n1,maybe\n"),
+    of_csv(TEXTS, "expected all, or class:K with K one of no, yes", "--labels below:3", MpifedError),
+    of_csv(TEXTS, "labels that are texts are classes, not real targets", "--task regression", MpifedError),
+    of_csv("x,b,y\n1,u,0\n2,w,1\n", "column 'b': 'v' in a test row, and in no training row; use --categorical one",
+           "--test t.csv --categorical ordinal", t="x,b,y\n1,v,0\n"),
+    of_csv("x,y\n1,0\n2,\n3,1\n", "row 2, column 'y' is a missing value", "--missing mean"),  # is never filled in
+    of_csv("x,b,y\n1,NA,0\n2,?,1\n", "--missing mean: column 'b' has no value in the training rows; remove it",
+           "--missing mean"),
+    given(TWO, "[columns.x]\nrage = [0, 1]\n", "given.toml: columns.x.rage: "),
+    given(TWO, "[columns.X]\nfill = 1\n", "columns.X: no such feature; did you mean \"x\""),
+    given(TWO, "[columns.x]\nfill = 'a'\n", "columns.x.fill = 'a': expected a number"),
+    given("x,y\nu,0\nv,1\n", "[columns.x]\nfill = 'w'\n", "columns.x.fill = 'w': expected a category",
+          "--categorical ordinal"),
+    given(TEXTS, "classes = ['no', 'maybe']", "label 'yes' is none of the given classes no, maybe"),
+    Bad(f"csv a.csv {ONE}", "--label is missing: a.csv has the columns x, y", {"a.csv": TWO}, USAGE),
+    Bad("csv none.csv --label y " + ONE, "none.csv: no such file"),
+    *(Bad(f"csv a.csv --label y {words}", named, {"a.csv": OF_WARDS}, USAGE) for words, named in NATURAL.items()),
+    Bad("csv a.csv --label y --split rows --map m.csv --min-samples 2",
+        r"--(skew|partition|min-samples): --map says who holds what; leave it out",
+        {"a.csv": TWO, "m.csv": "row,client\n0,0\n1,1\n"}, USAGE),
+    Bad("csv a.csv --label y --split rows --map m.csv", "divides columns too; give --split grid",
+        {"a.csv": "x,z,y\n1,2,0\n2,3,1\n", "m.csv": OF_PARTS}, USAGE),
+]  # fmt: skip
+
+
+@table_of(CSV)
+def test_csv(little_memory: None, bad: Bad) -> None:
+    check(bad)
+
+
+SVMLIGHT = {
+    "1 1:1\n-1 1:nan\n": "a.svm: .*nan is not a finite number",
+    "1 1:1\ninf 1:1\n": "label of row 1 is inf",
+    "1 1:1\n1e300 1:2\n": "label of row 1 is",
+    "1 1:1\n-1e39 1:2\n": "label of row 1 is",
+    f"1 1:1\n{'9' * 400} 1:2\n": "label of row 1 is",
+    "1 1:1\n-1 1:x\n": "a.svm: .*x.*; expected lines `label column:value",
+    "1 1:1\n-1 2:1 1:1\n": "a.svm: .*expected lines `label column:value ...`, columns ascending",
+    "1 1:1\n-1 1\n": "a.svm: .*expected lines `label",
+    "": "a.svm: .*no values at all",
+}
+
+
+@table_of([Bad(f"svmlight a.svm {ONE}", named, {"a.svm": text}) for text, named in SVMLIGHT.items()])
+def test_svmlight(little_memory: None, bad: Bad) -> None:
+    check(bad)
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+def csv_table(path: Path) -> CsvTable:
+    return CsvTable((path,), label="-1")
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".gz", csv_table), (".bz2", Svmlight), (".xz", csv_table)])
+def test_packed_files_are_read_to_their_end(little_memory: None, tmp_path: Path, suffix: str, kind: Any) -> None:
+    path = tmp_path / f"a{suffix}"
+    packed = PACKERS[suffix]((b"1,2\n" if kind is csv_table else b"1 1:2\n") * 20_000)
+    path.write_bytes(packed)
+    assert len(kind(path).read(0).y) == 20_000
+    path.write_bytes(packed[:-20])
+    with pytest.raises(DataError, match=rf"a{suffix}: cannot be read to its end"):
+        kind(path).read(0)
+
+
+@pytest.mark.parametrize("kind", [csv_table, Svmlight])
+def test_what_has_no_end_is_no_file(little_memory: None, kind: Any, tmp_path: Path) -> None:
+    for path, words in ((Path("/dev/zero"), "not a regular file"), (tmp_path, "not a regular file")):
+        with pytest.raises(DataError, match=words):
+            kind(path).read(0)
+        with pytest.raises(DataError, match=words):
+            read_map(path, 3, 3)
+    with pytest.raises(DataError, match=r"cannot be read .File name too long"):
+        kind(tmp_path / ("x" * 300)).read(0)
+
+
+# --- LEAF ------------------------------------------------------------------------------------------------------------
+
+LEAF: list[tuple[object, str]] = [
+    (leaf(ann=([[1], [2, 3]], [0, 1])), "user 'ann': .*expected samples x of numbers, of one shape"),
+    (leaf(ann=([[1]], [0]), bob=([[1, 2]], [1])),
+     r"'bob': samples of numbers of shape \(2,\); others have samples of numbers of shape \(1,\)"),
+    (leaf(ann=([[1]], [0]), bob=([[1]], ["o"])),
+     "'bob': labels that are texts; others have labels that are numbers"),
+    (leaf(ann=(["to be"], ["o"])), "expected samples x of numbers"),
+    (leaf(ann=([[1], [2]], [0])), r"user 'ann': 2 samples, and y of int64 \(1,\)"),
+    (leaf(ann=([], [])), "no rows of any client"),
+    (leaf(**{"a\0b": ([[1], [2]], [0, 1])}), "the name has a control character"),
+    ({"users": 3, "num_samples": [1], "user_data": {}}, "no rows of any client"),
+    ({}, "no rows; expected `users`"),
+    ({"user_data": {"ann": [1]}}, r"user 'ann': expected {\"x\": \[...\], \"y\": \[...\]}"),
+    ("[" * 10**5, "cannot be read as JSON"),
+    ('{"user_data": ', "cannot be read as JSON"),
+    ('{"user_data": {"ann": {"x": [[' + "9" * 5000 + ']], "y": [1]}}}', "a.json: "),
+]  # fmt: skip
+
+
+@table_of([
+    Bad("leaf a.json", named, {"a.json": content if isinstance(content, str) else json.dumps(content)})
+    for content, named in LEAF
+])  # fmt: skip
+def test_leaf(little_memory: None, bad: Bad) -> None:
+    check(bad)
+
+
+# --- files of arrays -------------------------------------------------------------------------------------------------
+
+X, Y = RNG.random((6, 2)), np.arange(6) % 2
+
+
+class Executed:
+    """What a pickle does as soon as it is read."""
+
+    def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
+        return os.mkdir, ("executed",)
+
+
+def test_what_no_table_executes_would_be_executed() -> None:
+    pickle.loads(pickle.dumps(Executed()))
+    assert Path("executed").exists()
+
+
+def npz(**arrays: Any) -> bytes:
+    """Arrays as np.savez has them, and bytes that stand for one."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        for name, values in arrays.items():
+            content = io.BytesIO()
+            content.write(values) if isinstance(values, bytes) else np.save(content, values)
+            file.writestr(f"{name}.npy", content.getvalue())
+    return packed.getvalue()
+
+
+def header(kind: str, shape: str, fortran: str = "False") -> bytes:
+    return written(f"{{'descr': '{kind}', 'fortran_order': {fortran}, 'shape': {shape}}}")
+
+
+def written(text: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + (119).to_bytes(2, "little") + text.encode().ljust(118) + b"\n"
+
+
+OBJECTS = np.array([[1, Executed()]], object)
+NPZ = [
+    (npz(X=header("|O", "(2, 1)"), y=Y[:2]), "cannot be read .Object arrays cannot be loaded"),
+    (npz(X=header("<f8", "(9999999999, 99)"), y=Y[:2]), "npz: not enough memory"),
+    (npz(X=header("<f8", "(-1, 2)"), y=Y[:2]), "cannot be read"),
+    (npz(X=header("<c8", "(0, 2)"), y=Y[:2]), r"X: an array of complex64 \(0, 2\); expected numbers"),
+    (npz(X=written("__import__('os').mkdir('executed')"), y=Y[:2]), "cannot be read"),
+    (npz(X=header("<f8", "(2, 2)"), y=Y[:2]), "cannot be read"),
+    (npz(X=written("{'descr': '<f8', 'fortran_order': (False"), y=Y[:2]), "cannot be read"),
+    (npz(X=OBJECTS, y=Y[:1]), "a.npz: cannot be read .*; expected numbers and texts, by np.savez"),
+    (pickle.dumps(OBJECTS), "a.npz: cannot be read .*; expected numbers and texts, by np.savez"),
+    (npz(z=X, y=Y), "--samples is missing: .*a.npz has the arrays z, y; give the name of one"),
+    (npz(X=X * np.nan, y=Y), "a.npz: X: row 0, column 0: nan is not"),
+    (npz(X=X, y=Y[:3]), "a.npz: 6 rows and 3 labels"),
+]
+BY_NOBODY = Bad("npz a.npz --by who", "--by who: .* has the arrays X, y", {"a.npz": npz(X=X, y=Y)}, MpifedError)
+
+
+@table_of([*(Bad(f"npz a.npz {ONE}", named, {"a.npz": content}, MpifedError) for content, named in NPZ), BY_NOBODY])
+def test_npz(bad: Bad) -> None:
+    check(bad)
+
+
+TRAIN = {"train-images": idx(np.zeros((6, 4, 6))), "train-labels": idx(Y)}
+TEST = {"t10k-images": idx(np.zeros((3, 4, 6))), "t10k-labels": idx(Y[:3])}
+LABELS = [
+    (idx(Y[:2]), "3 rows and 2 labels"),
+    (idx(Y[:3])[:-1], "10 bytes, and a header for"),
+    (idx(Y[:3]) + b"x", r"12 bytes, and a header for an array \(3,\); expected 11 bytes"),
+    (b"\0\0\x08\x01\xff\xff\xff\xff", "8 bytes, and a header for an array .4294967295,."),
+    (idx(Y)[:6], "6 bytes, and a header for"),
+    (b"", "starts with , an IDX file of unsigned bytes in 1 dimensions"),
+    (b"\0\0\x0d\x01\0\0\0\1\0\0\0\0", "starts with 00000d01, an IDX file of unsigned bytes"),
+]
+IDX = [
+    *(Bad("idx . " + ONE, named, {**TRAIN, **TEST, "t10k-labels": content}) for content, named in LABELS),
+    Bad("idx . " + ONE, r"train-labels.* and .*train-labels.*: two files \*train-labels\*",
+        {**TRAIN, "b-train-labels": idx(Y)}),
+    Bad("idx . " + ONE, r"no folder with a file \*t10k-labels\*", {**TRAIN, "t10k-images": TEST["t10k-images"]}),
+    Bad("mnist . " + ONE, r"no file \*t10k-images\*", TRAIN),
+    Bad("mnist . " + ONE, r"train-images: MD5 .* is \w+, expected .* original file of MNIST", {**TRAIN, **TEST}),
+    Bad(f"cifar10 --from none.tar.gz {ONE}", "none.tar.gz: no such"),
+]  # fmt: skip
+
+
+@table_of(IDX)
+def test_idx(bad: Bad) -> None:
+    check(bad)
+
+
+def hdf5(**arrays: Any) -> bytes:
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        for name, values in arrays.items():
+            file[name] = values
+    return content.getvalue()
+
+
+GREY = {f"{kind}/{n}.png": png(np.zeros((4, 3), np.uint8)) for kind in "ab" for n in (0, 1)}
+NO_IMAGES = [
+    (b"no image", r"9.png: no image .*; expected BMP, GIF, JPEG"),
+    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n", "9.png: no image"),
+    (png(np.zeros((2, 2), np.uint8)), r"9.png: \(2, 2\) pixels, 0.png has \(4, 3\)"),
+]
+FOLDERS = [
+    Bad("hdf5 .", "a.h5: cannot be read .*y is no dataset of this file", {"a.h5": hdf5(X=X)}),
+    Bad("hdf5 .", "a.h5: .*X is no dataset of this file", {"a.h5": hdf5(X=h5py.ExternalLink("b.h5", "y"), y=Y)}),
+    Bad("hdf5 .", r"b.h5: samples of numbers of shape \(1,\)", {"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X[:, :1], y=Y)}),
+    Bad("hdf5 .", "b.h5: samples of bytes of shape", {"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X.astype("u1"), y=Y)}),
+    Bad("hdf5 .", "no rows of any client"),
+    Bad("images . " + ONE, "a folder for each class, as "),
+    *(Bad("images . " + ONE, named, {**GREY, "b/9.png": content}) for content, named in NO_IMAGES),
+    Bad(f"arrow . --label y {ONE}", r"no file \*.arrow; expected a folder of datasets.save_to_disk"),
+    Bad(f"arrow . --label y {ONE}", "x.arrow: cannot be read", {"x.arrow": "no table"}),
+]
+
+
+@table_of(FOLDERS)
+def test_folders(bad: Bad) -> None:
+    check(bad)
+
+
+def test_lists_of_parquet() -> None:
+    pd.DataFrame({"a": [[1, 2], [3, 4]], "y": [0, 1]}).to_parquet("a.parquet")
+    named = r"'a' is of type list<.*; convert it \(lists and images: FederatedDataset.from_arrays in Python"
+    check(Bad(f"parquet a.parquet --label y {ONE}", named))
+
+
+# --- arrays, by whichever door ---------------------------------------------------------------------------------------
+
+PIXELS = RNG.integers(0, 256, (6, 1, 4, 3), np.uint8)
+STAMPS = 1_700_000_000_000_000_000 + np.arange(12).reshape(6, 2)
+MASKED = np.ma.masked_array(X, mask=X[2, 1] == X)
+IDS = [1, 1, 2, None, 2, 2]
+ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or what is returned in their place
+    "no Samples": (("X", "y"), r"given: read\(\) returned tuple; expected mpifed.data.samples.Samples"),
+    "masked": (dict(X=MASKED), "given: X: 1 masked entries; fill them in, or leave their rows out"),
+    "masked labels": (dict(y=np.ma.masked_equal(Y, 1)), "given: y: 3 masked entries"),
+    "masked ids": (dict(ids=np.ma.masked_equal(Y, 1)), "given: ids: 3 masked entries"),
+    "ids with a gap": (dict(ids=IDS), "given: ids: 1 rows have no value"),
+    "ids of fractions": (dict(ids=X[:, 0]), "given: ids: float64, such as .*; expected integers or texts"),
+    "ids of other rows": (dict(ids=Y[:4]), r"ids of shape \(4,\); expected one for each of 6 rows"),
+    "time stamps": (dict(X=STAMPS), "X: column 0: integers up to 1700000000000000010, .* dates and identifiers"),
+    "unsigned ids": (dict(X=np.full((6, 2), 2**63, np.uint64)), "column 0: integers up to 9223372036854775808"),
+    "stamps as floats": (dict(X=1.7e9 + Y[:, None] * [1, 2]), "column 0: 1700000000 and all others are one"),
+    "dates": (dict(X=STAMPS.astype("M8[ns]")), r"X: an array of datetime64\[ns\] \(6, 2\); expected numbers"),
+    "complex": (dict(X=X * 1j), "X: an array of complex128"),
+    "texts": (dict(X=X.astype(str)), "X: an array of <U"),
+    "ragged": (dict(X=[[1, 2], [3]]), "X: no array of numbers"),
+    "one axis": (dict(X=X[:, 0]), r"expected numbers \[samples, ...\]; one sample x is x\[None\]"),
+    "gap": (dict(X=np.where(X[4, 1] == X, np.nan, X)), "row 4, column 1: nan is not a finite number in float32, as"),
+    "too large": (dict(X=X * 1e39), "row 0, column 0: .*e.38 is not a finite number in float32, as are [0-9]+ others"),
+    "sparse gap": (dict(X=sparse.coo_array(X * np.nan)), "X: row 0, .*nan is not a finite number"),
+    "labels too large": (dict(y=np.full(6, 2**63, np.uint64)), "label of row 0 is 9223372036854775808"),
+    "labels not finite": (dict(y=np.full(6, np.inf)), "y: label of row 0 is inf; expected finite numbers"),
+    "labels with a gap": (dict(y=np.array(["a", "b", None] * 2, object)), "row 2 has None, and not a text"),
+    "labels that break lines": (dict(y=np.array(["a", "b\nc"] * 3)), "row 1: the label .* has the control"),
+    "labels in columns": (dict(y=2 * np.eye(6, dtype=int)), r"labels are int64 \(6, 6\), such as 2; several labels"),
+    "labels in cubes": (dict(y=np.ones((6, 2, 1))), r"labels are float64 \(6, 2, 1\)"),
+    "a target that is none": (dict(y=np.where(X[4, 1] == X, np.nan, X)), "label of row 4 is"),
+    "labels of other rows": (dict(y=Y[:5]), "6 rows and 5 labels; expected a label for each row"),
+    "names": (dict(names=("a",)), "1 names for 2 features"),
+    "shape": (dict(shape=(2, 2)), r"shape \(2, 2\) for 2 features; their product must be that number"),
+    "own tests": (dict(own_tests=Y), r"own_tests is int64 \(6,\); expected bool \(6,\), as the labels"),
+    "test of another width": (dict(test=Samples(X[:2, :1], Y[:2])), r"test: samples of shape \(1,\); expected \(2,\)"),
+    "test with channels last": (
+        dict(X=PIXELS, test=Samples(PIXELS[:2].transpose(0, 2, 3, 1).reshape(2, 3, 4, 1), Y[:2])),
+        r"test: samples of shape \(3, 4, 1\); expected \(1, 4, 3\): transpose, or reshape",
+    ),
+    "test in bytes": (
+        dict(test=Samples((X[:2] * 255).astype(np.uint8), Y[:2])),
+        "test: samples are uint8, those to train on float32: bytes are divided by 255",
+    ),
+    "test labels of fractions": (dict(test=Samples(X[:2], [0.5, 1])), "labels are float64 .*, those to"),
+    "test labels of texts": (dict(test=Samples(X[:2], ["a", "b"])), "labels are <U1 .*; give both alike"),
+    "test label unknown": (dict(test=Samples(X[:2], [0, 7])), "row 2 has the label 7, which no training row has"),
+}
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_arrays(case: str) -> None:
+    """By a source of one's own, which gives arrays as they are."""
+    fields, named = ARRAYS[case]
+
+    class Given(Source):
+        names_clients = "ids" in fields
+
+        def read(self, seed: int) -> Samples:
+            return Samples(**{"X": X, "y": Y, **fields}) if isinstance(fields, dict) else fields
+
+    how: dict[str, Any] = {} if "ids" in fields else {"split": "rows", "clients": 2}
+    with pytest.raises(MpifedError, match=named):
+        prepare(Options("given", Given(), None, **how))
