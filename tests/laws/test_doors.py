@@ -198,6 +198,20 @@ def test_the_law_of_doors(here: Path, door: str, expected: dict[str, Any]) -> No
         assert found == first
 
 
+@pytest.mark.parametrize("more", [
+    {"test_fraction": 0.25}, {"client_test_fraction": 0.3, "feature_noise": 0.1}, {"min_rows": 13},
+], ids=str)  # fmt: skip
+def test_rows_in_any_order_are_the_same_data(here: Path, more: dict[str, Any]) -> None:
+    digests = set()
+    for seed in (0, 1):
+        TABLE.sample(frac=1, random_state=seed).to_csv("t.csv", index=False)
+        digests.add(open_federation(made("csv", "t.csv", **BY, **more).path).sha256)
+    assert len(digests) == 1
+    counts = TABLE["ward"].value_counts()[lambda count: count < more.get("min_rows", 0)]
+    left_out = f"{counts.sum()} rows of {len(counts)} clients with fewer than 13 are left out"
+    assert (left_out in command("show", "made")) == (len(counts) > 0) == ("min_rows" in more)
+
+
 # --- what is refused, and by what name -------------------------------------------------------------------------------
 
 

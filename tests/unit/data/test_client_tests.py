@@ -31,11 +31,17 @@ class Numbered(Source):
     labels: Any = None  # a tuple
     sparse: bool = False
     tests: tuple[bool, ...] | None = None
+    natural: bool = False
+
+    @property
+    def names_clients(self) -> bool:
+        return self.natural
 
     def read(self, seed: int) -> Samples:
         labels = CLASSES if self.labels is None else np.array(self.labels)
         tests = None if self.tests is None else np.array(self.tests)
-        return Samples(csr_matrix(X) if self.sparse else X, labels, own_tests=tests)
+        ids = np.arange(ROWS) ** 2 % 11 if self.natural else None  # of six clients
+        return Samples(csr_matrix(X) if self.sparse else X, labels, own_tests=tests, ids=ids)
 
 
 def made(out: Path, source: Source | None = None, **options: Any) -> Federation:
@@ -48,21 +54,24 @@ def numbers(folder: Federation, client: int, tests: bool) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_every_row_is_in_exactly_one_place(sparse: bool, tmp_path: Path) -> None:
-    folder = made(tmp_path / "data", Numbered(sparse=sparse), test_fraction=0.1)
-    found = [numbers(folder, client, tests) for client in range(7) for tests in (False, True)]
+@pytest.mark.parametrize("source", [Numbered(), Numbered(sparse=True), Numbered(natural=True)])
+def test_every_row_is_in_exactly_one_place(source: Numbered, tmp_path: Path) -> None:
+    options = {"split": None, "clients": None, "skew": None} if source.natural else {}
+    folder = made(tmp_path / "data", source, test_fraction=0.1, **options)
+    clients = range(folder.clients)
+    found = [numbers(folder, client, tests) for client in clients for tests in (False, True)]
     X_test, _ = common(folder)
-    of_all = np.asarray(X_test[:, 0] if not sparse else X_test.toarray()[:, 0]).astype(int) - 1
+    of_all = np.asarray(X_test[:, 0] if not source.sparse else X_test.toarray()[:, 0]).astype(int) - 1
     assert sorted(sum(found, of_all.tolist())) == list(range(ROWS))
     assert [len(rows) for rows in found[::2]] == folder.counts.tolist()
     assert [len(rows) for rows in found[1::2]] == folder.test_counts.tolist()
     assert folder.samples == folder.counts.sum() == ROWS - len(of_all) - folder.test_counts.sum()
-    for client in range(7):
+    for client in clients:
         for tests, rows in ((False, found[2 * client]), (True, found[2 * client + 1])):
             assert shard_of(folder, client, tests).y.tolist() == CLASSES[rows].tolist()
     training = np.sort(np.concatenate(found[::2]))  # indices of training rows go on without a gap
-    assert [training[shard_of(folder, client).rows].tolist() for client in range(7)] == found[::2]
+    if not source.natural:  # whose rows are in an order of their own
+        assert [training[shard_of(folder, client).rows].tolist() for client in clients] == found[::2]
 
 
 def test_a_fraction_of_each_client_and_class() -> None:
@@ -134,5 +143,3 @@ def test_rows_that_the_source_determines(tmp_path: Path) -> None:
         made(tmp_path / "both", Numbered(tests=tuple(tests.tolist())))
     with pytest.raises(DataError, match=r"all its \d+ rows are test rows"):
         made(tmp_path / "none", Numbered(tests=(True,) * ROWS), client_test_fraction=None)
-    with pytest.raises(DataError, match=r"own_tests is int64 \(3,\); expected bool \(120,\)"):
-        made(tmp_path / "wrong", Numbered(tests=(0, 1, 2)), client_test_fraction=None)

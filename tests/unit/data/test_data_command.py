@@ -58,22 +58,10 @@ def test_digits(run: Run, split: tuple[object, ...]) -> None:
     digits = load_digits()
     np.testing.assert_array_equal(X, digits.data / 16)  # unit is the default; sixteenths are exact
     np.testing.assert_array_equal(y, digits.target)
-    assert federation.names() == tuple(digits.feature_names)
+    assert federation.names() == tuple(digits.feature_names) and federation.shape == (1, 8, 8)
     assert federation.provenance["source"] == "digits"
     assert federation.provenance["options"]["split"] == split[0]
     assert federation.provenance["classes"] == [str(number) for number in range(10)]
-
-
-def test_test_fraction(run: Run) -> None:
-    federation = run("digits", "--split", "rows", "--clients", 3, "--test-fraction", 0.2, "--seed", 3)
-    test = common(federation)
-    X, _ = everything(federation)
-    together = np.concatenate([X, test[0]])
-    digits = load_digits().data / 16
-    assert len(test[1]) == federation.test_samples == pytest.approx(359, abs=5)
-    # the same rows in another order
-    assert np.array_equal(together[np.lexsort(together.T)], digits[np.lexsort(digits.T)])
-    assert np.bincount(test[1]).min() >= 34
 
 
 def by_hand(kinds: str, X: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -149,30 +137,26 @@ def test_sparse_grid(run: Run, tmp_path: Path) -> None:
     assert set(federation.provenance["files"]) == {"a.svm", "t.svm"}
 
 
-def test_csv_by_map(run: Run, tmp_path: Path) -> None:
-    table, who = tmp_path / "a.csv", tmp_path / "map.csv"
-    table.write_text("a,b,y\n1,2,0\n3,4,1\n5,6,1\n")
-    who.write_text("client,rows,columns\n0,0 2,all\n1,1,0\n2,1,1\n")
-    federation = run(
-        "csv", table, "--label=y", "--scale=none", "--split=grid", "--map", who, "--clients", 3
-    )  # as many as the map has
-    assert federation.counts.tolist() == [2, 1, 1]
-    assert held(federation, 0).tolist() == [[1, 2], [5, 6]]
-    assert federation.names() == ("a", "b")
+def test_a_published_split_of_rows(run: Run, tmp_path: Path) -> None:
+    table, split = tmp_path / "a.csv", tmp_path / "split.csv"
+    table.write_text("".join(f"{row},{row % 2}\n" for row in range(6)))
+    split.write_text("row,client\n5,1\n0,0\n1,1\n2,2\n3,0\n4,0\n")
+    words = ("csv", table, "--label", -1, "--scale", "none", "--split", "rows", "--map", split, "--force")
+    federation = run(*words)
+    assert federation.split == "rows"
+    assert [held(federation, number).tolist() for number in range(3)] == [[[0], [3], [4]], [[1], [5]], [[2]]]
+    federation = run(*words, "--client-test-fraction", 0.4)
+    assert federation.counts.tolist() == [2, 1, 1] and federation.test_counts.tolist() == [1, 1, 0]
 
 
-def test_out_is_replaced_by_force_alone(run: Run) -> None:
+def test_out_is_replaced_by_force_alone_and_by_data_that_are_whole(run: Run, tmp_path: Path) -> None:
     run("digits", "--split", "rows", "--clients", 5)
     with pytest.raises(UsageError, match="--force"):
         run("digits", "--split", "rows", "--clients", 3)
-    assert run("digits", "--split", "rows", "--clients", 3, "--force").clients == 3
-
-
-def test_failure_leaves_the_earlier_data(run: Run, tmp_path: Path) -> None:
-    run("digits", "--split", "rows", "--clients", 5)
     with pytest.raises(DataError, match="no such file"):
         run("csv", tmp_path / "missing.csv", "--split", "rows", "--clients", 3, "--force")
     assert open_federation(tmp_path / "out", verify=True).clients == 5
+    assert run("digits", "--split", "rows", "--clients", 3, "--force").clients == 3
 
 
 def test_importing_the_command_is_cheap() -> None:
@@ -197,6 +181,8 @@ def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str)
         "grid",
         "--map",
         who,
+        "--clients",
+        2,  # as many as the map has
     )
     with pytest.raises(DataError, match="row 0 and column 2 is held by no client"):
         run(*words)

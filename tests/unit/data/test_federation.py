@@ -23,11 +23,13 @@ from scipy import sparse
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import of_vectors
+from mpifed.data.block import Block
 from mpifed.data.partition import Partition, by_grid
 from mpifed.data.scaling import IDENTITY, Scaling
 from mpifed.data.shards import common_rows, hosted_blocks, shard_of
 from mpifed.data.store import ABOUT, ARRAYS, Federation, make_federation, open_federation
 from mpifed.files.json_file import read_json, write_json
+from mpifed.python.arrays import FederatedDataset
 
 RNG = np.random.default_rng(3)
 X = RNG.integers(0, 256, (90, 7)).astype("u1")
@@ -169,12 +171,20 @@ def test_plain_h5py_reads_it(tmp_path: Path) -> None:
             assert file[name].shape == tuple(extent.shape) and (file[name].id.get_offset() or 0) == extent.offset
 
 
-def test_several_targets(tmp_path: Path) -> None:
-    from mpifed.core.record import vectors
-
-    made(Case(X.astype("f4"), vectors(REAL), BY_ROWS), tmp_path)
-    shard = shard_of(open_federation(tmp_path, verify=True), 1)
-    np.testing.assert_array_equal(of_vectors(shard.y), REAL[expected(CASES["targets"], 1)[0]])
+def test_several_targets_of_images(tmp_path: Path) -> None:
+    """From arrays to batches and pieces of them, and common test rows."""
+    images = X[:, :6].reshape(-1, 2, 3).astype("f4")
+    test = images[:5], REAL[:5]
+    FederatedDataset.from_arrays(images, REAL, clients=4, test=test, scale="none", out=tmp_path / "data")
+    data = open_federation(tmp_path / "data", verify=True)
+    assert (data.targets, data.classes, data.shape, data.target_scale) == (2, 0, (2, 3), 1.0)
+    for shard in (shard_of(data, client) for client in range(4)):
+        batch = Block((shard,), "float64").take(np.arange(shard.samples)[None, ::-1])
+        assert batch.y.shape == (1, shard.samples) and batch.rows(1, 3).y.shape == (1, 2)
+        np.testing.assert_array_equal(of_vectors(batch.y)[0], REAL[shard.rows[::-1]])
+        np.testing.assert_array_equal(batch.X[0], X[shard.rows[::-1], :6])
+    _, y = common_rows(data, "float64") or (None, None)
+    np.testing.assert_array_equal(of_vectors(np.asarray(y)), REAL[:5])
 
 
 def test_a_flipped_byte_names_its_array(case: Case, tmp_path: Path) -> None:

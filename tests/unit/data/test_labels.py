@@ -57,18 +57,3 @@ def test_unit_rows(pack: Callable[[Any], Any]) -> None:
     assert X.dtype == np.float32
     dense = X.toarray() if sparse.issparse(X) else X
     np.testing.assert_allclose(dense, [[0.6, 0.8], [0, 0], [1, 0]], rtol=1e-7)
-
-
-def test_fit_of_scalings() -> None:
-    X = np.random.default_rng(0).standard_normal((60, 12))
-    X[:, 4] = 7  # constant
-    chunks = np.array_split(X, 7)
-    assert fit("unit", iter(chunks), 255.0).scale == 1 / 255
-    assert np.abs(fit("unit", chunks, None).apply(X, np.float64)).max() == pytest.approx(1)
-    standard = fit("standard", chunks, None).apply(X, np.float64)
-    np.testing.assert_allclose(standard.mean(axis=0), 0, atol=1e-14)
-    np.testing.assert_allclose(np.delete(standard.std(axis=0), 4), 1, rtol=1e-12)
-    between = np.delete(fit("minmax", chunks, None).apply(X, np.float64), 4, axis=1)
-    np.testing.assert_allclose([between.min(axis=0), between.max(axis=0)], [[0] * 11, [1] * 11], atol=1e-14)
-    for kind in ("standard", "minmax"):
-        np.testing.assert_allclose(fit(kind, chunks, None).apply(X, np.float64)[:, 4], 0, atol=1e-14)

@@ -230,11 +230,6 @@ def as_leaf(path: Path, more: Users) -> Path:
     return path
 
 
-def own_tests(folder: Federation) -> list[list[list[float]]]:
-    """The rows [x..., label] with which each client tests, sorted."""
-    return [labelled(folder, number, True) for number in range(folder.clients)]
-
-
 @pytest.mark.parametrize("more", [{}, {"z": ([], []), "u1b": ([], [])}], ids=["all have rows", "some have none"])
 def test_a_federation_of_leaf(tmp_path: Path, more: Users) -> None:
     """Users without training rows are no clients, and named; the others are what they are without them."""
@@ -250,7 +245,7 @@ def test_a_federation_of_leaf(tmp_path: Path, more: Users) -> None:
     assert folder.provenance["tests"] == said and said in summary(folder)
     assert set(folder.provenance["files"]) == {"a.json.gz", "b.json", "a.json"}
     large = make(tmp_path / "out", "leaf", path, "--min-rows", 2)  # for which test rows do not count
-    assert (large.natural() or ())[0] == ("u9",) and own_tests(large) == [in_order(*TEST["u9"])]
+    assert (large.natural() or ())[0] == ("u9",) and labelled(large, 0, True) == in_order(*TEST["u9"])
     by_rows = make(tmp_path / "out", "leaf", path, "--split", "rows", "--clients", 2)
     assert by_rows.clients == 2 and not by_rows.test_counts.any() and "tests" not in by_rows.provenance
     for words in ((), ("--client-test-fraction", 0.5), ("--test-fraction", 0.5)):
@@ -260,24 +255,6 @@ def test_a_federation_of_leaf(tmp_path: Path, more: Users) -> None:
         assert words or [shard_of(bare, n).rows.tolist() for n in range(3)] == [
             shard_of(folder, n).rows.tolist() for n in range(3)
         ]
-
-
-def test_own_test_rows_fit_nothing(tmp_path: Path) -> None:
-    """Scaling, gaps and categories are those of the training rows; a class that only tests have is refused."""
-    train = pd.DataFrame(
-        {"a": [0.0, 2.0, 4.0, None], "b": ["p", "p", "q", "q"], "who": [1, 1, 2, 2], "y": [0, 1, 0, 1]}
-    )
-    test = pd.DataFrame({"a": [100.0, None], "b": ["r", "p"], "who": [2, 3], "y": [1, 0]})
-    words = ("--label", "y", "--by", "who", "--categorical", "one-hot", "--missing", "mean", "--scale", "minmax")
-    train.to_csv(tmp_path / "a.csv", index=False)
-    test.to_csv(tmp_path / "t.csv", index=False)
-    folder = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--test", tmp_path / "t.csv", *words)
-    assert folder.names() == ("a", "b=p", "b=q")
-    assert own_tests(folder) == [[], [[25, 0, 0, 1]]]  # a / 4, and r is neither p nor q
-    assert sorted(common(folder, "f4")[0].tolist()) == [[0.5, 1, 0], [25, 0, 0]]
-    test.assign(y=[2, 0]).to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(DataError, match="has the label 2, which no training row has"):
-        make(tmp_path / "out", "csv", tmp_path / "a.csv", "--test", tmp_path / "t.csv", *words)
 
 
 def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
@@ -403,12 +380,6 @@ def test_every_sparse_form(form: Any, tmp_path: Path) -> None:
 
 
 # --- digits, synthetic data, data that are larger than memory --------------------------------------------------------
-
-
-def test_digits(tmp_path: Path) -> None:
-    data = make(tmp_path, "digits", *ONE)
-    assert (data.samples, data.features, data.shape) == (1797, 64, (1, 8, 8))
-    assert held(data).max() == 1 and np.bincount(np.array(labelled(data))[:, -1].astype(int)).min() == 174
 
 
 def test_synthetic_rows_are_a_function_of_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from federations import held
 
 from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
@@ -40,34 +41,6 @@ def in_order(ids: set[str]) -> list[str]:
     return sorted(ids, key=lambda name: hmac.new(KEY, name.encode(), hashlib.sha256).hexdigest())
 
 
-def test_tables_are_joined(folder: Path) -> None:
-    # north and south overlap in rows and columns, but south has no ages, and visits are of other people
-    (folder / "south.csv").write_text(SOUTH.replace("9,1,eva,1", "9,1,ann,1").replace("1,0,fay,0", "1,0,dua,0"))
-    (folder / "north.csv").write_text("visits,person,age,paid\n7,eva,33,1\n2,fay,61,0\n")  # in another order
-    read = Tables(folder, "person", "paid", folder.parent / "key", missing="zero").read(0)
-    names = ("income", "age", "visits", "likes")
-    assert read.names == names
-    cells: dict[tuple[str, str], float] = {}
-    paid: dict[str, int] = {}
-    for path in (folder / name for name in FILES):
-        for line in csv.DictReader(path.read_text().splitlines()):
-            person = line.pop("person").strip()
-            paid |= {person: int(line.pop("paid"))} if "paid" in line else {}
-            cells |= {(person, name): float(value) for name, value in line.items()}
-    ids = in_order({person for person, _ in cells})
-    expected = [[cells.get((person, name), 0.0) for name in names] for person in ids]
-    assert read.X.tolist() == expected
-    assert read.y.tolist() == [paid[person] for person in ids]
-    assert read.partition is not None
-    assert read.partition.missing == len(ids) * 4 - len(cells)
-    held = {
-        (ids[row], names[column])
-        for client in range(3)
-        for rows, columns in [read.partition.of(client)] for row in rows for column in columns
-    }  # fmt: skip
-    assert held == set(cells)
-
-
 def make(folder: Path, *words: str) -> Path:
     out = folder.parent / "out"
     arguments = ["tables", folder, "--id", "person", "--label", "paid", "--key", folder.parent / "key", *words]
@@ -78,29 +51,30 @@ def make(folder: Path, *words: str) -> Path:
     return out
 
 
-def join(folder: Path) -> None:
-    """Make the files fit together, with 2 x 4 cells for people of whom only some things are known."""
-    (folder / "north.csv").write_text("person,age,visits,paid\neva,33,7,1\nfay,61,2,0\n")
-    (folder / "south.csv").write_text("visits,likes,person,paid\n5,0.5,bob,0\n4,0.25,cem,1\n9,1,ann,1\n1,0,dua,0\n")
-
-
-def test_command(folder: Path) -> None:
-    join(folder)
+def test_tables_are_joined(folder: Path) -> None:
+    """North and south overlap in rows and columns, but south has no ages, and visits are of other people."""
+    (folder / "south.csv").write_text(SOUTH.replace("9,1,eva,1", "9,1,ann,1").replace("1,0,fay,0", "1,0,dua,0"))
+    (folder / "north.csv").write_text("visits,person,age,paid\n7,eva,33,1\n2,fay,61,0\n")  # in another order
     federation = open_federation(make(folder, "--missing", "zero", "--scale", "unit"), verify=True)
-    assert (federation.samples, federation.features, federation.classes) == (6, 4, 2)
-    assert federation.counts.tolist() == [4, 2, 4]
-    assert federation.widths.tolist() == [2, 2, 2]
-    assert federation.provenance["missing_cells"] == 4
-    assert set(federation.provenance["files"]) == set(FILES)
+    names = ("income", "age", "visits", "likes")
+    assert federation.names() == names and set(federation.provenance["files"]) == set(FILES)
+    people: list[dict[str, dict[str, float]]] = []  # by client
+    for name in FILES:
+        lines = csv.DictReader((folder / name).read_text().splitlines())
+        people.append({line.pop("person").strip(): {key: float(x) for key, x in line.items()} for line in lines})
+    ids = in_order({person for rows in people for person in rows})
+    assert federation.provenance["missing_cells"] == 4 * len(ids) - sum(
+        len(row) - ("paid" in row) for rows in people for row in rows.values()
+    )
+    paid = {person: row["paid"] for rows in people for person, row in rows.items() if "paid" in row}
+    for client, rows in enumerate(people):
+        shard = shard_of(federation, client)
+        assert [ids[row] for row in shard.rows] == in_order(set(rows))
+        assert shard.y.tolist() == [paid[ids[row]] for row in shard.rows]
+        expected = [[rows[ids[row]][names[column]] / 61 for column in shard.columns] for row in shard.rows]
+        np.testing.assert_allclose(held(federation, client), expected, rtol=1e-12)
     stored = b"".join(path.read_bytes() for path in federation.path.iterdir())
-    assert not any(name.encode() in stored for name in ("ann", "bob", "cem", "dua"))
-    bank = shard_of(federation, 0)
-    X = np.empty((4, 2))
-    bank.take(np.arange(4), X)
-    ids = in_order({"ann", "bob", "cem", "dua", "eva", "fay"})
-    known = {"ann": (3, 40, 1), "bob": (1, 31, 0), "cem": (2, 50, 1), "dua": (2.5, 28, 0)}
-    for row, x, y in zip(bank.rows, X * 61, bank.y, strict=True):
-        np.testing.assert_allclose((*x, y), known[ids[row]], rtol=1e-12)
+    assert not any(person.encode() in stored for person in ids)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +88,7 @@ def test_command(folder: Path) -> None:
         ("bank.csv", "person,paid\nann,1\n", r"bank.csv: no column besides person, paid"),
         ("bank.csv", BANK.replace("2.5", "much"), r"bank.csv: row 4, column 'income': 'much' is not a number"),
         ("bank.csv", BANK.replace("ann,3,40", "ann,3"), r"bank.csv: .*Expected 4 columns, got 3"),
-        (
-            "south.csv",
-            SOUTH.replace("bob,0", "bob,1"),
-            "sample 'bob' has the label 1, but 0 in another file",
-        ),
+        ("south.csv", SOUTH.replace("bob,0", "bob,1"), "sample 'bob' has the label 1, but 0 in another file"),
         ("south.csv", SOUTH.replace("eva", "eve"), r"north.csv: sample 'eva' has no label in any file"),
         ("bank.csv", BANK.replace("2.5", ""), r"bank.csv: row 4, column 'income' is a missing value"),
         ("south.csv", SOUTH, r"'visits' of sample '(eva|fay)' is held by north.csv and south.csv; leave it to one"),
