@@ -30,15 +30,12 @@ def rows(folder: Federation) -> list[list[float]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("missing", "expected"),
-    [
-        ("drop", [[1, 0, 1, 0], [6, 0, 1, 1]]),
-        ("zero", [[1, 0, 1, 1, 0], [0, 1, 0, 0, 1], [4, 0, 0, 1, 0], [7, 0, 1, 0, 0], [6, 0, 1, 0, 1]]),
-        ("mean", [[1, 0, 1, 1, 0], [4.5, 1, 0, 0, 1], [4, 0, 1, 1, 0], [7, 0, 1, 1, 0], [6, 0, 1, 0, 1]]),
-        ("median", [[1, 0, 1, 1, 0], [5, 1, 0, 0, 1], [4, 0, 1, 1, 0], [7, 0, 1, 1, 0], [6, 0, 1, 0, 1]]),
-    ],
-)
+@pytest.mark.parametrize(("missing", "expected"), [
+    ("drop", [[1, 0, 1, 0], [6, 0, 1, 1]]),
+    ("zero", [[1, 0, 1, 1, 0], [0, 1, 0, 0, 1], [4, 0, 0, 1, 0], [7, 0, 1, 0, 0], [6, 0, 1, 0, 1]]),
+    ("mean", [[1, 0, 1, 1, 0], [4.5, 1, 0, 0, 1], [4, 0, 1, 1, 0], [7, 0, 1, 1, 0], [6, 0, 1, 0, 1]]),
+    ("median", [[1, 0, 1, 1, 0], [5, 1, 0, 0, 1], [4, 0, 1, 1, 0], [7, 0, 1, 1, 0], [6, 0, 1, 0, 1]]),
+])  # fmt: skip
 def test_gaps(tmp_path: Path, missing: str, expected: list[list[float]]) -> None:
     words = ("csv", csv(tmp_path / "a.csv", TABLE), "--categorical", "one-hot", "--missing", missing)
     folder = make(tmp_path / "a", *words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,10 @@ from mpifed.data.maps import read_map
 from mpifed.data.partition import Partition, by_grid, by_rectangles, held_out
 
 Y = np.repeat(np.arange(10), 100)  # 100 rows of each of 10 classes
-HOWS = st.sampled_from(
-    [
-        "iid",
-        "dirichlet:0.01",
-        "dirichlet:0.5",
-        "dirichlet:100",
-        "classes:1",
-        "classes:2",
-        "classes:10",
-        "shards:1",
-        "shards:7",
-        "random-classes:3",
-    ]
-)
+HOWS = st.sampled_from([
+    "iid", "dirichlet:0.01", "dirichlet:0.5", "dirichlet:100", "classes:1", "classes:2", "classes:10", "shards:1",
+    "shards:7", "random-classes:3",
+])  # fmt: skip
 SKEWS = st.sampled_from([None, 0.05, 1.0, 100.0, "lognormal:3", "power:1.5", "dirichlet:0.1"])
 
 
@@ -67,20 +58,17 @@ def test_every_cell_has_one_client(
     assert all((np.diff(rows) > 0).all() for rows in (*partition.rows, *partition.columns))
 
 
-@pytest.mark.parametrize(
-    ("how", "skew", "least", "digest"),
-    [
-        ("iid", None, 1, "ea48fcc3"),
-        ("iid", "lognormal:3", 1, "f9bcfa53"),
-        ("iid", "power:1.5", 1, "8cceaea6"),
-        ("dirichlet:0.5", None, 1, "042385f2"),
-        ("dirichlet:0.01", 1.0, 1, "6a08d28a"),
-        ("dirichlet:0.3", None, 60, "6640e5f1"),
-        ("classes:2", None, 1, "e74af803"),
-        ("random-classes:3", None, 1, "dcab8dd8"),
-        ("shards:2", None, 1, "bbb3c9a9"),
-    ],
-)
+@pytest.mark.parametrize(("how", "skew", "least", "digest"), [
+    ("iid", None, 1, "ea48fcc3"),
+    ("iid", "lognormal:3", 1, "f9bcfa53"),
+    ("iid", "power:1.5", 1, "8cceaea6"),
+    ("dirichlet:0.5", None, 1, "042385f2"),
+    ("dirichlet:0.01", 1.0, 1, "6a08d28a"),
+    ("dirichlet:0.3", None, 60, "6640e5f1"),
+    ("classes:2", None, 1, "e74af803"),
+    ("random-classes:3", None, 1, "dcab8dd8"),
+    ("shards:2", None, 1, "bbb3c9a9"),
+])  # fmt: skip
 def test_draws_are_those_of_all_versions(how: str, skew: str | float | None, least: int, digest: str) -> None:
     """The digests are of the rows of ten clients, and of where each client's end, as first released."""
     groups = by_rows(Y, 1, 10, how, skew, 3, least).rows
@@ -147,20 +135,17 @@ def test_random_classes_are_those_of_niid_bench() -> None:
     assert len(set((counts > 0).sum(axis=0))) > 1  # not as many clients for every class, as `classes:3` has
 
 
-@pytest.mark.parametrize(
-    ("clients", "how", "skew", "words"),
-    [
-        (1001, "iid", None, "give 1 to 1000"),
-        (5, "iid", 0.0, "--skew 0"),
-        (5, "dirichlet:0", None, "dirichlet:A with A > 0"),
-        (5, "classes:11", None, "give K from 2 to 10"),
-        (5, "sorted", None, "no partition; expected iid"),
-        (5, "shards:2", 1.0, "leave out --skew"),
-        (5, "iid", "gamma:1", "--skew gamma:1: expected A, or one of dirichlet:A, lognormal:A, power:A"),
-        (5, "random-classes:2", None, "give 10 clients or more"),
-        (12, "noniid-#label0", None, "expected iid"),
-    ],
-)
+@pytest.mark.parametrize(("clients", "how", "skew", "words"), [
+    (1001, "iid", None, "give 1 to 1000"),
+    (5, "iid", 0.0, "--skew 0"),
+    (5, "dirichlet:0", None, "dirichlet:A with A > 0"),
+    (5, "classes:11", None, "give K from 2 to 10"),
+    (5, "sorted", None, "no partition; expected iid"),
+    (5, "shards:2", 1.0, "leave out --skew"),
+    (5, "iid", "gamma:1", "--skew gamma:1: expected A, or one of dirichlet:A, lognormal:A, power:A"),
+    (5, "random-classes:2", None, "give 10 clients or more"),
+    (12, "noniid-#label0", None, "expected iid"),
+])  # fmt: skip
 def test_impossible_wishes(clients: int, how: str, skew: str | float | None, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         by_rows(Y, 1, clients, how, skew)
@@ -194,32 +179,29 @@ def of_clients(text: str) -> str:
     return "client,rows,columns\n" + text
 
 
-@pytest.mark.parametrize(
-    ("text", "shape", "missing", "words"),
-    [
-        (MAP.replace("1,2-3,1 2", "1,2-3,1"), (4, 3), "error", "row 2 and column 2 is held by no client"),
-        (MAP.replace("2,0-1,all", "2,0-2,all"), (4, 3), "error", "column 0 is held by client 0 and client 2"),
-        (MAP.replace("2,0-1,all", "2,0-9,all"), (4, 3), "error", "line 4, rows: '0-9'; expected .* within 0 to 3"),
-        (MAP.replace("2,0-1,all", "1,0-1,all"), (4, 3), "error", "line 4: client 1 again"),
-        (MAP.replace("2,0-1,all", "5,0-1,all"), (4, 3), "error", "no entry for client 2"),
-        (MAP.replace("2,0-1,all", "2,0-1,all,7"), (4, 3), "error", "line 4: 4 columns"),
-        (MAP.replace("client,", "who,"), (4, 3), "error", "expected client,rows,columns or row,client"),
-        (GAP, (4, 3), "error", r"column 2 is held by no client; .* --missing zero .* 4 such cells"),
-        (GAP, (5, 3), "zero", "row 4 is held by no client"),
-        (GAP, (4, 4), "zero", "column 3 is held by no client"),
-        (of_clients("0,0-4000000000,all\n"), (3, 2), "error", "'0-4000000000'; expected numbers or ranges"),
-        (of_clients("0," + "9" * 5000 + ",all\n"), (3, 2), "error", "expected numbers or ranges"),
-        (of_clients("0,all,all\n4000000000,all,all\n"), (3, 2), "error", "no entry for client 1; every client from 0"),
-        (of_clients("9" * 19 + ",all,all\n"), (3, 2), "error", "client '9+'; expected a number from 0"),
-        (of_clients('0,"0\n'), (3, 2), "error", "line 2: 2 columns; expected client,rows,columns"),
-        (of_clients("0,0" + " 0" * 2000 + " " * 140_000 + ",all\n"), (3, 2), "error", "row 1 .* held by no client"),
-        ("row,client\n0,0\n1,1\n", (3, 2), "error", "row 2 and column 0 is held by no client"),
-        ("row,client\n0,0\n0,1\n1,0\n2,0\n", (3, 2), "error", "row 0 .* held by client 0 and client 1"),
-        ("row,client\n6,0\n", (3, 2), "error", "'6'; expected numbers or ranges FIRST-LAST within 0 to 2"),
-        ("row,client\n0,x\n", (3, 2), "error", "client 'x'; expected a number from 0"),
-        ("row,client\n0,99999999\n", (3, 2), "error", "no entry for client 0"),
-    ],
-)
+@pytest.mark.parametrize(("text", "shape", "missing", "words"), [
+    (MAP.replace("1,2-3,1 2", "1,2-3,1"), (4, 3), "error", "row 2 and column 2 is held by no client"),
+    (MAP.replace("2,0-1,all", "2,0-2,all"), (4, 3), "error", "column 0 is held by client 0 and client 2"),
+    (MAP.replace("2,0-1,all", "2,0-9,all"), (4, 3), "error", "line 4, rows: '0-9'; expected .* within 0 to 3"),
+    (MAP.replace("2,0-1,all", "1,0-1,all"), (4, 3), "error", "line 4: client 1 again"),
+    (MAP.replace("2,0-1,all", "5,0-1,all"), (4, 3), "error", "no entry for client 2"),
+    (MAP.replace("2,0-1,all", "2,0-1,all,7"), (4, 3), "error", "line 4: 4 columns"),
+    (MAP.replace("client,", "who,"), (4, 3), "error", "expected client,rows,columns or row,client"),
+    (GAP, (4, 3), "error", r"column 2 is held by no client; .* --missing zero .* 4 such cells"),
+    (GAP, (5, 3), "zero", "row 4 is held by no client"),
+    (GAP, (4, 4), "zero", "column 3 is held by no client"),
+    (of_clients("0,0-4000000000,all\n"), (3, 2), "error", "'0-4000000000'; expected numbers or ranges"),
+    (of_clients("0," + "9" * 5000 + ",all\n"), (3, 2), "error", "expected numbers or ranges"),
+    (of_clients("0,all,all\n4000000000,all,all\n"), (3, 2), "error", "no entry for client 1; every client from 0"),
+    (of_clients("9" * 19 + ",all,all\n"), (3, 2), "error", "client '9+'; expected a number from 0"),
+    (of_clients('0,"0\n'), (3, 2), "error", "line 2: 2 columns; expected client,rows,columns"),
+    (of_clients("0,0" + " 0" * 2000 + " " * 140_000 + ",all\n"), (3, 2), "error", "row 1 .* held by no client"),
+    ("row,client\n0,0\n1,1\n", (3, 2), "error", "row 2 and column 0 is held by no client"),
+    ("row,client\n0,0\n0,1\n1,0\n2,0\n", (3, 2), "error", "row 0 .* held by client 0 and client 1"),
+    ("row,client\n6,0\n", (3, 2), "error", "'6'; expected numbers or ranges FIRST-LAST within 0 to 2"),
+    ("row,client\n0,x\n", (3, 2), "error", "client 'x'; expected a number from 0"),
+    ("row,client\n0,99999999\n", (3, 2), "error", "no entry for client 0"),
+])  # fmt: skip
 def test_faulty_map(tmp_path: Path, text: str, shape: tuple[int, int], missing: str, words: str) -> None:
     path = tmp_path / "map.csv"
     path.write_text(text)
@@ -243,17 +225,21 @@ S, P = 6, 5
 SETS = [st.sets(st.integers(0, size - 1), min_size=1).map(sorted) for size in (S, P)]
 
 
-def of_rectangles(rectangles: list[tuple[list[int], list[int]]]) -> Partition:
-    return by_rectangles((np.array(rows), np.array(columns)) for rows, columns in rectangles)
-
-
 def held_by(partition: Partition, samples: int, features: int, missing: str = "error") -> Partition:
     return cells.check_cells(partition, samples, features, missing, "cell {} {}".format, str)
 
 
+@pytest.fixture(scope="module", params=[cells._PIECE, 7], ids=["at once", "in pieces"])
+def pieces(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How many cells are looked at in one go."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cells, "_PIECE", request.param)
+        yield
+
+
 @given(rectangles=st.lists(st.tuples(*SETS), min_size=1, max_size=7))
-def test_cells_are_counted(rectangles: list[tuple[list[int], list[int]]]) -> None:
-    partition = of_rectangles(rectangles)
+def test_cells_are_counted(pieces: None, rectangles: list[tuple[list[int], list[int]]]) -> None:
+    partition = by_rectangles((np.array(rows), np.array(columns)) for rows, columns in rectangles)
     held = holders(partition, S, P)
     if (held > 1).any():
         with pytest.raises(DataError) as caught:
@@ -273,30 +259,12 @@ def test_cells_are_counted(rectangles: list[tuple[list[int], list[int]]]) -> Non
     assert held[row, column] == 0
 
 
-def test_many_rectangles_of_a_table_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of ten rows, over which the clients' rows are scattered."""
-    monkeypatch.setattr(cells, "_PIECE", 5_000)
-    rng = np.random.default_rng(0)
-    blocks = [np.sort(block) for block in np.array_split(rng.permutation(500), 20)]
-    rectangles = [
-        (np.sort(rows).tolist(), block.tolist())
-        for block in blocks for rows in np.array_split(rng.permutation(203), 20)
-    ]  # fmt: skip
-    assert held_by(of_rectangles(rectangles), 203, 500).missing == 0
-    rectangles[7] = (rectangles[7][0], sorted({*rectangles[7][1], int(blocks[3][5])}))
-    with pytest.raises(DataError, match=f"cell .* {blocks[3][5]} is held by 7 and .*; leave it to one"):
-        held_by(of_rectangles(rectangles), 203, 500)
-
-
-@pytest.mark.parametrize(
-    ("alias", "how", "skew"),
-    [
-        ("noniid-labeldir", "dirichlet:0.5", None),
-        ("noniid-labeldir:0.1", "dirichlet:0.1", None),
-        ("noniid-#label2", "random-classes:2", None),
-        ("iid-diff-quantity:2", "iid", 2.0),
-    ],
-)
+@pytest.mark.parametrize(("alias", "how", "skew"), [
+    ("noniid-labeldir", "dirichlet:0.5", None),
+    ("noniid-labeldir:0.1", "dirichlet:0.1", None),
+    ("noniid-#label2", "random-classes:2", None),
+    ("iid-diff-quantity:2", "iid", 2.0),
+])  # fmt: skip
 def test_other_names(alias: str, how: str, skew: float | None) -> None:
     ours, theirs = by_rows(Y, 1, 12, how, skew, 3), by_rows(Y, 1, 12, alias, None, 3)
     assert all(np.array_equal(a, b) for a, b in zip(ours.rows, theirs.rows, strict=True))

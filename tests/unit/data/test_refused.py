@@ -162,7 +162,6 @@ def given(train: str, toml: str, named: str, words: str = "") -> Bad:
 OF_WARDS = "x,ward,y\n1,a,0\n2,b,1\n3,b,0\n"
 NATURAL = {
     "--by who": "--by who: .* has no such column; expected the names x, ward",
-    "--by y": "column 'y' has two roles of --label, --by and --ignore; give it one",
     "--by ward --clients 3": "--clients: --by says whose each row is; leave it out",
     "--by ward --partition dirichlet:1": "--partition: --by says whose each row is",
     "--by ward --feature-noise -1": "expected a variance above 0",
@@ -189,7 +188,6 @@ CSV = [
     of_csv("y,b\0\n1,2\n", r"column 2 'b\\x00' has the control character|line contains NUL"),  # Python 3.10
     of_csv("x,y\n" + "9" * 140_000 + ",1\n", "column 'x': .*is not a finite number"),
     of_csv("x,y\n" + "9" * 5000 + ",1\n", "column 'x': .*is not a finite number"),
-    of_csv("x,y\n-1e39,1\n", r"row 1, column 'x': -1e\+39 is not a finite number"),
     of_csv("x,y\n1,0\n", "b.csv: .*: x, z differs", "b.csv", b="z,y\n1,1\n"),
     of_csv("x,y\n1,0\n", "columns of other types", "b.csv", b="x,y\nu,1\n"),
     of_csv("file,y\n1,0\n", "has a column 'file'", "b.csv", b="file,y\n1,1\n"),
@@ -200,7 +198,6 @@ CSV = [
     of_csv(TEXTS, "row 1 has the label maybe, which no training row has; expected one of no, yes", "--test t.csv",
            t="x,y\n1,maybe\n"),
     of_csv(TEXTS, "expected all, or class:K with K one of no, yes", "--labels below:3", MpifedError),
-    of_csv(TEXTS, "labels that are texts are classes, not real targets", "--task regression", MpifedError),
     of_csv("x,b,y\n1,u,0\n2,w,1\n", "column 'b': 'v' in a test row, and in no training row; use --categorical one",
            "--test t.csv --categorical ordinal", t="x,b,y\n1,v,0\n"),
     of_csv("x,y\n1,0\n2,\n3,1\n", "row 2, column 'y' is a missing value", "--missing mean"),  # is never filled in
@@ -226,7 +223,6 @@ CSV = [
 LINES = {
     "1 1:1\n-1 1:nan\n": "a.svm: .*nan is not a finite number",
     "1 1:1\ninf 1:1\n": "label of row 1 is inf",
-    "1 1:1\n1e300 1:2\n": "label of row 1 is",
     "1 1:1\n-1e39 1:2\n": "label of row 1 is",
     f"1 1:1\n{'9' * 400} 1:2\n": "label of row 1 is",
     "1 1:1\n-1 1:x\n": "a.svm: .*x.*; expected lines `label column:value",
@@ -475,23 +471,19 @@ IDS = [1, 1, 2, None, 2, 2]
 ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or what is returned in their place
     "no Samples": (("X", "y"), r"given: read\(\) returned tuple; expected mpifed.data.samples.Samples"),
     "masked": (dict(X=MASKED), "given: X: 1 masked entries; fill them in, or leave their rows out"),
-    "masked labels": (dict(y=np.ma.masked_equal(Y, 1)), "given: y: 3 masked entries"),
     "masked ids": (dict(ids=np.ma.masked_equal(Y, 1)), "given: ids: 3 masked entries"),
     "ids with a gap": (dict(ids=IDS), "given: ids: 1 rows have no value"),
     "ids of fractions": (dict(ids=X[:, 0]), "given: ids: float64, such as .*; expected integers or texts"),
     "ids of other rows": (dict(ids=Y[:4]), r"ids of shape \(4,\); expected one for each of 6 rows"),
     "time stamps": (dict(X=STAMPS), "X: column 0: integers up to 1700000000000000010, .* dates and identifiers"),
     "unsigned ids": (dict(X=np.full((6, 2), 2**63, np.uint64)), "column 0: integers up to 9223372036854775808"),
-    "stamps as floats": (dict(X=1.7e9 + Y[:, None] * [1, 2]), "column 0: 1700000000 and all others are one"),
     "dates": (dict(X=STAMPS.astype("M8[ns]")), r"X: an array of datetime64\[ns\] \(6, 2\); expected numbers"),
-    "complex": (dict(X=X * 1j), "X: an array of complex128"),
     "texts": (dict(X=X.astype(str)), "X: an array of <U"),
     "ragged": (dict(X=[[1, 2], [3]]), "X: no array of numbers"),
     "one axis": (dict(X=X[:, 0]), r"expected numbers \[samples, ...\]; one sample x is x\[None\]"),
     "gap": (dict(X=np.where(X[4, 1] == X, np.nan, X)), "row 4, column 1: nan is not a finite number in float32, as"),
     "too large": (dict(X=X * 1e39), "row 0, column 0: .*e.38 is not a finite number in float32, as are [0-9]+ others"),
     "sparse gap": (dict(X=sparse.coo_array(X * np.nan)), "X: row 0, .*nan is not a finite number"),
-    "labels too large": (dict(y=np.full(6, 2**63, np.uint64)), "label of row 0 is 9223372036854775808"),
     "labels not finite": (dict(y=np.full(6, np.inf)), "y: label of row 0 is inf; expected finite numbers"),
     "labels with a gap": (dict(y=np.array(["a", "b", None] * 2, object)), "row 2 has None, and not a text"),
     "labels that break lines": (dict(y=np.array(["a", "b\nc"] * 3)), "row 1: the label .* has the control"),
@@ -499,7 +491,6 @@ ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or
     "labels in cubes": (dict(y=np.ones((6, 2, 1))), r"labels are float64 \(6, 2, 1\)"),
     "a target that is none": (dict(y=np.where(X[4, 1] == X, np.nan, X)), "label of row 4 is"),
     "labels of other rows": (dict(y=Y[:5]), "6 rows and 5 labels; expected a label for each row"),
-    "names": (dict(names=("a",)), "1 names for 2 features"),
     "shape": (dict(shape=(2, 2)), r"shape \(2, 2\) for 2 features; their product must be that number"),
     "own tests": (dict(own_tests=Y), r"own_tests is int64 \(6,\); expected bool \(6,\), as the labels"),
     "test of another width": (dict(test=Samples(X[:2, :1], Y[:2])), r"test: samples of shape \(1,\); expected \(2,\)"),
@@ -507,11 +498,6 @@ ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or
         dict(X=PIXELS, test=Samples(PIXELS[:2].transpose(0, 2, 3, 1).reshape(2, 3, 4, 1), Y[:2])),
         r"test: samples of shape \(3, 4, 1\); expected \(1, 4, 3\): transpose, or reshape",
     ),
-    "test in bytes": (
-        dict(test=Samples((X[:2] * 255).astype(np.uint8), Y[:2])),
-        "test: samples are uint8, those to train on float32: bytes are divided by 255",
-    ),
-    "test labels of fractions": (dict(test=Samples(X[:2], [0.5, 1])), "labels are float64 .*, those to"),
     "test labels of texts": (dict(test=Samples(X[:2], ["a", "b"])), "labels are <U1 .*; give both alike"),
     "test label unknown": (dict(test=Samples(X[:2], [0, 7])), "row 2 has the label 7, which no training row has"),
 }

@@ -370,16 +370,7 @@ def test_svmlight_regression(tmp_path: Path) -> None:
     assert encode(Svmlight(path, task="regression").read(0), "all").meaning == ()
 
 
-@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csr_array, sparse.coo_array, sparse.csc_matrix])
-def test_every_sparse_form(form: Any, tmp_path: Path) -> None:
-    X, y = np.where(RNG.random((6, 2)) > 0.4, 0.7, 0), np.arange(6) % 2
-    made = mf.FederatedDataset.from_arrays(form(X), y, clients=2, test=(form(X[:2]), y[:2]), scale="none")
-    data = open_federation(made.path)
-    assert data.sparse and sorted(labelled(data, 0) + labelled(data, 1)) == in_order(X, y)
-    np.testing.assert_array_equal(common(data, "f4")[0].toarray(), X[:2].astype("f4"))
-
-
-# --- digits, synthetic data, data that are larger than memory --------------------------------------------------------
+# --- synthetic data, data that are larger than memory ----------------------------------------------------------------
 
 
 def test_synthetic_rows_are_a_function_of_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,23 +77,20 @@ def test_tables_are_joined(folder: Path) -> None:
     assert not any(person.encode() in stored for person in ids)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("bank.csv", BANK + "ann,1,1,1\n", r"bank.csv: 2 rows have the identifier 'ann'; keep one"),
-        ("bank.csv", BANK + " ,1,1,1\n", r"bank.csv: 1 rows have no identifier"),
-        ("bank.csv", BANK.replace("person", "who"), r"bank.csv: no column 'person', .*; of "),
-        ("bank.csv", "1,2,3\n", r"bank.csv: no column 'person', .*; of "),
-        ("bank.csv", BANK.replace("income", "age"), r"bank.csv: 2 columns are called 'age'"),
-        ("bank.csv", "person,paid\nann,1\n", r"bank.csv: no column besides person, paid"),
-        ("bank.csv", BANK.replace("2.5", "much"), r"bank.csv: row 4, column 'income': 'much' is not a number"),
-        ("bank.csv", BANK.replace("ann,3,40", "ann,3"), r"bank.csv: .*Expected 4 columns, got 3"),
-        ("south.csv", SOUTH.replace("bob,0", "bob,1"), "sample 'bob' has the label 1, but 0 in another file"),
-        ("south.csv", SOUTH.replace("eva", "eve"), r"north.csv: sample 'eva' has no label in any file"),
-        ("bank.csv", BANK.replace("2.5", ""), r"bank.csv: row 4, column 'income' is a missing value"),
-        ("south.csv", SOUTH, r"'visits' of sample '(eva|fay)' is held by north.csv and south.csv; leave it to one"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("bank.csv", BANK + "ann,1,1,1\n", r"bank.csv: 2 rows have the identifier 'ann'; keep one"),
+    ("bank.csv", BANK + " ,1,1,1\n", r"bank.csv: 1 rows have no identifier"),
+    ("bank.csv", BANK.replace("person", "who"), r"bank.csv: no column 'person', .*; of "),
+    ("bank.csv", "1,2,3\n", r"bank.csv: no column 'person', .*; of "),
+    ("bank.csv", BANK.replace("income", "age"), r"bank.csv: 2 columns are called 'age'"),
+    ("bank.csv", "person,paid\nann,1\n", r"bank.csv: no column besides person, paid"),
+    ("bank.csv", BANK.replace("2.5", "much"), r"bank.csv: row 4, column 'income': 'much' is not a number"),
+    ("bank.csv", BANK.replace("ann,3,40", "ann,3"), r"bank.csv: .*Expected 4 columns, got 3"),
+    ("south.csv", SOUTH.replace("bob,0", "bob,1"), "sample 'bob' has the label 1, but 0 in another file"),
+    ("south.csv", SOUTH.replace("eva", "eve"), r"north.csv: sample 'eva' has no label in any file"),
+    ("bank.csv", BANK.replace("2.5", ""), r"bank.csv: row 4, column 'income' is a missing value"),
+    ("south.csv", SOUTH, r"'visits' of sample '(eva|fay)' is held by north.csv and south.csv; leave it to one"),
+])  # fmt: skip
 def test_faulty_tables(folder: Path, name: str, text: str, words: str) -> None:
     (folder / name).write_text(text)
     with pytest.raises(DataError, match=words):
