@@ -365,7 +365,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _wrong_type(what: str, name: str, kind: pa.DataType, expected: str) -> DataError:
-    nested = " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/data.md)"
+    nested = " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/python.md)"
     return DataError(
         f"{what}: column {name!r} is of type {str(kind)[:80]}; expected {expected}; convert it"
         f"{nested if kind.num_fields else ''}, or {_LEAVE_OUT}"

@@ -103,7 +103,7 @@ def test_images_of_a_partitioner_and_of_a_dataset() -> None:
     for number in range(3):
         rows = slice(ends[number], ends[number + 1])
         assert client(folder, number) == ordered(pixels[rows], LABELS[rows])
-    dataset = images().with_format("numpy")[:]  # as docs/how-to/data.md shows
+    dataset = images().with_format("numpy")[:]  # as docs/how-to/python.md shows
     X = dataset["image"].transpose(0, 3, 1, 2)
     data = mf.FederatedDataset.from_arrays(X, dataset["label"], clients=WRITERS, scale="none")
     assert data.shape == (3, 6, 5)
