@@ -24,7 +24,7 @@ class Options:
     out: Path | None  # None, from Python: the data stay in memory
     """Folder for the files."""
     split: Literal["rows", "columns", "grid"] | None = None
-    """What clients divide; not for natural clients and tables."""
+    """What clients divide: samples, features, or both. Not where data say whose each row is, as by --by, or tables."""
     clients: int | None = None
     """Number of clients; --by, --grid and --map imply it."""
     min_rows: int | None = None
@@ -35,9 +35,9 @@ class Options:
     """What each client holds: a CSV file `client,rows,columns`, e.g. `0,0-99 120,all`. Row indices start from 0 and do
     not count the test rows of --test-fraction. Or a CSV file `row,client` with a line for each row."""
     missing: Literal["error", "zero", "drop", "mean", "median"] = "error"
-    """--map, tables: how to treat cells that no client holds. csv and the like: gaps are an error, become zero (of
-    one-hot categories: all zeros), drop their row, or become the mean or the median of the training rows, of categories
-    the most frequent one."""
+    """What becomes of gaps in csv and the like: an error, zero (of one-hot categories: all zeros), their row is left
+    out, or the mean or the median of the training rows, of categories the most frequent one. Of --map and tables: of
+    cells that no client holds, error or zero."""
     partition: str = field(default="iid", metadata={"metavar": "iid|dirichlet:A|classes:K|random-classes:K|shards:K"})
     """Distribution of the classes of --labels over groups of rows: equal, in Dirichlet(A) proportions, K classes each
     (all classes with equally many clients, or drawn by each client), or K runs each of the rows sorted by class.
@@ -53,11 +53,13 @@ class Options:
     """The classes: every label, odd against even, label K against the rest, or labels below K against the rest."""
     scale: str | None = field(default=None, metadata={"metavar": "|".join(SCALES)})
     """unit: divide by the largest value. minmax, standard: each column to [0, 1], or to mean 0 and variance 1.
-    unit-rows: each row to norm 1. Several in sequence: minmax,unit-rows. By default unit for bytes, else none."""
+    unit-rows: each row to norm 1. Several in sequence: minmax,unit-rows. By default standard for tables (csv, parquet,
+    arrow, frames), bytes divided by 255, else none."""
     test_fraction: float | None = None
     """Hold out this fraction of rows for testing."""
     client_test_fraction: float | None = None
-    """Hold out this fraction of each client's rows, with which that client tests; where rows are divided."""
+    """Hold out this fraction of each client's rows, with which that client tests, for a table of scores by client in
+    clients.csv; where rows are divided."""
     seed: int = 0
     """Seed of partition, test rows and synthetic data."""
     origin: str | None = None

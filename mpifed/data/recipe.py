@@ -39,8 +39,8 @@ LARGEST = float(np.finfo(np.float32).max)
 MOST_CATEGORIES = 50  # of a column, and one in two rows; where the user states them, any number
 _FEW = 20  # rows of which each may have another number
 _FEW_CATEGORIES = 10
-_LEAVE_OUT = "leave the column out, by --ignore NAME"
-_ENCODE = f"encode categories, by --categorical one-hot or --categorical ordinal, or {_LEAVE_OUT}"
+LEAVE_OUT = "leave the column out, by --ignore NAME"
+_ENCODE = f"encode categories, by --categorical one-hot or --categorical ordinal, or {LEAVE_OUT}"
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def numbers(what: str, name: str, column: pa.ChunkedArray) -> Array:
         try:
             values = in_numpy(column)
         except pa.ArrowInvalid as error:
-            raise DataError(f"{what}: column {name!r}: {error}: identifiers are no features; {_LEAVE_OUT}") from error
+            raise DataError(f"{what}: column {name!r}: {error}: identifiers are no features; {LEAVE_OUT}") from error
     else:
         raise _wrong_type(what, name, column.type, "numbers or texts")
     for row in np.flatnonzero(np.abs(values) > LARGEST)[:1].tolist():
@@ -279,11 +279,11 @@ def check_feature(what: str, name: str, values: Array, stated: bool) -> None:
     if left < (len(distinct) if are_whole else len(distinct) / 2):
         raise DataError(
             f"{what}: column {name!r}: {len(distinct)} different numbers, such as {distinct[0]:.17g}, are {left} in "
-            f"float32; subtract an offset, or {_LEAVE_OUT}: dates and identifiers are no features"
+            f"float32; subtract an offset, or {LEAVE_OUT}: dates and identifiers are no features"
         )
     if are_whole and len(distinct) == len(here) > _FEW and not stated:
         raise DataError(
-            f"{what}: column {name!r}: another integer in each of {len(here)} rows, which names rows; {_LEAVE_OUT}, or "
+            f"{what}: column {name!r}: another integer in each of {len(here)} rows, which names rows; {LEAVE_OUT}, or "
             f"say that it is a number: [columns.{name}] in a file of --given"
         )
 
@@ -292,7 +292,7 @@ def _check_categories(name: str, count: int, rows: int) -> None:
     if count > min(MOST_CATEGORIES, max(_FEW_CATEGORIES, rows / 2)):
         raise DataError(
             f"column {name!r}: {count} different texts in {rows} training rows are no categories: at most "
-            f"{MOST_CATEGORIES}, and one in two rows; {_LEAVE_OUT}, or state them all, as `categories = [...]` of "
+            f"{MOST_CATEGORIES}, and one in two rows; {LEAVE_OUT}, or state them all, as `categories = [...]` of "
             f"[columns.{name}] in a file of --given"
         )
 
@@ -368,5 +368,5 @@ def _wrong_type(what: str, name: str, kind: pa.DataType, expected: str) -> DataE
     nested = " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/python.md)"
     return DataError(
         f"{what}: column {name!r} is of type {str(kind)[:80]}; expected {expected}; convert it"
-        f"{nested if kind.num_fields else ''}, or {_LEAVE_OUT}"
+        f"{nested if kind.num_fields else ''}, or {LEAVE_OUT}"
     )

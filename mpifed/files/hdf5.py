@@ -17,6 +17,7 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,6 +29,7 @@ from typing_extensions import Buffer
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array
+from mpifed.core.text import shown
 
 Group: TypeAlias = h5py.Group  # also of a file
 _ATTRIBUTE_BYTES = 2**20
@@ -128,7 +130,8 @@ def content_of(file: h5py.File, name: str) -> Array:
     """A dataset of numbers or texts, compressed or not; ValueError for links and virtual ones: they lead elsewhere."""
     node = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
     if not isinstance(node, h5py.Dataset) or node.is_virtual or node.external:
-        raise ValueError(f"{name} is no dataset of this file")
+        there = shown(", ".join(islice(file, 5)), 80)
+        raise ValueError(f"{name} is no dataset of this file, which has {there or 'none'}")
     texts = h5py.check_string_dtype(node.dtype) is not None
     return np.asarray(node.asstr()[...], str) if texts else np.asarray(node[...])
 

@@ -229,7 +229,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
     "time stamps": ({"t": [1_700_000_000_000_000_000 + n // 2 for n in range(30)]}, {}, "column 't': "),
     "seconds": ({"t": [1_700_000_000 + n % 9 for n in range(30)]}, {}, r"'t': 9 different numbers, .* are \d in"),
     "integers beyond float32": ({"t": [2**24 + n % 5 for n in range(30)]}, {}, "'t': 5 different numbers.* are 3 in"),
-    "numbers of rows": ({"patient": range(30)}, {}, "'patient': another integer in each of 30 rows.*ignore NAME"),
+    "numbers of rows": ({"patient": range(30)}, {}, "'patient': another integer in each of 30 rows.*ignore.*NAME"),
     "numbers of rows, with gaps": ({"patient": [*NUMBER[:29], None]}, {}, "'patient': another integer in each of 29"),
     "notes": ({"note": [f"n{n}" for n in range(30)]}, {}, "'note': 30 different texts in 30 training rows"),
     "one in two rows": ({"note": [f"n{n % 16}" for n in range(30)]}, {}, "'note': 16 different texts"),
@@ -280,6 +280,15 @@ def test_a_bad_file_is_named(bad: str, form: str) -> None:
     with pytest.raises(mf.DataError, match=BAD[bad][2]):
         made(form, "t", **said)
     assert not Path("made").exists()
+
+
+def test_what_is_left_out_may_differ_in_each_file(here: Path) -> None:
+    """Such as identifiers that are numbers in one hospital, and texts in another."""
+    for name, ids in {"a": "1 2", "b": "u v"}.items():
+        first, second = ids.split()
+        (here / f"{name}.csv").write_text(f"id,x,y\n{first},1.5,0\n{second},2,1\n")
+    for ignored in ("id", "0"):
+        assert made("csv", "a.csv", "b.csv", label="y", ignore=ignored).names() == ("x",)
 
 
 # --- what is given is computed from no row, and what was trained from a frame is applied to a frame ------------------

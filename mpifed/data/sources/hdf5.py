@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from mpifed.core.errors import DataError
 from mpifed.data.natural import in_order
 from mpifed.data.samples import Samples, Source
 from mpifed.data.sources.dataset import Part, of_clients, with_tests
@@ -33,6 +34,8 @@ class Hdf5(Source):
         from mpifed.files.hdf5 import content_of, reading_hdf5  # slow to import
 
         paths = sorted(path for suffix in ("*.h5", "*.hdf5") for path in self.path.glob(suffix))
+        if not paths:
+            raise DataError(f"{self.path}: no rows of any client; expected a folder with NAME.h5 of each client NAME")
         rows, tests = list[Part](), list[Part]()
         for path in paths:
             with reading_hdf5(path, "cannot be read", "expected X [samples, ...] and y") as file:

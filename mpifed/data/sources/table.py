@@ -22,6 +22,7 @@ from mpifed.core.text import shown, wrong_line
 from mpifed.data.recipe import (
     FILLS,
     GAPS,
+    LEAVE_OUT,
     Encoding,
     Public,
     RawColumns,
@@ -96,9 +97,11 @@ class ColumnSource(Source):
         public, tests = Public.read(self.given), [] if self.test is None else [self.test]
         tables = {str(path): self.table(path, public) for path in (*self.path, *tests)}
         parts = {str(path): tables.pop(str(path)) for path in self.path}
-        training = {listed(parts, 3): _joined(parts) if len(self.path) > 1 else parts[str(self.path[0])]}
+        if len(self.path) > 1:
+            (first, table), *_ = parts.items()
+            parts = {listed(parts, 3): _joined(parts, self._named(first, table.column_names, "ignore"))}
         files = [file for path in (*self.path, *tests) for file in self.files(path)]
-        return replace(self.samples(training | tables, public), files=tuple(files))
+        return replace(self.samples(parts | tables, public), files=tuple(files))
 
     def samples(self, tables: Mapping[str, pa.Table], public: Public) -> Samples:
         """The data of the table of training rows, and of that of test rows where there is one, by what they are."""
@@ -219,10 +222,14 @@ class ColumnSource(Source):
             if name in roles.features:
                 filled |= self.missing in FILLS or raw[name].fill is not None
             if columns[name].null_count and not filled:
-                row = pc.index(columns[name].is_null(), True).as_py() + 1
+                row, file = pc.index(columns[name].is_null(), True).as_py(), ""
+                if len(self.path) > 1 and FILE in table.column_names:
+                    file = table[FILE][row].as_py()
+                    row -= pc.index(table[FILE], file).as_py()
                 fill = "fill it in, by --missing mean, median or zero, or " * (name in roles.features)
                 raise DataError(
-                    f"{what}: row {row}, column {name!r} is a missing value, of {columns[name].null_count}; {fill}"
+                    f"{what}: row {row + 1}{file and f' of {file}'}, column {name!r} is a missing value, of "
+                    f"{columns[name].null_count}; {fill}"
                     "leave these rows out, by --missing drop"
                 )
         rows = pa.table(columns)
@@ -395,8 +402,11 @@ def _labels(what: str, rows: pa.Table, roles: Roles, raw: Mapping[str, Encoding]
     return y.astype(np.int64) if len(roles.labels) > 1 and task == "auto" and np.isin(y, (0, 1)).all() else y
 
 
-def _joined(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """The rows of several files of the same columns, in any order, with a column that names the file."""
+def _joined(tables: Mapping[str, pa.Table], ignored: list[str]) -> pa.Table:
+    """The rows of several files of the same columns, in any order, with a column that names the file.
+
+    `ignored`: columns that are left out, whose types may differ.
+    """
     import pyarrow as pa
 
     names = [Path(what).name.partition(".")[0] for what in tables]
@@ -410,7 +420,22 @@ def _joined(tables: Mapping[str, pa.Table]) -> pa.Table:
             raise DataError(f"{what}: has a column {FILE!r}, which says of several files whose each row is; rename it")
         if differing := {*part.column_names} ^ {*table.column_names}:
             raise DataError(f"{what}: other columns than {first}: {listed(sorted(differing))} differs")
+        for column in ignored:
+            part = part.set_column(part.column_names.index(column), column, pa.nulls(len(part)))
         parts.append(part.append_column(FILE, pa.array([name] * len(part))))
+    for name in table.column_names:
+        kinds = {part[name].type: what for what, part in zip(tables, parts, strict=True)}
+        numeric = next((kind for kind in kinds if not is_text(kind) and not pa.types.is_null(kind)), None)
+        textual = next(filter(is_text, kinds), None)
+        if numeric and textual:
+            what = kinds[textual]
+            remedy = f"state the categories of [columns.{name}] in a file of --given, or {LEAVE_OUT}"
+            raise not_a_number(
+                what,
+                name,
+                texts(what, name, tables[what][name]),
+                f"{kinds[numeric]} has {numeric}; correct it, {remedy}",
+            )
     try:
         return pa.concat_tables(parts, promote_options="permissive")
     except pa.ArrowException as error:
