@@ -257,7 +257,7 @@ def numbers(what: str, name: str, column: pa.ChunkedArray) -> Array:
         try:
             values = in_numpy(words)
         except pa.ArrowInvalid:
-            raise not_a_number(what, name, words) from None
+            raise not_a_number(what, name, words, "training rows have numbers there; correct it") from None
     elif _is_number(column.type):
         try:
             values = in_numpy(column)

@@ -58,7 +58,7 @@ def read_clients(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
         why = getattr(error, "strerror", None) or error
         raise DataError(
             f"{path}: no scores of clients ({why}); a run writes them where its data have the clients' own test rows: "
-            "`mpifed data ... --client-test-fraction 0.2`"
+            "`mpifed data ... --client-test-fraction 0.2`, in Python client_test=0.2"
         ) from error
     named = [line.pop() for line in lines] if lines and lines[0][4:] == ["name"] else []
     if not lines or len(lines[0]) != 4 or any(len(line) != 4 for line in lines):
