@@ -97,11 +97,11 @@ class ColumnSource(Source):
         public, tests = Public.read(self.given), [] if self.test is None else [self.test]
         tables = {str(path): self.table(path, public) for path in (*self.path, *tests)}
         parts = {str(path): tables.pop(str(path)) for path in self.path}
-        if len(self.path) > 1:
-            (first, table), *_ = parts.items()
-            parts = {listed(parts, 3): _joined(parts, self._named(first, table.column_names, "ignore"))}
+        (first, table), *_ = parts.items()
+        parts = _of_like_types(parts, self._named(first, table.column_names, "ignore"))
+        training = {listed(parts, 3): _joined(parts) if len(self.path) > 1 else parts[str(self.path[0])]}
         files = [file for path in (*self.path, *tests) for file in self.files(path)]
-        return replace(self.samples(parts | tables, public), files=tuple(files))
+        return replace(self.samples(training | tables, public), files=tuple(files))
 
     def samples(self, tables: Mapping[str, pa.Table], public: Public) -> Samples:
         """The data of the table of training rows, and of that of test rows where there is one, by what they are."""
@@ -402,11 +402,34 @@ def _labels(what: str, rows: pa.Table, roles: Roles, raw: Mapping[str, Encoding]
     return y.astype(np.int64) if len(roles.labels) > 1 and task == "auto" and np.isin(y, (0, 1)).all() else y
 
 
-def _joined(tables: Mapping[str, pa.Table], ignored: list[str]) -> pa.Table:
-    """The rows of several files of the same columns, in any order, with a column that names the file.
+def _of_like_types(tables: Mapping[str, pa.Table], ignored: list[str]) -> dict[str, pa.Table]:
+    """Tables of the same columns without the content of those that are `ignored`, whose types may differ.
 
-    `ignored`: columns that are left out, whose types may differ.
+    Raises DataError for a column of numbers in one, and of texts in another.
     """
+    import pyarrow as pa
+
+    if len(tables) == 1:
+        return dict(tables)
+    columns = [part.column_names for part in tables.values()]
+    names = [name for name in columns[0] if all(each.count(name) == 1 for each in columns)]
+    for name in names:
+        kinds = {part[name].type: what for what, part in tables.items() if name not in ignored}
+        numeric = next((kind for kind in kinds if not is_text(kind) and not pa.types.is_null(kind)), None)
+        textual = next(filter(is_text, kinds), None)
+        if numeric and textual:
+            what = kinds[textual]
+            remedy = f"state the categories of [columns.{name}] in a file of --given, or {LEAVE_OUT}"
+            words = texts(what, name, tables[what][name])
+            raise not_a_number(what, name, words, f"{kinds[numeric]} has {numeric}; correct it, {remedy}")
+    for name in set(names).intersection(ignored):
+        at = {what: part.column_names.index(name) for what, part in tables.items()}
+        tables = {what: part.set_column(at[what], name, pa.nulls(len(part))) for what, part in tables.items()}
+    return dict(tables)
+
+
+def _joined(tables: Mapping[str, pa.Table]) -> pa.Table:
+    """The rows of several files of the same columns, in any order, with a column that names the file."""
     import pyarrow as pa
 
     names = [Path(what).name.partition(".")[0] for what in tables]
@@ -420,22 +443,7 @@ def _joined(tables: Mapping[str, pa.Table], ignored: list[str]) -> pa.Table:
             raise DataError(f"{what}: has a column {FILE!r}, which says of several files whose each row is; rename it")
         if differing := {*part.column_names} ^ {*table.column_names}:
             raise DataError(f"{what}: other columns than {first}: {listed(sorted(differing))} differs")
-        for column in ignored:
-            part = part.set_column(part.column_names.index(column), column, pa.nulls(len(part)))
         parts.append(part.append_column(FILE, pa.array([name] * len(part))))
-    for name in table.column_names:
-        kinds = {part[name].type: what for what, part in zip(tables, parts, strict=True)}
-        numeric = next((kind for kind in kinds if not is_text(kind) and not pa.types.is_null(kind)), None)
-        textual = next(filter(is_text, kinds), None)
-        if numeric and textual:
-            what = kinds[textual]
-            remedy = f"state the categories of [columns.{name}] in a file of --given, or {LEAVE_OUT}"
-            raise not_a_number(
-                what,
-                name,
-                texts(what, name, tables[what][name]),
-                f"{kinds[numeric]} has {numeric}; correct it, {remedy}",
-            )
     try:
         return pa.concat_tables(parts, promote_options="permissive")
     except pa.ArrowException as error:
