@@ -115,8 +115,7 @@ def prepare(options: Options) -> Federation:
     try:
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
-        rows, dtype = (part for _, part in pieces(data.X)), None if data.sparse else data.X.dtype
-        return make_federation(partition, data.y, rows, dtype, scaling, options.out, test, ids, tests, **facts)
+        return make_federation(partition, data.y, data.X, scaling, options.out, test, ids, tests, **facts)
     except OSError as error:
         raise DataError(f"{options.out}: cannot be written ({error}); make room, or give another folder") from error
 

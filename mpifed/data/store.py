@@ -22,7 +22,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +42,7 @@ from mpifed.core.tables import Table
 from mpifed.core.text import command_line, leads_to
 from mpifed.data.partition import Partition, training_rows
 from mpifed.data.recipe import Encoding, Recipe
+from mpifed.data.samples import pieces
 from mpifed.data.scaling import Scaling
 from mpifed.data.statistics import check_statistics
 from mpifed.files.atomic import aside, sync_folder
@@ -427,8 +428,7 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
 def make_federation(
     partition: Partition,
     y: Array,
-    chunks: Iterable[Piece],
-    dtype: DTypeLike | None,
+    X: Piece,
     scaling: Scaling,
     folder: Path | None = None,
     test: tuple[Piece, Array] | None = None,
@@ -442,8 +442,7 @@ def make_federation(
     ----------
     partition : of rows and columns
     y : [s] classes or targets
-    chunks : the raw rows [b, p] in order, read once, one chunk at a time; sparse rows come in a single chunk
-    dtype : of dense rows as stored; None for sparse rows
+    X : the raw rows [s, p], CSR or as they are stored; dense ones are read once, a few at a time
     scaling : of the columns, applied when rows are read
     folder : where the data are written, in place of earlier ones; None: they stay in memory
     test : raw rows [s, p], dense or CSR, and labels [s] that are no client's
@@ -466,27 +465,30 @@ def make_federation(
         contents[f"{TESTS}bounds"] = np.cumsum([0, *map(len, sets[TESTS])])
     if ids is not None:
         contents["clients/ids"], contents["clients/of"] = np.array([text.encode() for text in ids[0]]), _narrow(ids[1])
-    layouts = {prefix: _Layout(partition._replace(rows=groups)) for prefix, groups in sets.items()}
     for prefix, groups in sets.items():
         contents[f"{prefix}y"] = compact_labels(y[np.concatenate(groups)], bool(facts["classes"]))
-    if dtype is None:
-        (X,) = chunks
-        for prefix, layout in layouts.items():
-            contents |= _csr(prefix, layout.parts(X))
+    is_sparse = not isinstance(X, np.ndarray)
+    stored = {prefix: _as_stored(partition._replace(rows=groups)) for prefix, groups in sets.items()}
+    if is_sparse:
+        for prefix, part in stored.items():
+            held = map(part.of, range(part.clients))
+            contents |= _csr(prefix, [X[rows][:, span(columns)] for rows, columns in held])
     if test is not None:
         contents["test/y"] = compact_labels(test[1], bool(facts["classes"]))
         contents |= {"test/X": test[0]} if isinstance(test[0], np.ndarray) else _csr("test/", [test[0]])
     extents = {name: _extent(values.shape, values.dtype) for name, values in contents.items()}
     extents["digests"] = _extent((partition.clients, 32), np.uint8)
-    if dtype is not None:
-        extents |= {f"{prefix}X": _extent(layout.shape, dtype) for prefix, layout in layouts.items()}
+    if not is_sparse:
+        for prefix, part in stored.items():
+            shape = [part.counts[0], part.widths[0]] if partition.split == "rows" else [part.counts @ part.widths]
+            extents[f"{prefix}X"] = _extent(tuple(map(int, shape)), X.dtype)
     about = About(
         split=partition.split,
         clients=partition.clients,
         samples=len(y) if client_tests is None else int((~client_tests).sum()),
         features=features,
         test_samples=0 if test is None else len(test[1]),
-        sparse=dtype is None,
+        sparse=is_sparse,
         targets=of_vectors(y).shape[-1],
         arrays=extents,
         data_sha256="0" * 64,
@@ -495,11 +497,9 @@ def make_federation(
     with _room(folder, about.arrays) as arrays:
         for name, values in contents.items():
             arrays[name][...] = values
-        first = 0
-        for X in chunks if dtype is not None else ():
-            for prefix, layout in layouts.items():
-                layout.put(X, first, arrays[f"{prefix}X"])
-            first += X.shape[0]
+        for start, piece in () if is_sparse else pieces(X):
+            for prefix, part in stored.items():
+                _put(piece, start, part, arrays[f"{prefix}X"].reshape(-1))
         digests = Federation(about, arrays).digests(np.arange(partition.clients))
         arrays["digests"][...] = [list(digest) for digest in digests]
         for name, extent in about.arrays.items():
@@ -560,38 +560,23 @@ def _mapped(folder: Path, extents: Mapping[str, Extent]) -> dict[str, Array]:
     return {name: extent.view(whole) for name, extent in extents.items()}
 
 
-class _Layout:
-    """Where the values of a partition's clients stand in X."""
+def _as_stored(partition: Partition) -> Partition:
+    """Whose values stand in X one after the other: each client's, or, of whole rows, those of one who holds all."""
+    if partition.split != "rows":
+        return partition
+    return partition._replace(rows=[np.concatenate(partition.rows)], holds=np.zeros((1, 2), np.int64))
 
-    def __init__(self, partition: Partition) -> None:
-        self._whole = partition.split == "rows"
-        self._held = [(np.concatenate(partition.rows), partition.columns[0])]
-        if not self._whole:
-            self._held = [partition.of(client) for client in range(partition.clients)]
-        sizes = [(len(rows), len(columns)) for rows, columns in self._held]
-        self.shape = sizes[0] if self._whole else (sum(map(math.prod, sizes)),)
-        if self._whole:
-            order = self._held[0][0]
-            self._places = np.argsort(order, kind="stable")  # positions in X, in the order of the samples
-            self._samples = order[self._places]
 
-    def put(self, X: Array, first: int, out: Array) -> None:
-        """Write the clients' parts of the rows X [b, p], of which the first has the index `first`, into `out`."""
-        if self._whole:
-            start, stop = np.searchsorted(self._samples, [first, first + X.shape[0]])
-            rows = X[span(self._samples[start:stop] - first)]
-            out[self._places[start:stop]] = rows[:, span(self._held[0][1])]
-            return
-        done = 0
-        for rows, columns in self._held:
-            block = out[done : done + len(rows) * len(columns)].reshape(len(rows), len(columns))
-            start, stop = np.searchsorted(rows, [first, first + X.shape[0]])
-            block[start:stop] = X[span(rows[start:stop] - first)][:, span(columns)]
-            done += block.size
-
-    def parts(self, X: Piece) -> list[Piece]:
-        """The clients' parts of all rows, sparse; columns count within each part."""
-        return [X[rows][:, span(columns)] for rows, columns in self._held]
+def _put(piece: Array, start: int, stored: Partition, out: Array) -> None:
+    """Write what clients hold of the rows `piece` [b, p], of which the first has the index `start`, into `out`."""
+    places = [np.flatnonzero((rows >= start) & (rows < start + len(piece))) for rows in stored.rows]
+    done = 0
+    for client, group in enumerate(stored.holds[:, 0].tolist()):
+        rows, columns = stored.of(client)
+        block = out[done : done + len(rows) * len(columns)].reshape(len(rows), len(columns))
+        here = rows[places[group]] - start
+        block[span(places[group])] = piece[here if stored.split == "rows" else span(here)][:, span(columns)]
+        done += block.size
 
 
 def _csr(prefix: str, parts: list[Piece]) -> dict[str, Array]:
