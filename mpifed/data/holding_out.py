@@ -11,7 +11,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.data.partition import Partition, held_out
 from mpifed.data.partitioners import stream
-from mpifed.data.samples import Samples, empty
+from mpifed.data.samples import Samples, stacked
 from mpifed.data.sources.dataset import listed
 
 
@@ -62,13 +62,7 @@ def with_owners_tests(data: Samples) -> Samples:
     if not len(own):
         return data
     y, ids = np.concatenate([data.y, test.y[own]]), np.concatenate([data.ids, test.ids[own]])
-    if data.sparse:
-        from scipy.sparse import vstack  # slow to import
-
-        X = vstack([data.X, test.X[own]], "csr")
-    else:
-        X = empty((len(y), data.features), data.X.dtype)
-        X[: len(data.y)], X[len(data.y) :] = data.X, test.X[own]
+    X = stacked([data.X, test.X[own]])
     return replace(data, X=X, y=y, ids=ids, own_tests=np.arange(len(y)) >= len(data.y))
 
 
@@ -87,17 +81,14 @@ def own_tests(
 
     Raises
     ------
-    UsageError : when the fraction is not between 0 and 1, gives no client a row, or does not go with the partition.
+    UsageError : when the fraction gives no client a row, or does not go with the partition or the source.
     DataError : when a client would have no row to train on.
     """
     what = "own_tests of this source" if fraction is None else f"--client-test-fraction {fraction:g}"
-    if fraction is not None:
-        if given is not None:
-            raise UsageError(f"{what}: this source has the clients' own test rows; leave the option out")
-        if not 0 < fraction < 1:
-            raise UsageError(f"{what}: expected a number above 0 and below 1, for example 0.2")
-    elif given is None:
+    if given is None and fraction is None:
         return None
+    if given is not None and fraction is not None:
+        raise UsageError(f"{what}: this source has the clients' own test rows; leave the option out")
     if partition.split != "rows":
         raise UsageError(
             f"{what}: the data are split by {partition.split}, so a sample is not one client's alone, and its holders "

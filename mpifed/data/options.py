@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from pathlib import Path
 from typing import Literal
 
@@ -116,6 +117,10 @@ class Options:
              and not ((self.split == "rows" or natural) and 0 < self.feature_noise < math.inf),
              f"--feature-noise {self.feature_noise}: expected a variance above 0, and --split rows or natural clients, "
              "where each row has one client"),
+            *((fraction is not None and not (isinstance(fraction, Real) and 0 < fraction < 1),
+               f"--{name} {str(fraction)[:80]}: expected a number above 0 and below 1, for example 0.2")
+              for name, fraction in (("test-fraction", self.test_fraction),
+                                     ("client-test-fraction", self.client_test_fraction))),
             (not 0 <= self.seed < 2**64, f"--seed {self.seed}: expected 0 or more, and less than 2^64"),
         )  # fmt: skip
         for contradicts, why in contradictions:

@@ -124,10 +124,8 @@ def by_owners(owner: NDArray[np.int64], features: int) -> Partition:
 def held_out(y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
     """[s] True for the rows of a test set: a fraction of each class, or of all rows for real targets y [s].
 
-    Raises UsageError when the fraction is outside (0, 1), or one of the two sets would be empty.
+    Raises UsageError when one of the two sets would be empty.
     """
-    if not 0 < fraction < 1:
-        raise UsageError(f"--test-fraction {fraction:g}: expected a number above 0 and below 1, for example 0.2")
     rng = stream(seed, "test")
     classes, kind = np.unique(y if y.ndim == 1 and y.dtype.kind in "iu" else np.zeros(len(y)), return_inverse=True)
     out = np.zeros(len(y), dtype=np.bool_)

@@ -135,12 +135,10 @@ class Recipe(NamedTuple):
             return scaling
         if "unit-rows" in kinds:
             raise UsageError("--scale unit-rows: not with the ranges of --given, which scale columns; leave one out")
-        scale, shift = (np.broadcast_to(value, len(self.names())).copy() for value in scaling)
-        for at, column in enumerate(each for each in self.columns for _ in each.names()):
-            if column.range is not None:
-                low, high = column.range
-                scale[at], shift[at] = 1 / (high - low), -low / (high - low)
-        return Scaling(scale, shift)
+        ranges = [column.range or (np.nan, np.nan) for column in self.columns for _ in column.names()]
+        low, high = np.array(ranges).T
+        stated = Scaling(1 / (high - low), -low / (high - low))
+        return Scaling(*(np.where(np.isnan(low), *pair) for pair in zip(scaling, stated, strict=True)))
 
 
 def fit_recipe(raw: RawColumns, X: Array) -> Recipe:

@@ -119,6 +119,16 @@ def taken(X: Piece, at: Array) -> Piece:
     return np.take(X, at, axis=0, out=empty((len(at), *X.shape[1:]), X.dtype), mode="clip")
 
 
+def stacked(parts: Sequence[Piece]) -> Piece:
+    """The rows of all parts [s_i, p], one part after the other."""
+    first = parts[0]
+    if not isinstance(first, np.ndarray):
+        from scipy.sparse import vstack  # slow to import
+
+        return vstack(parts, "csr")
+    return np.concatenate(parts, out=empty((sum(map(len, parts)), first.shape[1]), first.dtype))
+
+
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """An array to be filled; of more than a fourth of the memory in a file without a name, in $TMPDIR.
 

@@ -164,14 +164,14 @@ class FederatedDataset:
         """
 
         def described() -> tuple[Samples, Table]:
-            tested, fraction = apart(test, "test")
+            tested, fraction = apart(test)
             given = [("from_arrays", (X, y)), *([] if tested is None else [("test", pair(tested, "test"))])]
             data, *tests = parts_of(given, names, shape)
             data = replace(data, test=tests[0] if tests else None)
             of_all: Table = {
                 "split": split, "partition": partition, "skew": skew, "min_samples": min_samples, "scale": scale,
                 "seed": seed, "feature_noise": feature_noise, "test_fraction": fraction,
-                "client_test_fraction": client_test,
+                "client_test": client_test,
             }  # fmt: skip
             if np.ndim(clients) == 0:
                 return data, {**of_all, "clients": clients}
@@ -221,8 +221,8 @@ class FederatedDataset:
             return cls.from_dataframe(frame, label=label, by=by, test=test, **options)  # type: ignore[arg-type]
 
         def described() -> tuple[Samples, Table]:
-            tested, fraction = apart(test, "test")
-            own, own_fraction = apart(client_test, "client_test")
+            tested, fraction = apart(test)
+            own, own_fraction = apart(client_test)
             tests = {} if own is None else _by_client(own, None if isinstance(own, Mapping) else each)
             if own is not None and (differing := sorted({*tests} ^ {*each})):
                 raise UsageError(
@@ -248,7 +248,7 @@ class FederatedDataset:
             data = replace(
                 joined(parts), test=common, ids=np.repeat(whose, counts), owners=tuple(place), own_tests=own_tests
             )
-            return data, {**options, "test_fraction": fraction, "client_test_fraction": own_fraction}
+            return data, {**options, "test_fraction": fraction, "client_test": own_fraction}
 
         return cls(_written(out, overwrite, described))
 
@@ -268,7 +268,7 @@ class FederatedDataset:
         given: str | Path | None = None,
         out: str | Path | None = None,
         overwrite: bool = False,
-        **options: object,
+        **options: Values,
     ) -> FederatedDataset:
         """Data of a frame of pandas or polars, a table of Arrow, or a `datasets.Dataset`; it needs pyarrow.
 
@@ -295,13 +295,13 @@ class FederatedDataset:
         test
             A frame with the same columns, or the fraction of the rows that is held out.
         """
-        return cls(
-            _written(
-                out,
-                overwrite,
-                lambda: of_frame(frame, label, by, clients, test, task, ignore, categorical, missing, given, options),
-            )
-        )
+
+        def described() -> tuple[Samples, Table]:
+            columns = {"label": label, "by": by, "task": task, "ignore": ignore, "categorical": categorical}
+            stated = None if given is None else Path(given)
+            return of_frame(frame, test, {**options, "clients": clients}, missing=missing, given=stated, **columns)
+
+        return cls(_written(out, overwrite, described))
 
     @classmethod
     def from_torch(
@@ -431,34 +431,24 @@ def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tu
     def options() -> Options:
         data, chosen = described()
         known = [field.name for field in fields(Options) if field.default is not MISSING and field.name != "force"]
+        chosen["client_test_fraction"] = chosen.pop("client_test", None)
         if unknown := [name for name in chosen if name not in known]:
             raise UsageError(
                 f"{unknown[0]}: no argument here{nearest(unknown[0], known)}; known are {', '.join(known)}"
             )
         for name in ("clients", "seed", "min_samples", "min_rows"):
-            if name in chosen:
+            if chosen.get(name) is not None:
                 chosen[name] = integer(chosen[name], name)
         split = chosen.setdefault("split", "rows")
         if split not in ("rows", "columns"):
             raise UsageError(f"split = {split!r}: expected 'rows' or 'columns'; for cells of both, `mpifed data`")
-        other, chosen["client_test_fraction"] = apart(chosen.get("client_test_fraction"), "client_test")
-        if other is not None:
-            raise UsageError("client_test: expected a fraction above 0 and below 1, such as 0.2")
         return Options("arrays", _source(data), None if out is None else Path(out), force=overwrite, **chosen)
 
-    if out is None:
-        _, data = begin_call(
-            "FederatedDataset",
-            lambda: prepare(options()),
-            lambda data: {"out": None, "clients": data.clients, "samples": data.samples, "data": data.sha256},
-            together,
-        )
-        return store.in_memory(data)
     comm, chosen = begin_call(
         "FederatedDataset",
         options,
         lambda chosen: {**vars(chosen), "out": str(out), "source": None, "data": chosen.source.read(0)},
         together,
     )
-    alike(comm, lambda: comm.rank == 0 and bool(prepare(chosen)))
-    return Path(out)
+    made = alike(comm, lambda: [prepare(chosen)] if out is None or comm.rank == 0 else [])
+    return store.in_memory(*made) if out is None else Path(out)

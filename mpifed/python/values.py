@@ -9,11 +9,12 @@ import operator
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from numbers import Real
 
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.data.samples import Samples, as_trained, stored_rows
+from mpifed.data.samples import Samples, as_trained, stacked, stored_rows
 from mpifed.data.samples import Values as Values
 from mpifed.data.sources.dataset import listed, numbers_rows
 
@@ -65,23 +66,13 @@ def parts_of(given: Iterable[tuple[str, Pair]], names: Names, shape: Sequence[in
 
 def joined(parts: Sequence[Samples]) -> Samples:
     """The rows of all parts, one part after the other."""
-    X = [part.X for part in parts]
-    if parts[0].sparse:
-        from scipy.sparse import vstack
-
-        return replace(parts[0], X=vstack(X, "csr"), y=np.concatenate([part.y for part in parts]))
-    return replace(parts[0], X=np.concatenate(X), y=np.concatenate([part.y for part in parts]))
+    X = stacked([part.X for part in parts])
+    return replace(parts[0], X=X, y=np.concatenate([part.y for part in parts]))
 
 
-def apart(value: Values, name: str) -> tuple[Values, float | None]:
-    """(what is given, fraction of the rows) of an argument that is either."""
-    if not isinstance(value, (bool, int, float, np.number, str)):
-        return value, None
-    if isinstance(value, (float, np.floating)) and 0 < value < 1:
-        return None, float(value)
-    raise UsageError(
-        f"{name} = {value!r}; expected samples and labels, (X, y), or a fraction above 0 and below 1, such as 0.2"
-    )
+def apart(value: Values) -> tuple[Values, Values]:
+    """(what is given, fraction of the rows) of an argument that is either; `Options` says whether it is a fraction."""
+    return (None, value) if isinstance(value, (Real, str)) else (value, None)
 
 
 def pair(value: Values, what: str) -> Pair:

@@ -83,7 +83,7 @@ def test_tensors() -> None:
     (lambda: _arrays(y=np.array(list("abc"), dtype=object)[Y][:, None].repeat(2, axis=1)), r"are <U1 \(120, 2\)"),
     (lambda: _run(_arrays(y=np.eye(3, dtype=int)[Y])), r"several labels of each row; .* y.argmax\(axis=1\)"),
     (lambda: _run(_arrays(y=Y.astype(float))), r"give integer labels, as by y.astype\(int\)"),
-    (lambda: _arrays(test=1.5), "test = 1.5; expected samples and labels"),
+    (lambda: _arrays(test=1.5), "test = 1.5: expected a number above 0 and below 1"),
     (lambda: _arrays(test=(X[:, :3], Y)), r"test: samples of shape \(3,\); expected \(6,\)"),
     (lambda: _arrays(clients=0), "give 1 to 120 clients"),
     (lambda: _arrays(clients=2.5), "clients = 2.5: expected an integer"),
@@ -96,12 +96,12 @@ def test_tensors() -> None:
     (lambda: _of_frame(featurenoise=1), "no argument here; did you mean \"feature_noise\""),
     (lambda: _of_frame(label="lable"), "no column 'lable'; did you mean \"label\""),
     (lambda: _of_frame(test=_frame().drop(columns="label")), "test: no column 'label'"),
-    (lambda: _of_frame(test=(X, Y)), "expected a DataFrame, or the fraction"),
+    (lambda: _of_frame(test=(X, Y)), "test: a tuple .*expected a DataFrame"),
     (lambda: mf.FederatedDataset.from_clients([(X, Y, Y)]), "client 0: a tuple, no pair"),
     (lambda: mf.FederatedDataset.from_clients([]), "from_clients: no samples to train on"),
     (lambda: mf.FederatedDataset.from_clients([(X, Y), (X[:3], Y[:2])]), "client 1: 3 rows and 2 labels"),
     (lambda: mf.FederatedDataset.from_clients([(X, Y)] * 7, client_test=[(X, Y)]), "1 pairs for 7 clients"),
-    (lambda: mf.FederatedDataset.from_clients([(X, Y)], client_test=1.5), "client_test = 1.5; exp"),
+    (lambda: mf.FederatedDataset.from_clients([(X, Y)], client_test=1.5), "client_test = 1.5: exp"),
     (lambda: _arrays(y=Y[:5]), "120 rows and 5 labels"),
 ])  # fmt: skip
 def test_wrong_data(wrong: Callable[[], object], message: str) -> None:
