@@ -56,7 +56,8 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
     number = int(wanted) if wanted.isdecimal() and len(wanted) < 19 else None
     code: Callable[[Array], Array]
     if rule == "all":
-        _check_known(data, values, names)
+        if test is not None:
+            _check_known(data, test, values, names)
         code, meaning = lambda y: np.searchsorted(values, y), tuple(names)
     elif kind == "class" and wanted in names:
         code, meaning = partial(np.equal, values[names.index(wanted)]), (f"not {wanted}", wanted)
@@ -73,16 +74,14 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
 
 def _targets(labels: Array) -> Array:
     """[s] real targets: numbers, or vectors where there are several of each row."""
-    return labels if labels.ndim == 1 else labels[:, 0] if labels.shape[1] == 1 else vectors(labels)
+    return vectors(labels) if labels.ndim > 1 else labels
 
 
-def _check_known(data: Samples, values: Array, names: list[str]) -> None:
-    """Raise DataError for the first test label that is not among the training labels `values`."""
-    strange = np.flatnonzero(~np.isin(data.test.y, values)) if data.test else np.zeros(0)
-    if data.test and len(strange):
-        label = data.test.y[strange[0]]
+def _check_known(data: Samples, test: Array, values: Array, names: list[str]) -> None:
+    """Raise DataError for the first of the `test` labels that is not among the training labels `values`."""
+    for row in np.flatnonzero(~np.isin(test, values))[:1].tolist():
         raise DataError(
-            f"{_file(data, -1)}: row {strange[0] + 1} has the label {data.classes[label] if data.classes else label}, "
+            f"{_file(data, -1)}: row {row + 1} has the label {data.classes[test[row]] if data.classes else test[row]}, "
             f"which no training row has; expected one of {listed(names)}; int64 labels are classes, real targets are "
             "float64"
         )

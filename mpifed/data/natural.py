@@ -6,6 +6,7 @@ that a shuffled file gives the same shards: by a digest, since rows are many, wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
@@ -45,13 +46,8 @@ def text_of(value: object) -> str:
 def in_order(ids: Iterable[str]) -> list[str]:
     """Distinct identifiers, ascending: as numbers where all are integers as Python writes them, else as texts."""
     texts = list(ids)
-    whole = all(len(text) <= _DIGITS and _is_integer(text) for text in texts)
+    whole = all(len(text) <= _DIGITS and re.fullmatch("0|-?[1-9][0-9]*", text) for text in texts)
     return sorted(texts, key=int) if whole else sorted(texts)
-
-
-def _is_integer(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdecimal() and str(int(text)) == text
 
 
 def owners_of(ids: Sequence[Array | None]) -> tuple[tuple[str, ...], list[Array | None]]:

@@ -185,10 +185,17 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
 
 def raw_rows(columns: Sequence[Encoding], table: pa.Table, what: str) -> Array:
     """[s, p] float32 of a table's columns: numbers, places of texts among the categories, NaN for gaps."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     X = np.empty((len(table), len(columns)), np.float32)
     for at, column in enumerate(columns):
-        values = selected(table, column.name, what)
-        X[:, at] = numbers(what, column.name, values) if column.categories is None else places(values, column)
+        values, known = selected(table, column.name, what), column.categories
+        if known is None:
+            X[:, at] = numbers(what, column.name, values)
+        else:
+            words = texts(what, column.name, values, known)
+            X[:, at] = in_numpy(pc.index_in(words, pa.array(known, words.type)))
     return X
 
 
@@ -208,16 +215,6 @@ def with_texts(column: Encoding, tables: Mapping[str, pa.Table]) -> Encoding:
     words = (texts(what, name, selected(table, name, what), known) for what, table in tables.items())
     met = {text for each in words for text in each.unique().to_pylist()}
     return replace(column, categories=(*known, *in_order(met - {*known, None})))
-
-
-def places(values: pa.ChunkedArray, column: Encoding) -> Array:
-    """[s] float64 the place of each text among the categories, NaN for a gap."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    known = column.categories or ()
-    words = texts("", column.name, values, known)
-    return in_numpy(pc.index_in(words, pa.array(known, words.type)))
 
 
 def texts(what: str, name: str, column: pa.ChunkedArray, known: Sequence[str] = ()) -> pa.Array:

@@ -268,7 +268,7 @@ class FederatedDataset:
         given: str | Path | None = None,
         out: str | Path | None = None,
         overwrite: bool = False,
-        **options: Values,
+        **options: object,
     ) -> FederatedDataset:
         """Data of a frame of pandas or polars, a table of Arrow, or a `datasets.Dataset`; it needs pyarrow.
 

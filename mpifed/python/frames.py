@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
 from mpifed.data.recipe import FILLS
 from mpifed.data.samples import Samples
 from mpifed.data.sources.dataset import listed
-from mpifed.data.sources.table import Frames, as_table
+from mpifed.data.sources.table import Frames, as_table, joined
 from mpifed.python.values import Values, apart
 
 
@@ -38,19 +38,9 @@ def of_frame(frame: Values, test: Values, options: Table, **columns: Values) -> 
 
 def of_clients(clients: Mapping[str, Values]) -> tuple[Values, str]:
     """(a table of all clients' rows, the column that names them)."""
-    import pyarrow as pa
-
-    tables = {}
-    for name, frame in clients.items():
-        if not isinstance(frame, tuple):
-            tables[name] = as_table(frame, f"from_clients: client {name}")
-    names = next(iter(tables.values())).column_names if tables else []
-    by = "client" if "client" not in names else "client of from_clients"
-    parts = []
-    for name in clients:
-        if name not in tables or sorted(tables[name].column_names) != sorted(names):
-            came = listed(tables[name].column_names) if name in tables else "a pair"
-            raise DataError(f"from_clients: client {name}: {came}; expected a frame with the columns {listed(names)}")
-        table = tables[name].select(names)
-        parts.append(table.append_column(by, pa.array([str(name)] * len(table), pa.string())))
-    return pa.concat_tables(parts, promote_options="permissive"), by
+    if not clients:
+        raise UsageError("from_clients: no clients; expected a frame of each")
+    origins = [f"from_clients: client {name}" for name in clients]
+    tables = {what: as_table(frame, what) for what, frame in zip(origins, clients.values(), strict=True)}
+    by = "client of from_clients"
+    return joined(tables, list(clients), by), by

@@ -7,7 +7,7 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -99,7 +99,8 @@ class ColumnSource(Source):
         parts = {str(path): tables.pop(str(path)) for path in self.path}
         (first, table), *_ = parts.items()
         parts = _of_like_types(parts, self._named(first, table.column_names, "ignore"))
-        training = {listed(parts, 3): _joined(parts) if len(self.path) > 1 else parts[str(self.path[0])]}
+        names = [path.name.partition(".")[0] for path in self.path]
+        training = {listed(parts, 3): joined(parts, names, FILE) if len(names) > 1 else parts[str(self.path[0])]}
         files = [file for path in (*self.path, *tests) for file in self.files(path)]
         return replace(self.samples(training | tables, public), files=tuple(files))
 
@@ -428,22 +429,21 @@ def _of_like_types(tables: Mapping[str, pa.Table], ignored: list[str]) -> dict[s
     return dict(tables)
 
 
-def _joined(tables: Mapping[str, pa.Table]) -> pa.Table:
-    """The rows of several files of the same columns, in any order, with a column that names the file."""
+def joined(tables: Mapping[str, pa.Table], names: Sequence[str], by: str) -> pa.Table:
+    """The rows of several tables of the same columns, in any order, with a column `by` of the tables' names."""
     import pyarrow as pa
 
-    names = [Path(what).name.partition(".")[0] for what in tables]
     if len(set(names)) < len(names):
         raise UsageError(f"{listed(tables)}: files of one name are one client; rename them")
     (first, table), *_ = tables.items()
     parts = []
     for name, (what, part) in zip(names, tables.items(), strict=True):
         check_names(what, part.column_names)
-        if FILE in part.column_names:
-            raise DataError(f"{what}: has a column {FILE!r}, which says of several files whose each row is; rename it")
+        if by in part.column_names:
+            raise DataError(f"{what}: has a column {by!r}, which says of several tables whose each row is; rename it")
         if differing := {*part.column_names} ^ {*table.column_names}:
             raise DataError(f"{what}: other columns than {first}: {listed(sorted(differing))} differs")
-        parts.append(part.append_column(FILE, pa.array([name] * len(part))))
+        parts.append(part.append_column(by, pa.array([name] * len(part), pa.string())))
     try:
         return pa.concat_tables(parts, promote_options="permissive")
     except pa.ArrowException as error:

@@ -13,7 +13,6 @@ parties, and find their common samples; here any number of clients are joined, i
 from __future__ import annotations
 
 import hmac
-import re
 import secrets
 from collections import Counter
 from dataclasses import dataclass
@@ -25,9 +24,8 @@ import numpy as np
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.data.cells import check_cells
-from mpifed.data.natural import WHOLE
 from mpifed.data.partition import by_rectangles
-from mpifed.data.recipe import numbers
+from mpifed.data.recipe import identities, numbers
 from mpifed.data.samples import Samples, Source
 from mpifed.data.sources.dataset import listed, numbers_rows, open_packed, shown, typed_labels
 from mpifed.data.sources.table import check_names, read_csv
@@ -131,7 +129,7 @@ class Tables(Source):
             raise DataError(f"{path}: no column besides {listed(table.column_names)}; every client has a feature")
         if strange := list(filter(numbers_rows, features)):
             raise DataError(f"{path}: column {listed(map(shown, strange))} numbers rows; rename it, or remove it")
-        ids = [re.sub(WHOLE, r"\1", (cell or "").strip()) for cell in table[self.id].to_pylist()]
+        ids = identities(what, self.id, table[self.id]).to_pylist()
         for name, count in Counter(ids).items():
             if not name:
                 raise DataError(f"{path}: {count} rows have no identifier; every sample needs one")

@@ -239,8 +239,9 @@ class Drawn:
     (lambda: From.from_clients({"a": (X, Y), "b": (NAMED, Y), "c": (NAMED[["a"]], Y)}), "client c: X: a frame with"),
     (lambda: From.from_clients({"a": (X, Y), "b": ([], [])}, client_test={"a": (X, Y), "b": (X, Y)}), "no samples to"),
     (lambda: From.from_clients({"a": (X, Y)}, client_test={"b": (X, Y)}), "1 pairs for 1 clients; a, b dif"),
-    (lambda: From.from_clients({"a": FRAME, "b": FRAME.drop(columns="c")}, label="ill"), "client b: .* expected a fr"),
-    (lambda: From.from_clients({"a": FRAME, "b": (X, Y)}, label="ill"), "client b: a pair; expected a frame with the"),
+    (lambda: From.from_clients({"a": FRAME, "b": FRAME.drop(columns="c")}, label="ill"), "client b: other .*: c dif"),
+    (lambda: From.from_clients([], label="ill"), "from_clients: no clients; expected a frame of each"),
+    (lambda: From.from_clients({"a": FRAME, "b": (X, Y)}, label="ill"), "client b: a tuple .*expected a DataFrame"),
     (lambda: From.from_clients(PAIRS, partition="dirichlet:1"), "partition: .* leave it out"),
     (lambda: From.from_clients(PAIRS, min_row=1), "min_row: no argument here; did you mean .min_rows"),
 ])  # fmt: skip
