@@ -7,8 +7,10 @@ that a shuffled file gives the same shards: by a digest, since rows are many, wi
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +37,16 @@ def identifiers(values: object, what: str) -> Array:
         raise DataError(f"{what}: {ids.dtype}, such as {wrong[0]}; expected integers or texts")
     if strange := [text for text in set(texts) if not text.isprintable()]:
         raise DataError(f"{what}: {strange[0][:80]!r} has a control character; rename it")
-    return np.array(texts)
+    return np.array([normalize("NFC", text) for text in texts])
+
+
+def distinct_names(values: Iterable[object], what: str) -> list[str]:
+    """What clients are called, as `identifiers` has it; DataError where two are called the same."""
+    names: list[str] = identifiers(list(values), what).tolist()
+    for name, count in Counter(names).most_common(1):
+        if count > 1:
+            raise DataError(f"{what}: {count} clients are called {name!r:.80}; give each a name of its own")
+    return names
 
 
 def text_of(value: object) -> str:

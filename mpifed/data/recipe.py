@@ -89,9 +89,12 @@ class Public:
         except (OSError, ValueError) as error:
             raise UsageError(f"--given {path}: {error}; expected TOML, with [columns.NAME]") from error
         for name, column in public.columns.items():
-            if column.name or column.one_hot or (column.range and not column.range[0] < column.range[1]):
+            low, high = column.range or (0, 1)
+            most = max(map(abs, [low, high, column.fill if isinstance(column.fill, float) else 0]))
+            if column.name or column.one_hot or not low < high or most > LARGEST or high - low < 1 / LARGEST:
                 raise UsageError(
-                    f"--given {path}: columns.{name}: expected categories, fill, range = [low, high] with low < high"
+                    f"--given {path}: columns.{name}: expected categories, fill, range = [low, high] with low < high, "
+                    "of numbers that float32 holds"
                 )
         return public
 
@@ -234,10 +237,10 @@ def identities(what: str, name: str, column: pa.ChunkedArray) -> pa.Array:
     """[s] identifiers of a column as texts, null for gaps; DataError for what is none."""
     import pyarrow.compute as pc
 
-    if _is_number(column.type) and (values := numbers(what, name, column))[values % 1 > 0].size:
-        raise DataError(
-            f"{what}: column {name!r}: {values[values % 1 > 0][0]} is no identifier; expected integers or texts"
-        )
+    if re.match("halffloat|float|double|decimal", str(column.type)):
+        values = numbers(what, name, column)
+        for value in values[values % 1 > 0][:1].tolist():
+            raise DataError(f"{what}: column {name!r}: {value} is no identifier; expected integers or texts")
     words = pc.replace_substring_regex(texts(what, name, column), WHOLE, r"\1")
     identifiers(words.unique().drop_null().to_pylist(), f"{what}: column {name!r}")
     return words

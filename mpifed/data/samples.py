@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -209,10 +210,7 @@ def as_trained(what: str, rows: Samples, test: Samples) -> Samples:
     if rows.X.dtype != test.X.dtype:
         kinds = f"{test.X.dtype}, those to train on {rows.X.dtype}"
         raise DataError(f"{what}: samples are {kinds}: bytes are divided by 255, others are not; give both alike")
-    y = test.y
-    kinds = rows.y.dtype.kind + y.dtype.kind
-    if kinds == "fi" or (kinds == "if" and not (y % 1).any()):
-        y = y.astype(rows.y.dtype)
+    y = in_kind(test.y, rows.y.dtype.kind)
     if (rows.y.dtype.kind, rows.y.shape[1:]) != (y.dtype.kind, y.shape[1:]):
         such = f", such as {y[y % 1 > 0][0]:g}" if rows.y.dtype.kind == "i" and y.dtype.kind == "f" else ""
         raise DataError(f"{what}: labels are {_kind(y)}{such}, those to train on {_kind(rows.y)}; give both alike")
@@ -220,6 +218,13 @@ def as_trained(what: str, rows: Samples, test: Samples) -> Samples:
     if rows.sparse != test.sparse:
         X = type(rows.X)(X) if rows.sparse else X.toarray()
     return replace(test, X=X, y=y)
+
+
+def in_kind(y: Array, kind: str) -> Array:
+    """Labels as integers or floats, "i" or "f", where nothing is lost; else as they are."""
+    if kind == "f" and y.dtype.kind == "i":
+        return y.astype(np.float64)
+    return y.astype(np.int64) if kind == "i" and y.dtype.kind == "f" and not (y % 1).any() else y
 
 
 def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int, ...] | None]:
@@ -232,6 +237,8 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
         from scipy.sparse import csr_matrix  # of SciPy's sparse arrays too, which lack what matrices have
 
         X = csr_matrix(X)
+        if X.dtype.kind not in "biuf":
+            raise DataError(f"{what}: a sparse array of {X.dtype}; expected numbers [samples, features]")
         rows = csr_matrix((_as_float(X.data[:, None], what, gaps)[:, 0], X.indices, X.indptr), shape=X.shape)
         if not rows.has_canonical_format:  # several values in a cell, whose sum counts
             rows = rows.copy()
@@ -265,7 +272,7 @@ def _as_float(values: Array, what: str, gaps: bool) -> Array:
             f"{what}: column {column}: integers up to {np.abs(values[:, column]).max()}, and float32 holds them up to "
             f"{_EXACT}; dates and identifiers are no features: leave them out; of numbers give floats"
         )
-    if values.dtype == np.float64 and len(values):
+    if values.dtype.kind == "f" and values.dtype.itemsize > rows.itemsize and len(values):
         lost = (rows.min(axis=0) == rows.max(axis=0)) & (values.min(axis=0) != values.max(axis=0))
         for column in np.flatnonzero(lost)[:1].tolist():
             raise DataError(
@@ -293,7 +300,7 @@ def labels_of(y: Values, what: str) -> Array:
             f"{what}: labels are {_kind(values)}, such as {strange[0]}; several labels of a row are 0 or 1, several "
             "real targets are floats, and a class is one integer"
         )
-    if kind not in "biufU" or not values.size or values.ndim > (1 if kind == "U" else 2):
+    if kind not in "biufU" or not values.size or not 0 < values.ndim <= (1 if kind == "U" else 2):
         raise DataError(
             f"{what}: labels are {_kind(values)}; expected integers or texts of classes, [rows], or real targets, "
             "[rows] or [rows, targets]"
@@ -301,7 +308,7 @@ def labels_of(y: Values, what: str) -> Array:
     if kind == "U":
         for row in np.flatnonzero([bool(wrong_line(label)) for label in values.tolist()])[:1].tolist():
             raise DataError(f"{what}: row {row}: the label {shown(repr(str(values[row])))} {wrong_line(values[row])}")
-        return values
+        return np.array([normalize("NFC", label).strip() for label in values.tolist()])
     most = np.iinfo(np.int64).max if kind == "u" else np.finfo(np.float32).max
     beyond = np.flatnonzero(~(np.abs(values) <= most).reshape(len(values), -1).all(axis=1))
     if len(beyond):
@@ -314,8 +321,9 @@ def array(values: Values, what: str) -> Array:
 
     Raises DataError for masked entries, which are gaps, and ragged lists.
     """
-    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise DataError(f"{what}: {values.mask.sum()} masked entries; fill them in, or leave their rows out")
+    parts = values if isinstance(values, (list, tuple)) else [values]
+    if masked := sum(int(part.mask.sum()) for part in parts if isinstance(part, np.ma.MaskedArray)):
+        raise DataError(f"{what}: {masked} masked entries; fill them in, or leave their rows out")
     if hasattr(values, "detach"):  # a tensor
         values = values.detach().cpu()
     try:

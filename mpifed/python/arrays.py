@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.data import store
-from mpifed.data.natural import identifiers, in_order
+from mpifed.data.natural import distinct_names, identifiers, in_order
 from mpifed.data.prepare import Options, prepare
 from mpifed.data.samples import Samples, Source, array
 from mpifed.data.sources.dataset import listed
@@ -372,13 +372,15 @@ class FederatedDataset:
 
 
 def _by_client(
-    values: Iterable[Values] | Mapping[str, Values], names: Iterable[str] | None = None
+    values: Iterable[Values] | Mapping[str, Values], names: Collection[str] | None = None
 ) -> dict[str, Values]:
-    """By the clients' names, which those of a list have from their places, or from others."""
+    """By the clients' names, which those of a list have from their places, or from as many others."""
     if isinstance(values, Mapping):
-        return dict(zip(identifiers(list(values), "from_clients").tolist(), values.values(), strict=True))
+        return dict(zip(distinct_names(values, "from_clients"), values.values(), strict=True))
     each = list(values)
-    return dict(zip(names or map(str, range(len(each))), each, strict=False))
+    if names is None or len(names) != len(each):
+        names = list(map(str, range(len(each))))
+    return dict(zip(names, each, strict=True))
 
 
 def _items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, as PyTorch has them

@@ -16,7 +16,8 @@ from mpifed.core.protocols import Head, Parameters
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
 from mpifed.data.recipe import Recipe
-from mpifed.data.samples import check_layout, labels_of, rows_of
+from mpifed.data.samples import check_layout, in_kind, labels_of, rows_of
+from mpifed.data.scaling import unit_rows
 from mpifed.data.sources.table import as_table
 from mpifed.data.store import MEMORY, Federation, open_federation
 from mpifed.files.clients import read_clients
@@ -134,6 +135,7 @@ class Run:
         X is as for `predict`, and y [s] or [s, t] as it was given to train with.
         """
         found, labels = self.predict(X), labels_of(by_name(y, "score: y")[0], "score: y")
+        labels = in_kind(labels, found.dtype.kind)
         if (labels.dtype.kind, labels.shape) != (found.dtype.kind, found.shape):
             came, predicted = (f"{values.dtype} {list(values.shape)}" for values in (labels, found))
             raise UsageError(f"score: y is {came}, and predictions are {predicted}; give labels as in training")
@@ -210,19 +212,29 @@ def frame(columns: Mapping[str, object]) -> DataFrame:
 
 
 def _rows(X: Values, data: Federation, what: str) -> Array:
-    """[s, p] raw rows of samples: of a frame as the recipe of the data says, of an array by position."""
+    """[s, p] rows of samples as they are stored: of a frame as the recipe of the data says, of an array by position."""
+    columns = data.about.recipe or ()
+    options = data.provenance.get("options", {})
+    scales = [kind for kind in str(options.get("scale") or "none").split(",") if kind != "none"]
+    to_unit_rows = scales[:1] == ["unit-rows"]
+    later = scales[to_unit_rows:]
+    lost = later or data.provenance.get("scale") or any(column.range for column in columns)
+    if "unit-rows" in later or (lost and options.get("feature_noise") is not None):
+        raise UsageError(
+            f"{what}: rows of these data were scaled for good, before unit-rows or --feature-noise, and others can't "
+            "be scaled alike; make the data with --scale none, or unit-rows alone"
+        )
     if data.about.recipe is not None and (hasattr(X, "columns") or hasattr(X, "column_names")):
-        options = data.provenance["options"]
-        if "unit-rows" in str(options["scale"]) or options["feature_noise"]:
-            raise UsageError(
-                f"{what}: rows of these data were scaled for good, by unit-rows or noise: give such an array"
-            )
-        return Recipe(tuple(data.about.recipe)).rows(as_table(X, what), what)
-    rows, shape = rows_of(by_name(X, what, data.names())[0], what)
-    rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
+        rows, shape = Recipe(tuple(columns)).rows(as_table(X, what), what), None
+    else:
+        found, shape = rows_of(by_name(X, what, data.names())[0], what)
+        rows = found if isinstance(found, np.ndarray) else found.toarray()
     check_layout(what, shape, data.shape or (data.features,))
     if rows.shape[1] != data.features:
         raise UsageError(f"{what}: samples of {rows.shape[1]} numbers; the model was trained with {data.features}")
+    if to_unit_rows:
+        scaled: Array = unit_rows(rows)
+        return scaled
     are_bytes = not data.sparse and data.about.arrays["X"].dtype == "|u1"
     if are_bytes != (rows.dtype == np.uint8):
         came = "are" if are_bytes else "are no"

@@ -19,6 +19,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
+from mpifed.data.natural import distinct_names, in_order
 from mpifed.data.samples import Samples
 
 _SHORT = reprlib.Repr()
@@ -104,14 +105,21 @@ def with_tests(task: str, files: Sequence[Path], rows: Samples, test: Samples | 
     are_labels = rows.y.ndim > 1 and rows.y.dtype.kind in "bui" and np.isin(rows.y, (0, 1)).all()
     if task == "auto" and are_labels and rows.y.shape[1] > 1:
         task = "multilabel"
-    parts = [part if part.y.dtype.kind == "U" else replace(part, y=part.y.astype(np.float64))
+    parts = [part if part.y.dtype.kind not in "biuf" else replace(part, y=_as_float(files[0], part.y))
              for part in (rows, test) if part is not None]  # fmt: skip
     y = parts[0].y
-    if y.dtype.kind != "U":
+    if y.dtype.kind == "f" and y.ndim:
         y = typed_labels(files[0], y, task)
-    elif task == "regression":
+    elif y.dtype.kind == "U" and task == "regression":
         raise UsageError(f"{files[0]}: labels that are texts are classes, not real targets; leave --task out")
     return replace(parts[0], y=y, test=parts[1] if len(parts) > 1 else None, files=tuple(files))
+
+
+def _as_float(path: Path, y: Array) -> Array:
+    """Labels as float64; DataError for integers that would be one."""
+    if y.dtype.kind in "iu" and y.size and (most := max(int(y.max()), -int(y.min()))) >= 2**53:
+        raise DataError(f"{path}: labels up to {most} can't be told apart as numbers; give texts")
+    return y.astype(np.float64)
 
 
 class Part(NamedTuple):
@@ -131,11 +139,19 @@ class Part(NamedTuple):
         return f"samples of {pixels} of shape {self.X.shape[1:]}", f"labels that are {labels}{several}"
 
 
-def of_clients(path: Path | None, parts: Iterable[Part], owners: Sequence[str]) -> Samples:
+def of_clients(path: Path | None, parts: Iterable[Part], clients: Sequence[str]) -> Samples:
     """The rows of those clients who have any; DataError where they differ in kind, or nobody has any.
 
-    `owners`: all clients, in order.
+    `clients`: what all of them are called.
     """
+    called = dict(zip(clients, distinct_names(clients, str(path)), strict=True)) if clients else {}
+    parts = list(parts)
+    for part in parts:
+        if not part.X.ndim or not part.y.ndim or len(part.X) != len(part.y):
+            raise DataError(
+                f"{part.place}: samples of shape {part.X.shape}, and labels of shape {part.y.shape}; expected a label "
+                "for each sample"
+            )
     parts = [part for part in parts if len(part.X)]
     if not parts:
         raise DataError(f"{path}: no rows of any client")
@@ -143,8 +159,9 @@ def of_clients(path: Path | None, parts: Iterable[Part], owners: Sequence[str]) 
         for came, first in zip(part.kind, parts[0].kind, strict=True):
             if came != first:
                 raise DataError(f"{part.place}: {came}; others have {first}; correct them")
+    owners = in_order(called.values())
     number = {client: at for at, client in enumerate(owners)}
-    ids = np.repeat([number[part.client] for part in parts], [len(part.X) for part in parts])
+    ids = np.repeat([number[called[part.client]] for part in parts], [len(part.X) for part in parts])
     X, y = np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts])
     return Samples(X, y, ids=ids, owners=tuple(owners))
 

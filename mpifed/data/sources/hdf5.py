@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from mpifed.core.errors import DataError
-from mpifed.data.natural import in_order
 from mpifed.data.samples import Samples, Source
 from mpifed.data.sources.dataset import Part, of_clients, with_tests
 
@@ -42,6 +41,6 @@ class Hdf5(Source):
                 rows.append(Part(path.stem, str(path), content_of(file, "X"), content_of(file, "y")))
                 if "X_test" in file:
                     tests.append(Part(path.stem, str(path), content_of(file, "X_test"), content_of(file, "y_test")))
-        owners = in_order(path.stem for path in paths)
-        test = of_clients(self.path, tests, owners) if tests else None
-        return with_tests(self.task, paths, of_clients(self.path, rows, owners), test)
+        clients = [path.stem for path in paths]
+        test = of_clients(self.path, tests, clients) if tests else None
+        return with_tests(self.task, paths, of_clients(self.path, rows, clients), test)

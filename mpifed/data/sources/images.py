@@ -100,6 +100,8 @@ def _pixels(path: Path) -> Array:
 
     try:
         with Image.open(path, formats=_FORMATS) as image:
+            if image.mode[0] in "IF":  # which become RGB by cutting off what is above 255
+                raise ValueError(f"pixels of more than 8 bits, mode {image.mode}: give them by from_arrays")
             return np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: no image ({error}); expected {', '.join(_FORMATS)}; remove it") from error

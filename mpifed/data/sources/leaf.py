@@ -6,7 +6,6 @@ A file has `users`, `num_samples` and `user_data`, a table of {"x": [...], "y": 
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.data.natural import in_order
 from mpifed.data.samples import Samples, Source
 from mpifed.data.sources.dataset import Part, of_clients, open_packed, shown, train_and_test, with_tests
 
@@ -47,9 +45,9 @@ class Leaf(Source):
         train, test = train_and_test(self.path, self.test)
         files, test_files = _files(train), [] if test is None else _files(test)
         rows, tests = ([user for path in paths for user in _users(path)] for paths in (files, test_files))
-        owners = in_order({user.client for user in [*rows, *tests]})
-        of_test = of_clients(test, tests, owners) if test_files else None
-        return with_tests(self.task, [*files, *test_files], of_clients(train, rows, owners), of_test)
+        users = list(dict.fromkeys(user.client for user in [*rows, *tests]))
+        of_test = of_clients(test, tests, users) if test_files else None
+        return with_tests(self.task, [*files, *test_files], of_clients(train, rows, users), of_test)
 
 
 def _files(path: Path) -> list[Path]:
@@ -74,13 +72,11 @@ def _users(path: Path) -> Iterator[Part]:
         raise DataError(f"{path}: no rows; expected `users`, `num_samples` and `user_data`")
     for name, content in users.items():
         place = f"{path}: user {shown(name)}"
-        if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
-            raise DataError(f"{place}: the name has a control character; rename it")
         yield Part(name, place, *_numbers(place, content))
 
 
 def _numbers(place: str, content: object) -> tuple[Array, Array]:
-    """(X [s, ...] float32, labels [s] float64 or texts) of a user."""
+    """(X [s, ...] float32, labels [s] numbers or texts) of a user."""
     x, y = (content.get("x"), content.get("y")) if isinstance(content, dict) else (None, None)
     if not isinstance(x, list) or not isinstance(y, list):
         raise DataError(f'{place}: expected {{"x": [...], "y": [...]}}')
@@ -93,4 +89,4 @@ def _numbers(place: str, content: object) -> tuple[Array, Array]:
         raise DataError(
             f"{place}: {len(x)} samples, and y of {labels.dtype} {labels.shape}; expected a number or text for each"
         )
-    return X, labels if labels.dtype.kind == "U" else labels.astype(np.float64)
+    return X, labels

@@ -433,6 +433,8 @@ def joined(tables: Mapping[str, pa.Table], names: Sequence[str], by: str) -> pa.
     """The rows of several tables of the same columns, in any order, with a column `by` of the tables' names."""
     import pyarrow as pa
 
+    if gaps := [name for name in names if name.lower() in GAPS]:
+        raise DataError(f"{listed(tables, 3)}: the client {gaps[0]!r} is called as a missing value is; rename it")
     if len(set(names)) < len(names):
         raise UsageError(f"{listed(tables)}: files of one name are one client; rename them")
     (first, table), *_ = tables.items()
@@ -468,6 +470,11 @@ def _first_line(path: Path, separator: str) -> tuple[list[str] | None, int]:
         )
     numbers = [re.fullmatch(r"\s*[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?\s*", cell, re.I) is not None for cell in cells]
     if all(numbers):
+        if cells == list(map(str, range(len(cells)))) and len(cells) > 2:
+            raise DataError(
+                f"{path}: line 1 is 0, 1, 2, ...: such names of columns can't be told from a row of numbers; name them "
+                "by texts, as x0, or leave the line out"
+            )
         return None, len(cells)
     if any(numbers):
         column = numbers.index(False)

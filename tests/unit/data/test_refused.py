@@ -206,6 +206,9 @@ CSV = [
     of_csv("x,b,y\n1,NA,0\n2,?,1\n", "--missing mean: column 'b' has no value in the training rows; remove it",
            "--missing mean"),
     given(TWO, "[columns.x]\nrage = [0, 1]\n", "given.toml: columns.x.rage: "),
+    given(TWO, "[columns.x]\nfill = 1e300\n", "of numbers that float32 holds"),
+    given(TWO, "[columns.x]\nrange = [0, 1e-300]\n", "of numbers that float32 holds"),
+    of_csv("0,1,2\n5,6,0\n2,3,1\n", "line 1 is 0, 1, 2, ...: such names", "--label 2"),
     given(TWO, "[columns.X]\nfill = 1\n", "columns.X: no such feature; did you mean \"x\""),
     given(TWO, "[columns.x]\nfill = 'a'\n", "columns.x.fill = 'a': expected a number"),
     given("x,y\nu,0\nv,1\n", "[columns.x]\nfill = 'w'\n", "columns.x.fill = 'w': expected a category",
@@ -275,7 +278,9 @@ JSON: list[tuple[object, str]] = [
     (leaf(ann=(["to be"], ["o"])), "expected samples x of numbers"),
     (leaf(ann=([[1], [2]], [0])), r"user 'ann': 2 samples, and y of int64 \(1,\)"),
     (leaf(ann=([], [])), "no rows of any client"),
-    (leaf(**{"a\0b": ([[1], [2]], [0, 1])}), "the name has a control character"),
+    (leaf(**{"a\0b": ([[1], [2]], [0, 1])}), "has a control character"),
+    (leaf(a=([[1], [2]], [2**60, 2**60 + 1])), "labels up to 1152921504606846977 can't be told apart"),
+    (leaf(**{"\u00e9": ([[1], [2]], [0, 1]), "e\u0301": ([[1], [2]], [0, 1])}), "2 clients are called '\u00e9'"),
     ({"users": 3, "num_samples": [1], "user_data": {}}, "no rows of any client"),
     ({}, "no rows; expected `users`"),
     ({"user_data": {"ann": [1]}}, r"user 'ann': expected {\"x\": \[...\], \"y\": \[...\]}"),
@@ -339,6 +344,12 @@ ZIPS = [
     (npz(z=X, y=Y), "--samples is missing: .*a.npz has the arrays z, y; give the name of one"),
     (npz(X=X * np.nan, y=Y), "a.npz: X: row 0, column 0: nan is not"),
     (npz(X=X, y=Y[:3]), "a.npz: 6 rows and 3 labels"),
+    *(
+        (npz(X=X, y=y), "a.npz: y: labels are ")
+        for y in (Y.astype("M8[D]"), Y.astype("m8[s]"), Y * 1j, np.array([b"a", b"b"])[Y], Y.astype([("a", int)]))
+    ),
+    (npz(X=X, y=np.array(3)), r"a.npz: y: labels are float64 \(\)"),
+    (npz(X=X, y=Y + 2**60), "a.npz: labels up to 1152921504606846977 can't be told apart"),
 ]
 NPZ = [
     *(Bad(f"npz a.npz {ONE}", named, {"a.npz": content}, MpifedError) for content, named in ZIPS),
@@ -393,6 +404,10 @@ FOLDERS = [
     Bad("hdf5 .", r"b.h5: samples of numbers of shape \(1,\)", {"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X[:, :1], y=Y)}),
     Bad("hdf5 .", "b.h5: samples of bytes of shape", {"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X.astype("u1"), y=Y)}),
     Bad("hdf5 .", "no rows of any client"),
+    Bad("hdf5 .", r"a.h5: samples of shape \(4, 2\), and labels of shape \(6,\)",
+        {"a.h5": hdf5(X=X[:4], y=Y), "b.h5": hdf5(X=X, y=Y[:4])}),
+    Bad("hdf5 .", r"a.h5: samples .* labels of shape \(\)", {"a.h5": hdf5(X=X, y=3)}),
+    Bad("hdf5 .", "2 clients are called 'a'", {"a.h5": hdf5(X=X, y=Y), "a.hdf5": hdf5(X=X, y=Y)}),
     Bad("images . " + ONE, "a folder for each class, as "),
     *(Bad("images . " + ONE, named, {**GREY, "b/9.png": content}) for content, named in NO_IMAGES),
     Bad(f"arrow . --label y {ONE}", r"no file \*.arrow; expected a folder of datasets.save_to_disk"),

@@ -201,6 +201,44 @@ def test_what_cannot_be_applied_is_named(wrong: Callable[[mf.Run], object], name
         wrong(trained)
 
 
+@pytest.mark.parametrize(("scale", "noise"), [
+    ("unit-rows", None), ("none,unit-rows", 0.1), ("unit-rows,standard", None), ("standard", None), (None, 0.1),
+])  # fmt: skip
+@pytest.mark.parametrize("frame", [True, False])
+def test_rows_are_scaled_as_those_to_train_on(scale: str | None, noise: float | None, frame: bool) -> None:
+    rows = NAMED * 7 + 3
+    settings: dict[str, Any] = {"clients": 1, "scale": "none" if frame and scale is None else scale}
+    if frame:
+        whole = rows.assign(ill=Y)
+        data = From.from_dataframe(whole, label="ill", test=whole, feature_noise=noise, **settings)
+    else:
+        data = From.from_arrays(rows, Y, test=(rows, Y), feature_noise=noise, **settings)
+    trained = run(data)
+    assert trained.score(rows, Y) == pytest.approx(trained.summary["test_accuracy"])
+
+
+@pytest.mark.parametrize(("samples", "settings"), [
+    (X, {"scale": "minmax,unit-rows"}), (X, {"scale": "standard", "feature_noise": 0.1}),
+    (BYTES, {"feature_noise": 0.1}),
+])  # fmt: skip
+def test_rows_that_were_scaled_for_good(samples: Any, settings: dict[str, Any]) -> None:
+    with pytest.raises(mf.UsageError, match="predict: X: rows of these data were scaled for good"):
+        run(From.from_arrays(samples, Y, clients=3, **settings)).predict(samples)
+
+
+@pytest.mark.parametrize(("labels", "task"), [
+    (Y.astype(float), "auto"), (Y * 2, "regression"), (np.array(["e\u0301", "b "])[Y], "auto"), (Y > 0, "auto"),
+])  # fmt: skip
+def test_labels_are_scored_as_they_were_given(labels: Any, task: str) -> None:
+    frame = NAMED.assign(ill=labels)
+    trained = run(
+        From.from_dataframe(frame, label="ill", clients=3, task=task, test=frame),
+        mf.LeastSquares() if task == "regression" else None,
+    )
+    known = trained.summary["test_r2" if task == "regression" else "test_accuracy"]
+    assert trained.score(frame, labels) == trained.score(frame, frame["ill"]) == pytest.approx(known)
+
+
 # --- bad inputs -----------------------------------------------------------------------------------------------------
 
 
@@ -221,6 +259,15 @@ class Drawn:
 @pytest.mark.parametrize(("wrong", "named"), [
     (lambda: From.from_arrays(masked(X), Y, clients=3), "X: 1 masked entries"),
     (lambda: From.from_arrays(X, masked(Y), clients=3), "y: 1 masked entries"),
+    (lambda: From.from_arrays(list(masked(X)), Y, clients=3), "X: 1 masked entries"),
+    (lambda: From.from_arrays(sparse.csr_matrix(X * 1j), Y, clients=3), "X: a sparse array of complex64"),
+    (lambda: From.from_arrays((np.arange(60)[:, None] / 1e6 + [1.7e9, 0]).astype(">f8"), Y, clients=3), "one number"),
+    (lambda: From.from_arrays(X, np.array(3), clients=3), r"y: labels are int64 \(\)"),
+    (lambda: From.from_clients({1: (X, Y), "1": (X, Y)}), "from_clients: 2 clients are called '1'"),
+    (lambda: From.from_clients({"\u00e9": (X, Y), "e\u0301": (X, Y)}), "2 clients are called '\u00e9'"),
+    (lambda: From.from_clients([(X, Y)] * 2, client_test=[(X, Y)] * 3), "3 pairs for 2 clients; 2 differ"),
+    (lambda: From.from_clients({"a": FRAME, "b": FRAME.assign(a="x")}, label="ill"), "columns of other types"),
+    (lambda: From.from_clients({"NA": FRAME, "b": FRAME}, label="ill", missing="drop"), "client 'NA' is called as a"),
     (lambda: From.from_arrays(X, Y, clients=masked(np.arange(60) % 3)), "clients: 1 masked entries"),
     (lambda: From.from_arrays(np.arange(60)[:, None] + [1_700_000_000, 0], Y, clients=3), "column 0: integers up"),
     (lambda: From.from_arrays(np.arange(60)[:, None] / 1e6 + [1.7e9, 0], Y, clients=3), "column 0: .* one number in"),
