@@ -25,7 +25,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.data.cells import check_cells
 from mpifed.data.partition import by_rectangles
-from mpifed.data.recipe import identities, numbers
+from mpifed.data.recipe import check_feature, identities, numbers
 from mpifed.data.samples import Samples, Source
 from mpifed.data.sources.dataset import listed, numbers_rows, open_packed, shown, typed_labels
 from mpifed.data.sources.table import check_names, read_csv
@@ -136,6 +136,8 @@ class Tables(Source):
             if count > 1:
                 raise DataError(f"{path}: {count} rows have the identifier {shown(name)}; keep one")
         X = np.stack([numbers(what, name, table[name]) for name in features], axis=1)
+        for name, values in zip(features, X.T, strict=True):
+            check_feature(what, name, values, stated=True)
         for row, column in np.argwhere(np.isnan(X))[:1].tolist():
             raise DataError(f"{path}: row {row + 1}, column {features[column]!r} is a missing value; remove the row")
         labels = np.full(len(ids), np.nan)

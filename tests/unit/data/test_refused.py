@@ -390,6 +390,7 @@ def hdf5(**arrays: Any) -> bytes:
 GREY = {f"{kind}/{n}.png": png(np.zeros((4, 3), np.uint8)) for kind in "ab" for n in (0, 1)}
 NO_IMAGES = [
     (b"no image", r"9.png: no image .*; expected BMP, GIF, JPEG"),
+    (png(np.zeros((4, 3), np.uint16)), r"9.png: no image .*more than 8 bits, mode I;16"),
     (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n", "9.png: no image"),
     (png(np.zeros((2, 2), np.uint8)), r"9.png: \(2, 2\) pixels, 0.png has \(4, 3\)"),
 ]

@@ -89,6 +89,7 @@ def test_tables_are_joined(folder: Path) -> None:
     ("south.csv", SOUTH.replace("bob,0", "bob,1"), "sample 'bob' has the label 1, but 0 in another file"),
     ("south.csv", SOUTH.replace("eva", "eve"), r"north.csv: sample 'eva' has no label in any file"),
     ("bank.csv", BANK.replace("2.5", ""), r"bank.csv: row 4, column 'income' is a missing value"),
+    ("bank.csv", "person,id\nann,16777217\nbob,16777216\n", "column 'id': 2 different numbers.* are 1 in"),
     ("south.csv", SOUTH, r"'visits' of sample '(eva|fay)' is held by north.csv and south.csv; leave it to one"),
 ])  # fmt: skip
 def test_faulty_tables(folder: Path, name: str, text: str, words: str) -> None:
