@@ -47,9 +47,10 @@ def clipped_gradient(
 
     What is scaled is what the norm is of: derivatives by a layer's outputs, or formed gradients, never the loss. Below
     the bound the factor is exactly 1: if no sample reaches it and a built-in model is in float64, the result equals
-    `gradient` bit for bit, or, where hidden layers are passed before samples are weighed, to rounding. Scores of a model in float32 are computed in float32. A sample whose gradient is not finite,
-    or whose features, hidden values or slopes have a norm above 1e100, for sums in float32 2^60 after clipping, counts
-    as zero: an error, or a sum that is not finite, would reveal its presence.
+    `gradient` bit for bit, or, where hidden layers are passed before samples are weighed, to rounding. Scores of a
+    model in float32 are computed in float32. A sample whose gradient is not finite, or whose features, hidden values or
+    slopes have a norm above 1e100, for sums in float32 2^60 after clipping, counts as zero: an error, or a sum that is
+    not finite, would reveal its presence.
 
     Parameters
     ----------

@@ -25,9 +25,11 @@ class Troubled(FedAvg):
     at_round: int = 5
 
     def start_client(self, x: Array) -> tuple[()]:
-        """With trouble at the start, on rank 2; x is all zeros in no memory where a start is only tried."""
-        here = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0"))
-        if os.environ.get("MPIFED_TEST_TROUBLE") == "start" and here == "2" and x.strides[0]:
+        """With trouble at the start, on the last rank; x is all zeros in no memory where a start is only tried."""
+        world = os.environ
+        here = world.get("PMI_RANK", world.get("OMPI_COMM_WORLD_RANK", "0"))
+        size = world.get("PMI_SIZE", world.get("OMPI_COMM_WORLD_SIZE", "1"))
+        if world.get("MPIFED_TEST_TROUBLE") == "start" and int(here) == int(size) - 1 and x.strides[0]:
             raise RuntimeError("trouble at the start")
         return ()
 
