@@ -10,6 +10,7 @@ import gzip
 import json
 import lzma
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -118,6 +119,7 @@ DOORS: dict[str, Door] = {
     "own types of pandas": framed(lambda table: table.convert_dtypes()),
     "identifiers as floats": framed(lambda table: table.astype({"ward": float})),
     "labels as floats": framed(lambda table: table.astype({"ill": float})),
+    "identifiers in Decimal": framed(lambda table: table.assign(ward=[Decimal(ward) for ward in table["ward"]])),
     "identifiers as texts": framed(lambda table: table.astype({"ward": str})),
     "letters in two parts": framed(lambda table: table.assign(sex=table["sex"].str.normalize("NFD"))),
     "objects": framed(lambda table: table.astype(object)),
@@ -328,6 +330,12 @@ def test_what_is_given_is_not_computed(here: Path, scale: str) -> None:
         np.testing.assert_allclose(sorted(X[:, 0]), sorted(expected), atol=1e-6)
         np.testing.assert_allclose(sorted(X[:, 4]), np.arange(30) / 30, atol=1e-6)
         assert X[:, 1:4].sum(axis=0).tolist() == [10, 10, 10]
+
+
+def test_long_integers_are_identifiers() -> None:
+    wards = [2**60 + n % 3 for n in range(30)]
+    data = mf.FederatedDataset.from_dataframe(table(ward=wards), **{**BY, "missing": "error"})
+    assert content(data)["ids"] == tuple(map(str, sorted({*wards})))
 
 
 def trained(data: mf.FederatedDataset, model: mf.Model | None = None) -> mf.Run:

@@ -433,10 +433,12 @@ def joined(tables: Mapping[str, pa.Table], names: Sequence[str], by: str) -> pa.
     """The rows of several tables of the same columns, in any order, with a column `by` of the tables' names."""
     import pyarrow as pa
 
-    if gaps := [name for name in names if name.lower() in GAPS]:
-        raise DataError(f"{listed(tables, 3)}: the client {gaps[0]!r} is called as a missing value is; rename it")
-    if len(set(names)) < len(names):
-        raise UsageError(f"{listed(tables)}: files of one name are one client; rename them")
+    clients = identities(listed(tables, 3), by, pa.chunked_array([names], pa.string())).to_pylist()
+    if None in clients:
+        gap = names[clients.index(None)]
+        raise DataError(f"{listed(tables, 3)}: the client {gap!r} is called as a missing value is; rename it")
+    if len(set(clients)) < len(names):
+        raise UsageError(f"{listed(tables)}: two of one name are one client; rename them")
     (first, table), *_ = tables.items()
     parts = []
     for name, (what, part) in zip(names, tables.items(), strict=True):

@@ -267,6 +267,7 @@ class Drawn:
     (lambda: From.from_clients({"\u00e9": (X, Y), "e\u0301": (X, Y)}), "2 clients are called '\u00e9'"),
     (lambda: From.from_clients([(X, Y)] * 2, client_test=[(X, Y)] * 3), "3 pairs for 2 clients; 2 differ"),
     (lambda: From.from_clients({"a": FRAME, "b": FRAME.assign(a="x")}, label="ill"), "columns of other types"),
+    (lambda: From.from_clients({"1": FRAME, "1.0 ": FRAME}, label="ill"), "1.0 : two of one name are one client"),
     (lambda: From.from_clients({"NA": FRAME, "b": FRAME}, label="ill", missing="drop"), "client 'NA' is called as a"),
     (lambda: From.from_arrays(X, Y, clients=masked(np.arange(60) % 3)), "clients: 1 masked entries"),
     (lambda: From.from_arrays(np.arange(60)[:, None] + [1_700_000_000, 0], Y, clients=3), "column 0: integers up"),
