@@ -6,7 +6,7 @@ Problems with Non-smooth Regularization" (IEEE MLSP 2023), Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -43,7 +43,7 @@ class FedPDM(LocalMethod):
     """
 
     gain = 2.0
-    refuses: ClassVar = {
+    refuses: ClassVar[Mapping[str, str]] = {
         "momentum": "the dual variables are those of plain steps",
         "schedule": "local steps divide by the learning rate",
         "server_optimizer": "the server of FedPDM takes the prox at the mean upload, (13)",

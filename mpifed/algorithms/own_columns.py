@@ -12,6 +12,7 @@ Implementation" (NeurIPS-SpicyFL 2020, arXiv:2012.12420). Local steps are those 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -68,7 +69,7 @@ class OwnColumns(LocalSteps, Grid):
     """
 
     lasting: ClassVar[bool] = False
-    refuses: ClassVar = {"momentum": "columns that no row drawn has are left out of steps"}
+    refuses: ClassVar[Mapping[str, str]] = {"momentum": "columns that no row drawn has are left out of steps"}
 
     @property
     def weights(self) -> Array:

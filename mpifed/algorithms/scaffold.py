@@ -7,6 +7,7 @@ Private Federated Learning on Heterogeneous Data" (AISTATS 2022, arXiv:2111.0927
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -44,7 +45,7 @@ class Scaffold(LocalMethod):
     """
 
     gain = 1.0
-    refuses: ClassVar = {
+    refuses: ClassVar[Mapping[str, str]] = {
         "momentum": "control variates are of plain steps, and these of all clients alike",
         "schedule": "c_i is a change divided by the learning rate",
     }

@@ -7,6 +7,7 @@ Federated Averaging via Extrapolation" (ICLR 2023, arXiv:2301.09604).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,7 +23,7 @@ class FedDyn(LocalMethod):
 
     weights = "uniform"
     gain = 1.0
-    refuses: ClassVar = {"server_optimizer": "the model is mean y - h / alpha"}
+    refuses: ClassVar[Mapping[str, str]] = {"server_optimizer": "the model is mean y - h / alpha"}
 
     @property
     def pull(self) -> float:
@@ -72,7 +73,7 @@ class FedExP(LocalMethod):
     weights = "uniform"
     gain = 1.0
     regularized = False
-    refuses: ClassVar = {"server_optimizer": "the method has its own step"}
+    refuses: ClassVar[Mapping[str, str]] = {"server_optimizer": "the method has its own step"}
 
     def start_memory(self, x: Array) -> Array:
         return 0 * x
