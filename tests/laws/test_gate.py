@@ -20,7 +20,7 @@ DIFFER = {
     "seed": ("run: seed", "1", "2"),
     "noise": ("run: privacy.noise_multiplier", "5.0", "0.01"),
     "security": ("run: aggregation.security", "'plain'", "'masked'"),
-    "data": ("FederatedDataset: data", *2 * [r"'\w{64}'"]),
+    "data": ("FederatedDataset: data.X", *2 * [r"'float32 \[60, 3\], SHA-256 \w{12}'"]),
 }
 FORMS, MOMENTS = [*LEAVE, *DIFFER, "nothing"], ["before", "between", "after"]
 CHILDREN = ["none", "spawn", "subprocess", "fork", "reader"]
@@ -70,8 +70,8 @@ def test_what_differs_is_named_with_both_values(tmp_path: Path) -> None:
         "check: algorithm.mu: 0.1 on rank 0, 1.1 on rank 1",
         r"run: sources.own_gated.py: '\w{64}' on rank 0, '\w{64}' on rank 1",
         r"sweep: a, seed 1 \(point-0000\).name: 'sweep' on rank 0, None on rank 1",
-        r"FederatedDataset: data: '\w{64}' on rank 0, '\w{64}' on rank 1",
-        "FederatedDataset: samples: 80 on rank 0, 81 on rank 1",
+        r"FederatedDataset: data.y: 'float64 \[60\], SHA-256 \w{12}' on rank 0, 'float64 \[60\], .* on rank 1",
+        r"FederatedDataset: data.X: 'float32 \[80, 3\], .* on rank 0, 'float32 \[81, 3\], .* on rank 1",
         "FederatedDataset: clients: 5 on rank 0, 6 on rank 1",
         "launch: out: 'run-0' on rank 0, 'run-1' on rank 1",
         "sweep: call: 'sweep' on rank 0, 'run' on rank 1",

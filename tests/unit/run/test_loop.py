@@ -188,6 +188,7 @@ def test_signals_are_given_back(
 
 def test_a_process_that_ends_is_not_killed_by_a_second_signal(digits: Path, tmp_path: Path) -> None:
     """A scheduler sends them to one node a moment after the other; `mpifed run` and all ranks end by `guarded`."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may run under nohup
     before = handlers()
     assert signal.SIG_IGN not in before[:3]  # of another test
     with pytest.raises(SystemExit) as ended:
