@@ -51,8 +51,8 @@ def ordered(X: Array, y: Array) -> list[tuple[float, ...]]:
 @pytest.mark.parametrize("files", [1, 3])
 def test_a_folder_of_save_to_disk(tmp_path: Path, files: int) -> None:
     table().save_to_disk(str(tmp_path / "table"), num_shards=files)
-    words = ["arrow", str(tmp_path / "table"), "--label", "label", "--by", "writer", "--out", str(tmp_path / "out")]
-    CliRunner().invoke(data_command, words, catch_exceptions=False, standalone_mode=False)
+    words = ["arrow", str(tmp_path / "table"), "--label", "label", "--by", "writer", "--scale", "none", "--out"]
+    CliRunner().invoke(data_command, [*words, str(tmp_path / "out")], catch_exceptions=False, standalone_mode=False)
     folder = open_federation(tmp_path / "out", verify=True)
     assert folder.names() == ("a", "b") and (folder.natural() or ())[0] == ("ann", "bob", "eve")
     for number, writer in enumerate(["ann", "bob", "eve"]):
@@ -62,7 +62,18 @@ def test_a_folder_of_save_to_disk(tmp_path: Path, files: int) -> None:
 def test_a_folder_with_train_and_test(tmp_path: Path) -> None:
     parts = table().remove_columns("writer").train_test_split(30, seed=1)  # rows by indices, which it flattens
     parts.save_to_disk(str(tmp_path / "table"))
-    words = ["arrow", str(tmp_path / "table"), "--label", "label", "--split", "rows", "--clients", "1"]
+    words = [
+        "arrow",
+        str(tmp_path / "table"),
+        "--label",
+        "label",
+        "--split",
+        "rows",
+        "--clients",
+        "1",
+        "--scale",
+        "none",
+    ]
     CliRunner().invoke(
         data_command, [*words, "--out", str(tmp_path / "out")], catch_exceptions=False, standalone_mode=False
     )
