@@ -238,14 +238,20 @@ class Sum:
         place = self.message.places[number]
         whole = self._accumulators[number].reshape(place.form.limbs, *place.shape)
         for _, alike in groupby(place.parts(leaf, clients), lambda part: id(part[2])):
-            anew = True
-            for client, values, at in alike:  # noqa: B007  # the places of all
+            target: Integers | None = None
+            for client, values, at in alike:
                 encoder, coded = self._encoder(place.form, values.size)
-                if not encoder.add(values.reshape(1, -1), coded, anew):
+                if anew := target is None:
+                    target = coded
+                    if len(whole) == 1 and isinstance(at, slice):
+                        there = whole[0][place.index(at)]
+                        if there.flags.c_contiguous:  # where they are added
+                            target, anew = there.reshape(-1), False
+                if not encoder.add(values.reshape(1, -1), target, anew):
                     raise out_of_bounds(place, np.array([client]), values)
-                anew = False
-            for limb, part in zip(whole, coded.reshape(len(whole), *values.shape), strict=True):
-                limb[place.index(at)] += part
+            if target is coded:
+                for limb, part in zip(whole, coded.reshape(len(whole), *values.shape), strict=True):
+                    limb[place.index(at)] += part
 
     def reduce(self, comm: Comm, everywhere: bool) -> Integers | None:
         """The sum over all ranks, on ranks that receive it; `numbers` are overwritten. Collective.
