@@ -207,8 +207,8 @@ class Pass:
         _, functions, size, width = slopes.shape
         # a single product for all functions: [b, K h] to [p_i, K h]
         wide = slopes.swapaxes(1, 2).reshape(-1, 1, size, functions * width)
-        pulled = (self.problem.linear.pull(X, down)[0] for down, X in zip(wide, features, strict=True))
-        values = [own.reshape(-1, functions, width).swapaxes(0, 1) for own in pulled]
+        pull, by_function = self.problem.linear.pull, (-1, functions, width)
+        values = [pull(X, own)[0].reshape(by_function).swapaxes(0, 1) for own, X in zip(wide, features, strict=True)]
         first = Placed(values, block.columns, self.problem.features, axis=1)
         return (), PassUpload(Statistics(Parameters(first, head), level), clients.tally)
 

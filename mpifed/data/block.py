@@ -232,8 +232,7 @@ class Block:
         for same_rows, taken in self._alike:
             if len(rows) == len(same_rows) and (rows == same_rows).all():
                 return taken
-        least = self.counts.min(keepdims=True)
-        check_rows(rows[None], least)
+        check_rows(rows[None], self._least)
         if self.sparse:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
@@ -243,7 +242,7 @@ class Block:
             else:
                 for shard, out in zip(self.shards, outs, strict=True):
                     shard.take(rows, out[0])
-        few = len(rows) * _FEW <= least[0] and not self._seen
+        few = len(rows) * _FEW <= self._least[0] and not self._seen
         self._alike[:] = [(rows.copy(), taken)] if few else []
         return taken
 
@@ -251,6 +250,12 @@ class Block:
     def _alike(self) -> list[tuple[NDArray[np.int64], Sequence[Features]]]:
         """Cache of `take_alike`."""
         return []
+
+    @cached_property
+    def _least(self) -> NDArray[np.int64]:
+        """[1] the fewest rows of a client."""
+        least: NDArray[np.int64] = self.counts.min(keepdims=True)
+        return least
 
     @cached_property
     def _seen(self) -> bool:

@@ -55,9 +55,10 @@ class Roster(Sequence[Block]):
     def __getitem__(self, i: int | slice) -> Block | list[Block]:
         if isinstance(i, slice):
             return [self._open(j) for j in range(*i.indices(len(self)))]
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"block {i} of {len(self)}")
-        return self._open(i % len(self))
+        number = len(self)
+        if not -number <= i < number:
+            raise IndexError(f"block {i} of {number}")
+        return self._open(i % number)
 
     def size(self, i: int) -> int:
         """The number of clients of a block, which is not opened for it."""
