@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial, reduce
 from typing import Any, ClassVar, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -31,7 +32,7 @@ from mpifed.core.exchange import (
 )
 from mpifed.core.holdings import Holdings, span
 from mpifed.core.protocols import Piece
-from mpifed.core.record import ABSENT, AnyRecord, Array, Record, by_columns, index, namespace
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, beside, by_columns, index, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData
 from mpifed.maths.certificates import ROUNDING, dual_value
@@ -72,15 +73,16 @@ def own_part(values: Array, shard: ClientData) -> Array:
     return values[index(values, span(shard.columns))]
 
 
-def of_pieces(block: Block, compute: Callable[[Piece, ClientData], Array]) -> list[Array]:
-    """n arrays [s_i, ...] that `compute` makes of the rows of each client, piece by piece."""
-    each = ([compute(X, shard) for _, X in shard.pieces(block.dtype)] for shard in block.shards)
+def of_pieces(block: Block, compute: Callable[[Piece, int], Array]) -> list[Array]:
+    """n arrays [s_i, ...] that `compute` makes of the rows of each client, piece by piece, and of its position."""
+    each = ([compute(X, i) for _, X in shard.pieces(block.dtype)] for i, shard in enumerate(block.shards))
     return [parts[0] if len(parts) == 1 else block.xp.concatenate(parts) for parts in each]
 
 
 def partial_scores(w: Array, block: Block) -> list[Array]:
     """n arrays [s_i] or [s_i, h] in the dtype of `w` [p] or [p, h]: X w of a client's rows, in its own columns."""
-    return of_pieces(block, lambda X, shard: X @ own_part(w, shard))
+    own = [w[index(w, at)] for at in block.columns]
+    return of_pieces(block, lambda X, i: X @ own[i])
 
 
 def pulled(problem: Problem, values: Array, block: Block) -> Placed:
@@ -90,16 +92,15 @@ def pulled(problem: Problem, values: Array, block: Block) -> Placed:
     return placed_by_columns(problem, [reduce(operator.add, parts) for parts in pieces], block)
 
 
-@lru_cache(maxsize=16)
-def places(block: Block) -> list[Array | slice]:
+def places(problem: Problem, block: Block) -> list[Array | slice]:
     """n times the numbers of the client's samples among all."""
-    return [span(shard.rows) for shard in block.shards]
+    return [problem.rows.of(shard.client) for shard in block.shards]
 
 
 def placed_by_rows(problem: Problem, values: Iterable[Array], block: Block) -> Placed:
     """Values [n, S, ...] of the clients' own samples, at their positions among all samples."""
     own = [row[: shard.samples] for row, shard in zip(values, block.shards, strict=True)]
-    return Placed(own, places(block), problem.samples)
+    return Placed(own, places(problem, block), problem.samples)
 
 
 def placed_by_columns(problem: Problem, values: Sequence[Array], block: Block) -> Placed:
@@ -116,21 +117,29 @@ def padded(values: Iterable[Array], width: int) -> Array:
     return table
 
 
-def own_rows(values: Array, block: Block, width: int) -> Array:
+def own_rows(problem: Problem, values: Array, block: Block, width: int) -> Array:
     """[n, width, ...] each client's samples of `values` [N, ...]."""
-    return padded((values[index(values, at)] for at in places(block)), width)
+    return padded((values[index(values, at)] for at in places(problem, block)), width)
 
 
-@lru_cache(maxsize=16)
+_tables = WeakKeyDictionary[Block, dict[object, Array]]()  # what stays as it is, as long as there is its block
+
+
 def labels(block: Block, width: int, dtype: DTypeLike) -> Array:
     """[n, width] the clients' classes or targets; read-only."""
-    return padded((shard.y for shard in block.shards), width).astype(dtype)
+    tables, key = _tables.setdefault(block, {}), (width, dtype)
+    if key not in tables:
+        tables[key] = padded((shard.y.astype(dtype) for shard in block.shards), width)
+    return tables[key]
 
 
-@lru_cache(maxsize=16)
-def shares(problem: Problem, block: Block, width: int, dtype: DTypeLike) -> Array:
-    """[n, width] 1 / the number of the holders of a client's samples; read-only."""
-    return own_rows(1 / problem.rows.holders, block, width).astype(dtype)
+def holder_shares(problem: Problem, like: Array, block: Block) -> Array:
+    """[n, S] 1 / the number of the holders of a client's samples, in place and dtype as `like` [n, S]; read-only."""
+    tables, key = _tables.setdefault(block, {}), (problem, like.shape[1], like.dtype)
+    if key not in tables:
+        shares = (beside(like, 1 / problem.rows.holders[at], like.dtype) for at in places(problem, block))
+        tables[key] = padded(shares, like.shape[1])
+    return tables[key]
 
 
 @lru_cache(maxsize=1024)
@@ -157,7 +166,7 @@ def summed_once(problem: Problem, block: Block, compute: Callable[..., Array], *
 def products(problem: Problem, name: str, fields: ByRows, ask: Callable[..., Point], keeps: str = "") -> Exchange:
     """The exchange by which clients, whose states have `scores` [n, S, ...], receive x.w of their samples."""
     answer = partial(answer_products, problem)
-    return Exchange(name, fields, ask, answer, hear=partial(hear_rows, "scores"), keeps=keeps)
+    return Exchange(name, fields, ask, answer, hear=partial(hear_rows, problem, "scores"), keeps=keeps)
 
 
 def answer_products(
@@ -167,9 +176,9 @@ def answer_products(
     return clients, ByRows(placed_by_rows(problem, partial_scores(broadcast.w, block), block))
 
 
-def hear_rows(to: str, clients: OwnRecord, total: ByRows, block: Block, now: Round) -> OwnRecord:
+def hear_rows(problem: Problem, to: str, clients: OwnRecord, total: ByRows, block: Block, now: Round) -> OwnRecord:
     """Stores the sums of the client's samples in that array [n, S, ...] of its state."""
-    return clients._replace(**{to: own_rows(total.value, block, getattr(clients, to).shape[1])})
+    return clients._replace(**{to: own_rows(problem, total.value, block, getattr(clients, to).shape[1])})
 
 
 def answer_pulled(
@@ -390,7 +399,7 @@ def measures_of_cells(
             return server.for_duals
 
         fields, answer = ByRows(of_rows((problem.samples,), 2.0**-36, 2.0**12)), partial(answer_shares, problem, duals)
-        all_duals = Exchange("all-duals", fields, ask, answer, hear=partial(hear_rows, "alpha"))
+        all_duals = Exchange("all-duals", fields, ask, answer, hear=partial(hear_rows, problem, "alpha"))
         all_primal = Exchange(
             "all-primal", ByColumns(primal), ask_nothing, partial(answer_pulled, problem, "alpha"),
             lambda server, total, now: server._replace(pulled=total.pulled), clear=not private,

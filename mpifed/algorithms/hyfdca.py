@@ -27,6 +27,7 @@ from mpifed.algorithms.cells import (
     field_of_losses,
     field_of_pulled,
     hear_rows,
+    holder_shares,
     labels,
     lambda_n,
     largest_dual,
@@ -42,12 +43,11 @@ from mpifed.algorithms.cells import (
     products,
     pulled,
     refused,
-    shares,
     summed_once,
     trust_of_duals,
 )
 from mpifed.core.exchange import Exchange, Measure, Problem
-from mpifed.core.record import ABSENT, Array, by_columns, namespace
+from mpifed.core.record import ABSENT, Array, beside, by_columns, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.arrays import square_norms
@@ -271,7 +271,7 @@ class HyFDCA(Grid):
         problem, absent = self.problem, self.partial_participation
         duals = Exchange(
             "duals", by_rows(problem, largest_dual(problem)), self.ask, self.answer_duals,
-            hear=partial(hear_rows, "told"),
+            hear=partial(hear_rows, problem, "told"),
             keeps="duals" if self.keeps_steps else "",
         )  # fmt: skip
         losses, curve = field_of_losses(problem), (2,) if problem.dual.bend is not None else PARTS.shape
@@ -305,7 +305,7 @@ class HyFDCA(Grid):
         """Row norms and the largest eigenvalue of XX', where the rule needs them."""
         problem, exchanges = self.problem, list[Exchange]()
         if self.rule in OWN_NORMS:
-            squares, hear = by_rows(problem, 2.0**16, degree=0), partial(hear_rows, "norms")
+            squares, hear = by_rows(problem, 2.0**16, degree=0), partial(hear_rows, problem, "norms")
             norms = Exchange("norms", squares, ask_nothing, self.answer_norms, hear=hear)
             exchanges.append(norms)
         if self.needs_sigma:
@@ -346,7 +346,7 @@ class HyFDCA(Grid):
         self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
     ) -> tuple[HyFDCAClients, ByRows]:
         """||x_k,i||^2 of each client's part of its samples."""
-        norms = of_pieces(block, lambda X, shard: square_norms((X,))[0] if block.sparse else square_norms(X))
+        norms = of_pieces(block, lambda X, i: square_norms((X,))[0] if block.sparse else square_norms(X))
         return clients, ByRows(placed_by_rows(self.problem, norms, block))
 
     def absorb_power(self, server: HyFDCAServer, total: ByColumns, now: Round) -> HyFDCAServer:
@@ -381,26 +381,26 @@ class HyFDCA(Grid):
             )
         gamma = 1.0 if self.gamma is None else self.gamma.at(now.index + 1)
         steps = local_step(problem.dual, self.rule, alpha, scores, labels(block, width, alpha.dtype), curvature, gamma)
-        steps *= shares(problem, block, width, steps.dtype)
+        steps *= holder_shares(problem, steps, block)
         if self.rule == "paper":
-            steps *= self._drawn(block, width, float(sigma), now)
+            steps *= self._drawn(block, steps, float(sigma), now)
         clients = clients._replace(alpha=alpha, scores=scores, other=other)
         if self.keeps_steps:
             steps += sent
             clients = clients._replace(sent=steps)
         return clients, ByRows(placed_by_rows(problem, steps, block))
 
-    def _drawn(self, block: Block, width: int, sigma: float, now: Round) -> Array:
-        """[n, S] whether a sample is in D: whether it moves in this round."""
+    def _drawn(self, block: Block, like: Array, sigma: float, now: Round) -> Array:
+        """[n, S] whether a sample is in D: whether it moves in this round; where `like` [n, S] is."""
         problem, size = self.problem, self.problem.samples
         if self.draws == "client":
-            drawn = np.zeros((len(block.clients), width), dtype=bool)
+            drawn = np.zeros(like.shape, dtype=bool)
             np.put_along_axis(drawn, block.draw(now, "rows", self.inner or 0), values=True, axis=1)
-            return drawn
+            return beside(like, drawn)
         count = round((self.inner or 0) * size / float(problem.counts.mean())) or stable_samples(problem, sigma)
         moves = np.zeros(size, dtype=bool)
         moves[now.draw("rows", np.array([0]), np.array([size]), min(count, size))] = True
-        return own_rows(moves, block, width)
+        return own_rows(problem, beside(like, moves), block, like.shape[1])
 
     def answer_primal(
         self, clients: HyFDCAClients, broadcast: tuple[()], block: Block, now: Round
@@ -473,7 +473,8 @@ class HyFDCA(Grid):
         alpha = clients.alpha
         if self.rule == "line-search":
             alpha = alpha + alpha.dtype.type(part) * clients.other
-        return alpha.astype(np.float64) * shares(self.problem, block, alpha.shape[1], np.float64)
+        alpha = alpha.astype(np.float64)
+        return alpha * holder_shares(self.problem, alpha, block)
 
     def check(self) -> list[str]:
         """Which settings the rule reads, and that all fit the data and who takes part."""
