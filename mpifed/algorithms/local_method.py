@@ -223,11 +223,13 @@ class LocalMethod(LocalSteps, Rows):
             lazy = whole.lazy(sent.model, push)
             if lazy is not None:
                 return own, lazy
-        change = upload = whole.change(sent.model, push, start)
-        uploaded = self.upload
-        if uploaded is not None:
-            guard.check_gain(lambda change: uploaded(own, sent, change, local), change)
-            upload = map_leaves(_as_array, uploaded(own, sent, change, local))
+        change = whole.change(sent.model, push, start)
+
+        def uploaded(change: Array) -> OwnRecord:
+            return change if self.upload is None else self.upload(own, sent, change, local)
+
+        guard.check_gain(uploaded, change)
+        upload = map_leaves(_as_array, uploaded(change))
         kept = own
         if self.retain is not None:
             kept = self.retain(own, sent, read_only(change), map_leaves(read_only, upload), local)

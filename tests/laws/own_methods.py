@@ -163,6 +163,13 @@ class Lying(FedAvg):
 
 
 @dataclass(frozen=True)
+class Halved(FedAvg):
+    """One with a gain that the change itself, which it sends, has not."""
+
+    gain = 0.5
+
+
+@dataclass(frozen=True)
 class Unchecked(Unknown):
     """One whose check has left out its base's."""
 

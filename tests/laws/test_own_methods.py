@@ -155,6 +155,7 @@ def test_an_epsilon_is_of_all_that_hooks_release(
     [
         ("Beginning", "how far one record moves an upload is not known"),
         ("Lying", "its `upload` moves by other multiples of the change"),
+        ("Halved", "its `upload` moves by other multiples of the change"),
         ("Unchecked", "how far one record moves an upload is not known"),
     ],
 )
