@@ -8,10 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import (
-    Measure,
-    Problem,
-)
+from mpifed.core.exchange import Measure, Problem
 from mpifed.core.record import Array
 from mpifed.core.refusals import Refusal, messages
 from mpifed.core.round import Round
@@ -48,7 +45,7 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
             Refusal(
                 problem.privacy is not None and batch > least,
                 key,
-                f"the smallest shard ({problem.called(client)}) has {least} samples, and with [privacy] all clients "
+                f"the smallest shard ({problem.name_of(client)}) has {least} samples, and with [privacy] all clients "
                 "draw as many",
                 "lower batch_size, or make larger shards: fewer clients, or `mpifed data ... --min-samples`",
             ),

@@ -486,7 +486,7 @@ class HyFDCA(Grid):
             ),
             (
                 (self.inner or 0) > self.problem.counts[few],
-                f"[algorithm] inner = {self.inner}: the smallest shard ({self.problem.called(few)}) has "
+                f"[algorithm] inner = {self.inner}: the smallest shard ({self.problem.name_of(few)}) has "
                 f"{self.problem.counts[few]} samples; lower inner",
             ),
             (

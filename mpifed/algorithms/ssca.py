@@ -269,7 +269,7 @@ class SSCA(Algorithm):
             best=Best(model, np.float64(np.inf), np.int64(0)) if self.returns == "best feasible" else ABSENT,
         )
 
-    def counting(self, sender: int | None = None) -> tuple[Exchange, ...]:
+    def shares_exchanges(self, sender: int | None = None) -> tuple[Exchange, ...]:
         """Counts the samples of each function, where any averages over a subset; `sender` where all have all rows."""
         counted = count_samples(self.problem, lambda server, shares: server._replace(shares=shares), sender)
         return (counted,) if counts_some(self.problem) else ()
@@ -431,7 +431,7 @@ class SSCAHorizontal(SSCA, Rows):
 
     @property
     def setup(self) -> tuple[Exchange, ...]:
-        return self.counting()
+        return self.shares_exchanges()
 
     def check(self) -> list[str]:
         """Split and batch size must fit the data."""
@@ -510,7 +510,7 @@ class SSCAVertical(SSCA, Columns):
 
     @property
     def setup(self) -> tuple[Exchange, ...]:
-        return self.counting(self.sender)
+        return self.shares_exchanges(self.sender)
 
     def check(self) -> list[str]:
         """Split and batch size must fit the data."""

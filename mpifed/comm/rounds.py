@@ -57,14 +57,14 @@ def broadcast(comm: Comm, order: int, question: Record) -> tuple[int, Record]:
         long.append(np.ascontiguousarray(leaf))
         return np.dtype((leaf.dtype, leaf.shape))
 
-    def received(leaf: object) -> object:
+    def room_for(leaf: object) -> object:
         if isinstance(leaf, np.dtype):
             long.append(leaf := np.empty((), leaf))
         return leaf
 
     order, sent = comm.bcast((order, map_leaves(form, question)) if serves else None)
     if not serves:
-        question = map_leaves(received, sent)
+        question = map_leaves(room_for, sent)
     for array in long:
         comm.Bcast(array)
     return order, question
@@ -239,7 +239,7 @@ class Ranks:
         add = channel.add if plan.kept is None else channel.add_one_by_one
         summed = type(channel) is Channel and plan.kept is None  # where they are computed, and as sums of blocks
 
-        def answered(state: Record, block: Block) -> tuple[Record, float]:
+        def answer_block(state: Record, block: Block) -> tuple[Record, float]:
             assert answer is not None
             start = time.perf_counter()
             after, upload = answer(state, question, block, now)
@@ -257,19 +257,19 @@ class Ranks:
                 seconds = time.perf_counter() - start
             return after, seconds
 
-        self._renew(plan, answering(plan.exchange, now), states, now, measured, answered)
+        self._renew(plan, answering(plan.exchange, now), states, now, measured, answer_block)
 
     def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> None:
         """Have the clients who are sent the sum hear it."""
         hear, total = plan.exchange.hear, self.device.record(total)
 
-        def heard(state: Record, block: Block) -> tuple[Record, float]:
+        def hear_block(state: Record, block: Block) -> tuple[Record, float]:
             assert hear is not None
             start = time.perf_counter()
             after = hear(state, total, block, now)
             return after, time.perf_counter() - start
 
-        self._renew(plan, hearing(plan.exchange, now), states, now, measured, heard)
+        self._renew(plan, hearing(plan.exchange, now), states, now, measured, hear_block)
 
     def _renew(
         self, plan: Plan, chosen: NDArray[np.bool_], states: States, now: Round, measured: bool,

@@ -45,9 +45,9 @@ def beside_record(like: Array, record: AnyRecord) -> AnyRecord:
 def host_record(record: AnyRecord) -> AnyRecord:
     """The record in memory."""
 
-    def moved(leaf: Array) -> Array:
+    def to_host(leaf: Array) -> Array:
         if not isinstance(leaf, Placed):
             return on_host(leaf)
         return Placed([on_host(values) for values in leaf.values], leaf.at, leaf.size, leaf.axis)
 
-    return map_leaves(moved, record)
+    return map_leaves(to_host, record)

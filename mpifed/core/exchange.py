@@ -316,7 +316,7 @@ class Problem:
     target_scale: float = 1.0  # a power of two near the size of real targets, by which grids are coarser and wider
     names: Sequence[str] = ()  # [N] of the clients, where they have some
 
-    def called(self, client: int) -> str:
+    def name_of(self, client: int) -> str:
         """A client as messages call it."""
         return f"client {shown(self.names[client]) if self.names else client}"
 

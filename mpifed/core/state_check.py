@@ -19,14 +19,14 @@ Specs = dict[str, Spec]  # shape and dtype of each leaf, by its name
 
 
 def check_state(
-    algorithm: str, what: str, state: Record | None, before: Specs | None = None, clients: int | None = None
+    algorithm: str, whose: str, state: Record | None, before: Specs | None = None, clients: int | None = None
 ) -> Specs:
     """Shape and dtype of each leaf of a state, which is checked; of none where it is None, as this rank lacks it.
 
     Parameters
     ----------
     algorithm : its name in the job
-    what : which of its states this is, as messages say it
+    whose : which of its states this is, as messages say it
     before : what each leaf was before round 0; all stay what they were
     clients : of a block's state, how many clients are in it: the length of each leading axis
 
@@ -62,7 +62,7 @@ def check_state(
             if before.get(name) != specs.get(name)
         ]
     if wrong:
-        raise UsageError("\n".join(f'[algorithm] name = "{algorithm}": {what}: {line}' for line in wrong))
+        raise UsageError("\n".join(f'[algorithm] name = "{algorithm}": {whose}: {line}' for line in wrong))
     return specs
 
 

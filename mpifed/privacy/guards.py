@@ -333,7 +333,7 @@ class NoisyUploads(_Private):
             sample and rows > has,
             upload,
             f"{work.taken} local steps of batch {work.batch} take {rows} records, and "
-            f"{self.problem.called(smallest)} has {has}; "
+            f"{self.problem.name_of(smallest)} has {has}; "
             "each record may count once in a round",
             'lower one of them, or take noise_on = "gradients"',
         )
