@@ -10,7 +10,7 @@ import numpy as np
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.data.partitioners import stream
-from mpifed.data.samples import CHUNK_VALUES, Samples, Source, empty
+from mpifed.data.samples import Samples, Source, empty, pieces
 
 MOST_NOISE = 1e30  # so that labels do not overflow float32
 
@@ -55,10 +55,9 @@ class Synthetic(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; each chunk of rows is a function of (seed, number of the chunk)."""
-        X, labels = empty((self.samples, self.features), self.dtype), list[Array]()
-        size, weights = max(1, CHUNK_VALUES // self.features), self._weights(seed)
-        for number, start in enumerate(range(0, self.samples, size)):
-            rng, rows = stream(seed, "rows of synthetic data", number), X[start : start + size]
+        X, labels, weights = empty((self.samples, self.features), self.dtype), list[Array](), self._weights(seed)
+        for number, (_, rows) in enumerate(pieces(X)):
+            rng = stream(seed, "rows of synthetic data", number)
             if self.dtype == "uint8":
                 rows[:] = rng.integers(0, 256, rows.shape, np.uint8)
             else:

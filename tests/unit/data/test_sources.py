@@ -377,7 +377,7 @@ def test_synthetic_rows_are_a_function_of_the_seed(monkeypatch: pytest.MonkeyPat
     whole = Synthetic(samples=50, features=5).read(1)
     assert np.array_equal(whole.X, Synthetic(samples=50, features=5).read(1).X)
     assert not np.array_equal(Synthetic(samples=50, features=5).read(2).X, whole.X)
-    monkeypatch.setattr("mpifed.data.sources.synthetic.CHUNK_VALUES", 100)  # 20 rows a chunk
+    monkeypatch.setattr("mpifed.data.samples.CHUNK_VALUES", 100)  # 20 rows a chunk
     longer, shorter = Synthetic(samples=50, features=5).read(1), Synthetic(samples=45, features=5).read(1)
     assert np.array_equal(shorter.X[:40], longer.X[:40]) and np.array_equal(shorter.y[:40], longer.y[:40])
 
