@@ -251,11 +251,10 @@ def numbers(what: str, name: str, column: pa.ChunkedArray) -> Array:
     import pyarrow as pa
 
     if is_text(column.type):
-        words = texts(what, name, column)
         try:
-            values = in_numpy(words)
+            values = in_numpy(texts(what, name, column))
         except pa.ArrowInvalid:
-            raise not_a_number(what, name, words, "training rows have numbers there; correct it") from None
+            raise not_a_number(what, name, column, "training rows have numbers there; correct it") from None
     elif _is_number(column.type):
         try:
             values = in_numpy(column)
@@ -325,9 +324,9 @@ def _encoded(column: Encoding, before: Encoding, x: Array) -> Array:
     return codes[:, None]
 
 
-def not_a_number(what: str, name: str, words: pa.Array, remedy: str = _ENCODE) -> DataError:
-    """The error for the first of the texts that is no number."""
-    cells = words.to_pylist()
+def not_a_number(what: str, name: str, column: pa.ChunkedArray, remedy: str = _ENCODE) -> DataError:
+    """The error for the first text of a column that is no number."""
+    cells = texts(what, name, column).to_pylist()
     row = next((row for row, cell in enumerate(cells) if cell is not None and not _is_decimal(cell)), 0)
     return DataError(
         f"{what}: row {row + 1}, column {name!r}: {shown(cells[row] or '', 80)!r} is not a number; {remedy}"

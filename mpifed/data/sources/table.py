@@ -119,12 +119,14 @@ class ColumnSource(Source):
             if raw[name].categories is None:
                 check_feature(first, name, in_numpy(rows[first][name]), name in public.columns)
         columns = tuple(raw[name] for name in roles.features)
-        X = [raw_rows(columns, table, what) for what, table in rows.items()]
-        ids = [
-            np.array(table[roles.by].to_pylist()) if roles.by in table.column_names else None for table in rows.values()
-        ]
-        y = [_labels(what, table, roles, raw, self.task) for what, table in rows.items()]
-        data, *tests = (Samples(*part) for part in zip(X, y, [None] * len(X), ids, strict=True))
+        data, *tests = (
+            Samples(
+                raw_rows(columns, table, what),
+                _labels(what, table, roles, raw, self.task),
+                ids=np.array(table[roles.by].to_pylist()) if roles.by in table.column_names else None,
+            )
+            for what, table in rows.items()
+        )
         classes = public.classes or (roles.classes if self.task != "regression" else ())
         data = replace(
             data, names=tuple(roles.features), classes=classes or None, left_out=tuple(roles.left_out),
@@ -187,18 +189,17 @@ class ColumnSource(Source):
             kind = getattr(first[name].type, "value_type", first[name].type)  # of categories
             raw[name] = Encoding(name, public.classes if public.classes or is_text(kind) else None)
             if len(roles.labels) > 1 and is_text(kind):
-                raise not_a_number(what, name, texts(what, name, first[name]), _AS_CLASSES)
+                raise not_a_number(what, name, first[name], _AS_CLASSES)
         for name in roles.features:
             given = public.columns.get(name, Encoding())
             raw[name] = Encoding(name, given.categories, fill=given.fill)
             if is_text(first[name].type) or given.categories is not None:
                 raw[name] = with_texts(raw[name], tables)
-                words = texts(what, name, first[name])
                 if self.categorical is None:
-                    raise not_a_number(what, name, words)
+                    raise not_a_number(what, name, first[name])
                 commas = [re.fullmatch(r"-?\d+,\d+", text) for text in raw[name].categories or ()]
                 if given.categories is None and commas and all(commas):
-                    raise not_a_number(what, name, words, "where fractions have a comma, give --decimal ','")
+                    raise not_a_number(what, name, first[name], "where fractions have a comma, give --decimal ','")
         return raw
 
     def _rows(self, what: str, table: pa.Table, roles: Roles, raw: Mapping[str, Encoding]) -> pa.Table:
@@ -389,10 +390,12 @@ def _labels(what: str, rows: pa.Table, roles: Roles, raw: Mapping[str, Encoding]
     classes = raw[name].categories
     if classes is not None:
         words = rows[name].to_pylist()
-        place = {text: at for at, text in enumerate(classes or sorted({*words}))}
+        if not classes:
+            return np.array(words)
+        place = {text: at for at, text in enumerate(classes)}
         if unknown := {*words} - {*place}:
             raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(classes)}")
-        return np.array([place[word] for word in words] if classes else words)
+        return np.array([place[word] for word in words])
     y = np.stack([in_numpy(rows[name]) for name in roles.labels], axis=1)
     y = y if len(roles.labels) > 1 else y[:, 0]
     most = np.abs(y).max()
@@ -421,8 +424,7 @@ def _of_like_types(tables: Mapping[str, pa.Table], ignored: list[str]) -> dict[s
         if numeric and textual:
             what = kinds[textual]
             remedy = f"state the categories of [columns.{name}] in a file of --given, or {LEAVE_OUT}"
-            words = texts(what, name, tables[what][name])
-            raise not_a_number(what, name, words, f"{kinds[numeric]} has {numeric}; correct it, {remedy}")
+            raise not_a_number(what, name, tables[what][name], f"{kinds[numeric]} has {numeric}; correct it, {remedy}")
     for name in set(names).intersection(ignored):
         at = {what: part.column_names.index(name) for what, part in tables.items()}
         tables = {what: part.set_column(at[what], name, pa.nulls(len(part))) for what, part in tables.items()}
