@@ -63,14 +63,14 @@ def in_order(ids: Iterable[str]) -> list[str]:
 
 def owners_of(ids: Sequence[Array | None]) -> tuple[tuple[str, ...], list[Array | None]]:
     """(the distinct identifiers of all arrays of texts, in order; of each array the positions of its own)."""
-    owners = in_order(set().union(*(np.unique(texts).tolist() for texts in ids if texts is not None)))
+    distinct = [None if texts is None else np.unique(texts, return_inverse=True) for texts in ids]
+    owners = in_order({name for part in distinct if part is not None for name in part[0].tolist()})
     place = {name: at for at, name in enumerate(owners)}
 
-    def positions(texts: Array) -> Array:
-        names, codes = np.unique(texts, return_inverse=True)
+    def positions(names: Array, codes: Array) -> Array:
         return np.array([place[name] for name in names.tolist()], np.int64)[codes]
 
-    return tuple(owners), [None if texts is None else positions(texts) for texts in ids]
+    return tuple(owners), [None if part is None else positions(*part) for part in distinct]
 
 
 def canonical_order(owner: Array, labels: Array, X: Array) -> NDArray[np.int64]:

@@ -457,7 +457,7 @@ def make_federation(
     if client_tests is not None:
         sets[""] = [group[~client_tests[group]] for group in partition.rows]
         sets[TESTS] = [group[client_tests[group]] for group in partition.rows]
-    features = 1 + max(int(group[-1]) for group in partition.columns)
+    features = X.shape[1]
     kept = partition if client_tests is None else training_rows(partition, ~client_tests, features)
     contents: dict[str, Array] = {"holds": kept.holds}
     contents["scaling/scale"], contents["scaling/shift"] = map(np.atleast_1d, scaling)
@@ -503,8 +503,8 @@ def make_federation(
         for start, piece in () if is_sparse else pieces(X):
             for prefix, part in stored.items():
                 _put(piece, start, part, arrays[f"{prefix}X"].reshape(-1))
-        digests = Federation(about, arrays).digests(np.arange(partition.clients))
-        arrays["digests"][...] = [list(digest) for digest in digests]
+        digests = b"".join(Federation(about, arrays).digests(np.arange(partition.clients)))
+        arrays["digests"][...] = np.frombuffer(digests, np.uint8).reshape(partition.clients, -1)
         for name, extent in about.arrays.items():
             if name.removeprefix(TESTS) not in _OF_CLIENTS:
                 extent.sha256 = hashlib.sha256(arrays[name].data).hexdigest()

@@ -19,13 +19,13 @@ def summary(federation: Federation) -> str:
     counts, widths, nbytes, about = federation.counts, federation.widths, federation.nbytes(), federation.provenance
     natural, tests = federation.natural(), federation.test_counts
     clients = _names(natural[0] if natural else range(federation.clients))
-    classes = _names(about.get("classes") or range(federation.classes))
+    classes = _names(about.get("classes") or range(federation.classes or federation.targets))
     own = f", and {tests.sum()} of {(tests > 0).sum()} clients' own" if tests.any() else ""
     few = clients if len(clients) < 4 else [*clients[:2], "...", clients[-1]]
     lines: dict[str, str] = {
         "rows": f"{federation.samples} to train on, {federation.test_samples} to test with{own}",
         "features": f"{federation.features}{', sparse' if federation.sparse else ''}",
-        **_labels(federation),
+        **_labels(federation, classes),
         "scale": _scale(federation),
         "clients": f"{federation.clients}, split by {federation.split}"
         + (f", natural: {', '.join(few)}" if natural else ""),
@@ -60,11 +60,10 @@ def _scale(federation: Federation) -> str:
     return str(given or ("unit" if federation.scaling.scale.ndim or federation.scaling.scale != 1 else "none"))
 
 
-def _labels(federation: Federation) -> dict[str, str]:
+def _labels(federation: Federation, names: list[str]) -> dict[str, str]:
     """What labels are, and in how many training rows each class, or each of several labels of a row, is."""
     if federation.task == "regression":
         return {"classes": "none (real targets)"}
-    names = _names(federation.provenance.get("classes") or range(federation.classes or federation.targets))
     line, several = str(len(names)), federation.task == "multilabel"
     if len(names) <= MOST_SHOWN:
         _, first = np.unique(federation.members("rows"), return_index=True)  # of rows that several clients hold
