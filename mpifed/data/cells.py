@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.protocols import Piece
 from mpifed.data.partition import Partition
-from mpifed.data.samples import stacked
+from mpifed.data.samples import stack_rows
 
 _PIECE = 2**25  # cells that are looked at at a time
 
@@ -54,7 +54,7 @@ def only_held(partition: Partition, first: int, X: Piece) -> Piece:
         part = X[start - first : start - first + len(count)]
         dense = isinstance(part, np.ndarray)
         parts.append(np.where(count, part, part.dtype.type(0)) if dense else part.multiply(count > 0).tocsr())
-    held = stacked(parts)
+    held = stack_rows(parts)
     if not isinstance(X, np.ndarray):
         held.eliminate_zeros()
     return held

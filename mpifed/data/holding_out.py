@@ -11,7 +11,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.data.partition import Partition, held_out
 from mpifed.data.partitioners import stream
-from mpifed.data.samples import Samples, stacked
+from mpifed.data.samples import Samples, stack_rows
 from mpifed.data.sources.dataset import listed
 
 
@@ -22,8 +22,8 @@ def hold_out(data: Samples, fraction: float, seed: int) -> Samples:
     out = held_out(data.y, fraction, seed)
     if data.ids is not None:
         out = _but_one(data.ids, out)
-    kept = data.rows(np.flatnonzero(~out))
-    return replace(kept, test=replace(data, partition=None).rows(np.flatnonzero(out)))
+    training = data.rows(np.flatnonzero(~out))
+    return replace(training, test=replace(data, partition=None).rows(np.flatnonzero(out)))
 
 
 def without_small(data: Samples, least: int) -> tuple[Samples, str]:
@@ -62,7 +62,7 @@ def with_owners_tests(data: Samples) -> Samples:
     if not len(own):
         return data
     y, ids = np.concatenate([data.y, test.y[own]]), np.concatenate([data.ids, test.ids[own]])
-    X = stacked([data.X, test.X[own]])
+    X = stack_rows([data.X, test.X[own]])
     return replace(data, X=X, y=y, ids=ids, own_tests=np.arange(len(y)) >= len(data.y))
 
 
@@ -96,7 +96,7 @@ def own_tests(
         )
     if given is None:
         assert fraction is not None
-        return _drawn(partition, y, fraction, seed)
+        return _draw_tests(partition, y, fraction, seed)
     for client, group in enumerate(partition.holds[:, 0]):
         if given[partition.rows[group]].all():
             rows = len(partition.rows[group])
@@ -104,7 +104,7 @@ def own_tests(
     return given
 
 
-def _drawn(partition: Partition, y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
+def _draw_tests(partition: Partition, y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
     """[s] True for `fraction` of each client's rows, rounded to a whole number that leaves one to train on.
 
     Every row of a client is as likely as another, and of each class there are the client's share, up to one row: the

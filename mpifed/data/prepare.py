@@ -29,7 +29,7 @@ from mpifed.data.options import Options as Options
 from mpifed.data.partition import Partition, by_grid, by_owners
 from mpifed.data.partitioners import stream
 from mpifed.data.recipe import Recipe, fit_recipe
-from mpifed.data.samples import Samples, by_pieces, checked, pieces
+from mpifed.data.samples import Samples, by_pieces, pieces, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.data.sources.dataset import listed
 from mpifed.data.statistics import statistics, target_scale
@@ -55,7 +55,7 @@ def prepare(options: Options) -> Federation:
     DataError : when the source is missing or damaged.
     """
     _check_out(options)
-    data = _in_client_order(checked(options.name, options.source.read(options.seed)))
+    data = _in_client_order(stored_samples(options.name, options.source.read(options.seed)))
     if options.test_fraction is not None:
         data = hold_out(data, options.test_fraction, options.seed)
     remarks = _remarks(options, data)
@@ -63,7 +63,7 @@ def prepare(options: Options) -> Federation:
         data, remarks["small"] = without_small(data, options.min_rows)
     recipe, given_classes = Recipe(), bool(data.columns and data.columns.public.classes)
     if options.split in ("columns", "grid"):
-        data, recipe = _encoded(data, np.ones(len(data.y), bool))
+        data, recipe = _encode(data, np.ones(len(data.y), bool))
     y, test_y, meaning, classes = encode(data, options.labels, given_classes)
     data = replace(data, y=y, test=data.test and replace(data.test, y=test_y))
     ids = None
@@ -78,7 +78,7 @@ def prepare(options: Options) -> Federation:
     tests = own_tests(partition, data.y, data.own_tests, options.client_test_fraction, options.seed)
     trained = np.ones(len(data.y), dtype=np.bool_) if tests is None else ~tests
     if data.columns is not None:  # split by rows
-        data, recipe = _encoded(data, trained)
+        data, recipe = _encode(data, trained)
         partition = partition._replace(columns=[np.arange(data.features)])
     if partition.missing and options.map:
         data = replace(data, X=by_pieces(data.X, partial(only_held, partition)))
@@ -87,8 +87,8 @@ def prepare(options: Options) -> Federation:
         kinds, remarks["scale"] = ["unit"], f"bytes divided by {data.top:g}; --scale none leaves them as they are"
     if not kinds and recipe.columns and not partition.missing:
         kinds, remarks["scale"] = ["standard"], "standard, which --scale none leaves out"
-    data, scaling = _scaled(data, kinds, partition.missing, trained)
-    scaling = recipe.ranged(scaling, kinds)
+    data, scaling = _scale(data, kinds, partition.missing, trained)
+    scaling = recipe.with_ranges(scaling, kinds)
     if partition.missing and scaling.shift.any():
         raise UsageError(
             "--given: ranges from other numbers than 0 would fill cells that no client holds; leave them out"
@@ -169,14 +169,14 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
     return by_grid(split, y, features, shape, *drawn)
 
 
-def _encoded(data: Samples, trained: NDArray[np.bool_]) -> tuple[Samples, Recipe]:
+def _encode(data: Samples, trained: NDArray[np.bool_]) -> tuple[Samples, Recipe]:
     """The data with categories as numbers, and gaps filled, as the recipe of the rows `trained` [s] says."""
     raw = data.columns
     if raw is None:
         return data, Recipe()
     recipe, columns = fit_recipe(raw, data.X[trained]), raw.columns
-    X, test = recipe.encoded(columns, data.X), data.test
-    test = test and replace(test, X=recipe.encoded(columns, test.X))
+    X, test = recipe.encode(columns, data.X), data.test
+    test = test and replace(test, X=recipe.encode(columns, test.X))
     return replace(data, X=X, test=test, names=recipe.names(), columns=None), recipe
 
 
@@ -202,7 +202,7 @@ def _training(data: Samples, trained: NDArray[np.bool_], scaling: Scaling | None
             yield rows if scaling is None else scaling.apply(rows, np.float64)
 
 
-def _scaled(data: Samples, kinds: list[str], missing: int, trained: NDArray[np.bool_]) -> tuple[Samples, Scaling]:
+def _scale(data: Samples, kinds: list[str], missing: int, trained: NDArray[np.bool_]) -> tuple[Samples, Scaling]:
     """(the data to store, the scaling of their columns that readers apply), fitted to the rows `trained` [s].
 
     `missing`: number of cells that no client holds. Raises UsageError when a shift would fill a sparse matrix, or them.
@@ -227,10 +227,10 @@ def _unit_rows(scaling: Scaling, X: Piece) -> Piece:
     return unit_rows(scaling.apply(X, np.float64))
 
 
-def _every_row(data: Samples, work: Callable[[Piece], Piece]) -> Samples:
-    """The data with work(rows) of training and test rows."""
-    test = data.test and replace(data.test, X=by_pieces(data.test.X, lambda _, X: work(X)))
-    return replace(data, X=by_pieces(data.X, lambda _, X: work(X)), test=test, top=None)
+def _every_row(data: Samples, change: Callable[[Piece], Piece]) -> Samples:
+    """The data with change(rows) of training and test rows."""
+    test = data.test and replace(data.test, X=by_pieces(data.test.X, lambda _, X: change(X)))
+    return replace(data, X=by_pieces(data.X, lambda _, X: change(X)), test=test, top=None)
 
 
 def _with_noise(data: Samples, scaling: Scaling, partition: Partition, options: Options) -> Samples:

@@ -119,20 +119,20 @@ class Recipe(NamedTuple):
         """[q] of the columns of numbers."""
         return tuple(name for column in self.columns for name in column.names())
 
-    def encoded(self, raw: Sequence[Encoding], X: Array) -> Array:
+    def encode(self, raw: Sequence[Encoding], X: Array) -> Array:
         """[s, q] float32 of raw rows X [s, p], whose categories are those of `raw`.
 
         Raises DataError for a gap or an ordinal that no training row has.
         """
-        parts = [_encoded(column, before, x) for column, before, x in zip(self.columns, raw, X.T, strict=True)]
+        parts = [_encode(column, before, x) for column, before, x in zip(self.columns, raw, X.T, strict=True)]
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
     def rows(self, table: pa.Table, what: str) -> Array:
         """[s, q] float32 of a table of any rows, whose columns are found by name."""
         raw = [column if column.categories is None else with_texts(column, {what: table}) for column in self.columns]
-        return self.encoded(raw, raw_rows(raw, table, what))
+        return self.encode(raw, raw_rows(raw, table, what))
 
-    def ranged(self, scaling: Scaling, kinds: Sequence[str]) -> Scaling:
+    def with_ranges(self, scaling: Scaling, kinds: Sequence[str]) -> Scaling:
         """The scaling, of columns of a given range by that; UsageError where rows are scaled by their norm, too."""
         if not any(column.range for column in self.columns):
             return scaling
@@ -193,7 +193,7 @@ def raw_rows(columns: Sequence[Encoding], table: pa.Table, what: str) -> Array:
 
     X = np.empty((len(table), len(columns)), np.float32)
     for at, column in enumerate(columns):
-        values, known = selected(table, column.name, what), column.categories
+        values, known = _column(table, column.name, what), column.categories
         if known is None:
             X[:, at] = numbers(what, column.name, values)
         else:
@@ -202,7 +202,7 @@ def raw_rows(columns: Sequence[Encoding], table: pa.Table, what: str) -> Array:
     return X
 
 
-def selected(table: pa.Table, name: str, what: str) -> pa.ChunkedArray:
+def _column(table: pa.Table, name: str, what: str) -> pa.ChunkedArray:
     """A column of a table; DataError where there is none, or several."""
     if (count := table.column_names.count(name)) != 1:
         meant = "" if count else nearest(name, table.column_names)
@@ -215,7 +215,7 @@ def selected(table: pa.Table, name: str, what: str) -> pa.ChunkedArray:
 def with_texts(column: Encoding, tables: Mapping[str, pa.Table]) -> Encoding:
     """The column with all texts of the tables as categories, after those that it has."""
     known, name = column.categories or (), column.name
-    words = (texts(what, name, selected(table, name, what), known) for what, table in tables.items())
+    words = (texts(what, name, _column(table, name, what), known) for what, table in tables.items())
     met = {text for each in words for text in each.unique().to_pylist()}
     return replace(column, categories=(*known, *in_order(met - {*known, None})))
 
@@ -299,7 +299,7 @@ def _plain(text: str) -> str:
     return (text if text.isprintable() else text.encode("unicode_escape").decode("ascii"))[:200]
 
 
-def _encoded(column: Encoding, before: Encoding, x: Array) -> Array:
+def _encode(column: Encoding, before: Encoding, x: Array) -> Array:
     """[s, 1], or [s, categories] one-hot, of the raw numbers x [s] of a column."""
     gaps = np.isnan(x)
     if gaps.any() and column.fill is None:

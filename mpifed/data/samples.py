@@ -34,7 +34,7 @@ _EXACT = 2**24  # up to which float32 holds every integer
 class Samples:
     """Rows and labels of a source.
 
-    As a source gives them, arrays may be of any kind of number; `checked` makes of them what is in brackets.
+    As a source gives them, arrays may be of any kind of number; `stored_samples` makes of them what is in brackets.
     """
 
     X: Values  # [s, ...] (uint8 or float32 [s, p], or CSR): rows, in memory or np.memmap
@@ -68,7 +68,7 @@ class Samples:
         if partition is not None:
             partition = training_rows(partition, np.isin(np.arange(len(self.y)), at), self.features)
         return replace(
-            self, X=taken(self.X, at), y=self.y[at], ids=None if self.ids is None else self.ids[at],
+            self, X=take_rows(self.X, at), y=self.y[at], ids=None if self.ids is None else self.ids[at],
             own_tests=None if self.own_tests is None else self.own_tests[at], partition=partition,
         )  # fmt: skip
 
@@ -99,28 +99,28 @@ def pieces(X: Piece) -> Iterator[tuple[int, Piece]]:
     yield from ((start, X[start : start + size]) for start in range(0, len(X), size))
 
 
-def by_pieces(X: Piece, work: Callable[[int, Piece], Piece]) -> Piece:
-    """work(number of the first row, rows) of all pieces of X [s, p], in one array."""
+def by_pieces(X: Piece, change: Callable[[int, Piece], Piece]) -> Piece:
+    """change(number of the first row, rows) of all pieces of X [s, p], in one array."""
     if not isinstance(X, np.ndarray):
-        return work(0, X)
-    made: Array | None = None
+        return change(0, X)
+    changed: Array | None = None
     for start, rows in pieces(X):
-        part = work(start, rows)
-        if made is None:
-            made = empty((len(X), part.shape[1]), part.dtype)
-        made[start : start + len(rows)] = part
-    assert made is not None
-    return made
+        part = change(start, rows)
+        if changed is None:
+            changed = empty((len(X), part.shape[1]), part.dtype)
+        changed[start : start + len(rows)] = part
+    assert changed is not None
+    return changed
 
 
-def taken(X: Piece, at: Array) -> Piece:
+def take_rows(X: Piece, at: Array) -> Piece:
     """The rows X[at] in an array of their own."""
     if not isinstance(X, np.ndarray):
         return X[at]
     return np.take(X, at, axis=0, out=empty((len(at), *X.shape[1:]), X.dtype), mode="clip")
 
 
-def stacked(parts: Sequence[Piece]) -> Piece:
+def stack_rows(parts: Sequence[Piece]) -> Piece:
     """The rows of all parts [s_i, p], one part after the other."""
     first = parts[0]
     if not isinstance(first, np.ndarray):
@@ -149,7 +149,7 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         ) from error
 
 
-def checked(name: str, data: object) -> Samples:
+def stored_samples(name: str, data: object) -> Samples:
     """The data as they are stored: see `Samples`.
 
     Raises DataError, which names the first file or the source, where arrays do not fit each other, or hold what is no
@@ -247,8 +247,8 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
         return rows, None
     values = array(X, what)
     if values.ndim < 2 or not values.size or values.dtype.kind not in "biuf":
-        one = "; one sample x is x[None]" if values.ndim == 1 and values.dtype.kind in "biuf" else ""
-        raise DataError(f"{what}: an array of {values.dtype} {values.shape}; expected numbers [samples, ...]{one}")
+        alone = "; one sample x is x[None]" if values.ndim == 1 and values.dtype.kind in "biuf" else ""
+        raise DataError(f"{what}: an array of {values.dtype} {values.shape}; expected numbers [samples, ...]{alone}")
     shape = values.shape[1:] if values.ndim > 2 else None
     values = values.reshape(len(values), -1)
     return np.ascontiguousarray(values if values.dtype == np.uint8 else _as_float(values, what, gaps)), shape
@@ -327,11 +327,11 @@ def array(values: Values, what: str) -> Array:
     if hasattr(values, "detach"):  # a tensor
         values = values.detach().cpu()
     try:
-        found = np.asarray(values)
-        if found.dtype == object and not any(isinstance(value, str) for value in found.ravel()):
-            found = np.asarray(found.tolist())
-            found = found.astype(np.float64) if found.dtype == object else found
-        return found
+        content = np.asarray(values)
+        if content.dtype == object and not any(isinstance(value, str) for value in content.ravel()):
+            content = np.asarray(content.tolist())
+            content = content.astype(np.float64) if content.dtype == object else content
+        return content
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{what}: no array of numbers ({error}); expected numbers [samples, ...]") from error
 

@@ -458,10 +458,10 @@ def make_federation(
         sets[""] = [group[~client_tests[group]] for group in partition.rows]
         sets[TESTS] = [group[client_tests[group]] for group in partition.rows]
     features = X.shape[1]
-    kept = partition if client_tests is None else training_rows(partition, ~client_tests, features)
-    contents: dict[str, Array] = {"holds": kept.holds}
+    training = partition if client_tests is None else training_rows(partition, ~client_tests, features)
+    contents: dict[str, Array] = {"holds": training.holds}
     contents["scaling/scale"], contents["scaling/shift"] = map(np.atleast_1d, scaling)
-    for axis, groups in (("rows", kept.rows), ("columns", kept.columns)):
+    for axis, groups in (("rows", training.rows), ("columns", training.columns)):
         contents[f"{axis}/bounds"] = np.cumsum([0, *map(len, groups)])
         contents[f"{axis}/members"] = _narrow(np.concatenate(groups))
     if client_tests is not None:

@@ -11,7 +11,7 @@ from mpifed.core.tables import Table
 from mpifed.data.recipe import FILLS
 from mpifed.data.samples import Samples
 from mpifed.data.sources.dataset import listed
-from mpifed.data.sources.table import Frames, as_table, joined
+from mpifed.data.sources.table import Frames, as_table, join_tables
 from mpifed.python.values import Values, apart
 
 
@@ -43,4 +43,4 @@ def of_clients(clients: Mapping[str, Values]) -> tuple[Values, str]:
     origins = [f"from_clients: client {name}" for name in clients]
     tables = {what: as_table(frame, what) for what, frame in zip(origins, clients.values(), strict=True)}
     by = "client of from_clients"
-    return joined(tables, list(clients), by), by
+    return join_tables(tables, list(clients), by), by

@@ -14,7 +14,7 @@ from numbers import Real
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.data.samples import Samples, as_trained, stacked, stored_rows
+from mpifed.data.samples import Samples, as_trained, stack_rows, stored_rows
 from mpifed.data.samples import Values as Values
 from mpifed.data.sources.dataset import listed, numbers_rows
 
@@ -66,7 +66,7 @@ def parts_of(given: Iterable[tuple[str, Pair]], names: Names, shape: Sequence[in
 
 def joined(parts: Sequence[Samples]) -> Samples:
     """The rows of all parts, one part after the other."""
-    X = stacked([part.X for part in parts])
+    X = stack_rows([part.X for part in parts])
     return replace(parts[0], X=X, y=np.concatenate([part.y for part in parts]))
 
 

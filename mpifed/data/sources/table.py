@@ -100,7 +100,7 @@ class ColumnSource(Source):
         (first, table), *_ = parts.items()
         parts = _of_like_types(parts, self._named(first, table.column_names, "ignore"))
         names = [path.name.partition(".")[0] for path in self.path]
-        training = {listed(parts, 3): joined(parts, names, FILE) if len(names) > 1 else parts[str(self.path[0])]}
+        training = {listed(parts, 3): join_tables(parts, names, FILE) if len(names) > 1 else parts[str(self.path[0])]}
         files = [file for path in (*self.path, *tests) for file in self.files(path)]
         return replace(self.samples(training | tables, public), files=tuple(files))
 
@@ -431,7 +431,7 @@ def _of_like_types(tables: Mapping[str, pa.Table], ignored: list[str]) -> dict[s
     return dict(tables)
 
 
-def joined(tables: Mapping[str, pa.Table], names: Sequence[str], by: str) -> pa.Table:
+def join_tables(tables: Mapping[str, pa.Table], names: Sequence[str], by: str) -> pa.Table:
     """The rows of several tables of the same columns, in any order, with a column `by` of the tables' names."""
     import pyarrow as pa
 
