@@ -95,14 +95,15 @@ class ColumnSource(Source):
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file or an unsuitable cell, UsageError for a column that is not there."""
         public, tests = Public.read(self.given), [] if self.test is None else [self.test]
-        tables = {str(path): self.table(path, public) for path in (*self.path, *tests)}
-        parts = {str(path): tables.pop(str(path)) for path in self.path}
+        parts = {str(path): self.table(path, public) for path in self.path}
         (first, table), *_ = parts.items()
         parts = _of_like_types(parts, self._named(first, table.column_names, "ignore"))
         names = [path.name.partition(".")[0] for path in self.path]
-        training = {listed(parts, 3): join_tables(parts, names, FILE) if len(names) > 1 else parts[str(self.path[0])]}
+        tables = {listed(parts, 3): join_tables(parts, names, FILE) if len(names) > 1 else parts[first]}
+        for path in tests:  # which may be the file of training rows, too
+            tables[f"{path}{' as test rows' * (str(path) in tables)}"] = self.table(path, public)
         files = [file for path in (*self.path, *tests) for file in self.files(path)]
-        return replace(self.samples(training | tables, public), files=tuple(files))
+        return replace(self.samples(tables, public), files=tuple(files))
 
     def samples(self, tables: Mapping[str, pa.Table], public: Public) -> Samples:
         """The data of the table of training rows, and of that of test rows where there is one, by what they are."""
@@ -139,7 +140,8 @@ class ColumnSource(Source):
     def _roles(self, tables: Mapping[str, pa.Table]) -> Roles:
         """The columns by their roles; UsageError for one that is not there, or has two roles."""
         (what, table), *tests = tables.items()
-        names = table.column_names
+        of_file = [FILE] * (len(self.path) > 1)
+        names = [name for name in table.column_names if name not in of_file]  # as the files have them
         stored = [name for name in names if numbers_rows(name) or name in _index(table)]
         labels, by, ignored = (self._named(what, names, option) for option in ("label", "by", "ignore"))
         if not labels:
@@ -154,10 +156,9 @@ class ColumnSource(Source):
             raise UsageError(f"--by {self.by}: several columns; give one that says whose each row is")
         if twice := [name for name, count in Counter([*labels, *by, *ignored]).items() if count > 1]:
             raise UsageError(f"column {twice[0]!r} has two roles of --label, --by and --ignore; give it one")
-        of_file = [FILE] * (len(self.path) > 1)
         by = by or of_file
         left_out = [name for name in stored if name not in (*labels, *by)]
-        taken = {*labels, *by, *ignored, *left_out, *of_file}
+        taken = {*labels, *by, *ignored, *left_out}
         features = [name for name in names if name not in taken]
         if not features:
             raise DataError(f"{what}: no column besides the label's; expected at least one feature")

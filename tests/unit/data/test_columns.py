@@ -62,6 +62,14 @@ def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
     assert (folder.names(), rows(folder), tested[0].tolist()) == (("a", "b"), [[1, 0], [3, 1], [2, 0]], [[5, 1]])
 
 
+def test_rows_to_train_on_may_be_those_to_test_with(tmp_path: Path) -> None:
+    table = csv(tmp_path / "a.csv", "a,b,y\n1,2,0\n3,5,1\n")
+    for paths in ([table], [csv(tmp_path / "b.csv", "a,b,y\n4,4,1\n"), table]):
+        folder = make(tmp_path / "out", "csv", *paths, "--test", table)
+        assert federations.common(folder)[0].tolist() == [[1, 2], [3, 5]]
+        assert folder.names() == ("a", "b")  # and not `file`, which says of several whose each row is
+
+
 def test_classes_of_texts(tmp_path: Path) -> None:
     train, test = csv(tmp_path / "a.csv", "a,y\n1,no\n2,yes\n3,no\n"), csv(tmp_path / "t.csv", "a,y\n5,yes\n")
     folder = make(tmp_path / "a", "csv", train, "--test", test)

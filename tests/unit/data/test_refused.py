@@ -193,6 +193,7 @@ CSV = [
            b="x,y\n2,1\nu,1\n"),
     of_csv(TWO, "row 2 of b, column 'x' is a missing value", "b.csv", b="x,y\n3,1\n,1\n"),
     of_csv("file,y\n1,0\n", "has a column 'file'", "b.csv", b="file,y\n1,1\n"),
+    of_csv(TWO, "^a.csv: two of one name are one client; rename them", "a.csv", USAGE),
     of_csv(TWO, r"t.csv: no column 'x', which .*a.csv has", "--test t.csv", t="z,y\n1,1\n"),
     of_csv(TWO, "'u' is no", "--test t.csv", t="x,y\nu,1\n"),
     of_csv(TWO, "such as 0.5", "--test t.csv", t="x,y\n1,.5\n"),

@@ -141,8 +141,8 @@ def test_clients_bring_hdf5_files(tmp_path: Path) -> None:
 
 def layout(version: type[images.Cifar10], count: int) -> tuple[bytes, np.ndarray, np.ndarray]:
     """(an archive of the layout that the publisher's page describes, pixels and classes of its training images)."""
-    X, y = RNG.integers(0, 256, (count * len(version.train), 3072), np.uint8), RNG.integers(0, 4, 99, np.uint8)
-    y = y[: len(X)]
+    X, y = RNG.integers(0, 256, (count * len(version.train), 3072), np.uint8), RNG.permutation(4).astype(np.uint8)
+    y = np.resize(y, len(X))
     coarse = [] if version.labels == 1 else [y[:, None] // 2]
     records = np.concatenate([*coarse, y[:, None], X], axis=1)
     parts = np.split(records, len(version.train))
