@@ -23,7 +23,7 @@ class SampleLoss(ABC):
 
     Attributes
     ----------
-    classifies : whether y are classes; otherwise they are real targets
+    classifies : whether y are classes; otherwise they are real targets, or several labels
     binary : whether there are two classes, of a single output
     multilabel : whether y are several labels of each sample, 0 or 1
     nonnegative : whether every loss is nonnegative: a limit <= 0 then cannot be met
@@ -194,7 +194,7 @@ class BinaryCrossEntropy(SampleLoss):
 
     @staticmethod
     def _signs(z: Array, y: Array) -> Array:
-        """-t."""
+        """[..., s, L] -t, where t = 2y - 1 of each label."""
         signs: Array = (1 - 2 * of_vectors(y)).astype(z.dtype)
         return signs
 

@@ -34,7 +34,9 @@ def Torch(
     build: Callable[..., nn.Module] | nn.Module | str,
     *,
     shape: tuple[int, ...] | None = None,
-    loss: Literal["cross-entropy", "mse"] | str | Callable[[Tensor, Tensor], Tensor] = "cross-entropy",
+    loss: (
+        Literal["cross-entropy", "binary-cross-entropy", "mse"] | str | Callable[[Tensor, Tensor], Tensor]
+    ) = "cross-entropy",
     l2: float = 0.0,
 ) -> TorchNetwork:
     """A network of PyTorch.
@@ -47,8 +49,8 @@ def Torch(
     shape
         Of a sample; by default that of the data.
     loss
-        "cross-entropy", "mse" (half of PyTorch's), or a function of outputs [s, L] and targets that gives the loss of
-        each sample [s].
+        "cross-entropy", "binary-cross-entropy" of several labels, "mse" (half of PyTorch's), or a function of outputs
+        [s, L] and targets that gives the loss of each sample [s].
     l2
         Adds l2 * ||w||^2 of all matrices and kernels to the mean loss; PyTorch's weight_decay is 2 l2.
     """

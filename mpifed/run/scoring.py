@@ -126,7 +126,7 @@ class ClientEvaluation:
         }
 
     def _of_block(self, parameters: Parameters, i: int) -> Array:
-        """[n, 2] accuracy or RMSE, and mean loss, of the clients of a block that have test rows."""
+        """[n, 2] what `QUALITY` says, and mean loss, of the clients of a block that have test rows."""
         block = self._blocks[i]
         values = np.empty((len(block.clients), 2))
         for who, part, rows in block.by_batch_size(int(block.counts.max())):
