@@ -82,7 +82,7 @@ def partition(data: Federation, size: SizeName = "screen") -> Figure:
             _draw_classes(below, data, binned, width)
         below.set_xlim(-0.5, data.clients - 0.5)
         if (names := data.client_names()) and data.clients <= _FEW // 2:
-            labels = [plain(textwrap.shorten(shown(name), 16, placeholder="…")) for name in names]
+            labels = list(map(_short, names))
             below.set_xticks(range(data.clients), labels, rotation=45, ha="right", rotation_mode="anchor")
         below.set_xlabel("client" if binned.each == 1 else f"client, in bins of {binned.each}")
     return picture
@@ -106,6 +106,11 @@ def _binned(data: Federation) -> Binned:
             first = [of_vectors(y).reshape(len(y), -1)[:, 0] for y in labels]
             targets[:, i] = np.quantile(np.concatenate(first), _QUANTILES) if any(map(len, first)) else np.nan
     return Binned(each, sizes, of_classes, targets)
+
+
+def _short(name: str, width: int = 16) -> str:
+    """A name of data as a label beside an axis."""
+    return plain(textwrap.shorten(shown(name), width, placeholder="…"))
 
 
 def _edges(binned: Binned, clients: int) -> Floats:
@@ -149,9 +154,7 @@ def _draw_classes(axes: Axes, data: Federation, binned: Binned, width: float) ->
         )  # fmt: skip
         axes.figure.colorbar(image, ax=axes, label="rows of a class", pad=0.01)
     if len(names) == classes <= _FEW // 2:
-        axes.set_yticks(
-            range(classes), [plain(textwrap.shorten(shown(str(name)), 16, placeholder="…")) for name in names]
-        )
+        axes.set_yticks(range(classes), list(map(_short, names)))
     else:
         axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.xaxis.set_major_locator(MaxNLocator(min(10, max(1, data.clients)), integer=True))
@@ -213,8 +216,7 @@ def _draw_map(axes: Axes, data: Federation, size: Size, width: float) -> None:
         axis.set_major_locator(MaxNLocator(6, integer=True))
     names = data.names() if data.features <= _FEW // 2 and not sorted_columns else None
     if names:
-        axes.set_xticks(np.arange(len(names)) + 0.5, [plain(textwrap.shorten(name, 20, placeholder="…"))
-                                                      for name in names], rotation=60, ha="right")  # fmt: skip
+        axes.set_xticks(np.arange(len(names)) + 0.5, [_short(name, 20) for name in names], rotation=60, ha="right")
     held = int(data.counts @ data.widths)
     missing = f"; {1 - held / data.samples / data.features:.1%} of the cells with nobody (white)"
     axes.set_title(
