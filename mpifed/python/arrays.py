@@ -17,12 +17,12 @@ from mpifed.core.tables import Table
 from mpifed.data import store
 from mpifed.data.natural import distinct_names, identifiers, in_order
 from mpifed.data.prepare import Options, prepare
-from mpifed.data.samples import Samples, Source, array
+from mpifed.data.samples import Samples, Source, Values, array, stacked
 from mpifed.data.sources.dataset import listed
 from mpifed.data.summary import summary
 from mpifed.python.frames import of_clients, of_frame
 from mpifed.python.ranks import alike, spoken, together
-from mpifed.python.values import Names, Pair, Values, apart, integer, joined, pair, parts_of
+from mpifed.python.values import Names, Pair, integer, pair, parts_of, samples_or_fraction
 from mpifed.run.agreement import begin_call
 
 if TYPE_CHECKING:
@@ -163,8 +163,8 @@ class FederatedDataset:
             Replace the data in `out`.
         """
 
-        def described() -> tuple[Samples, Table]:
-            tested, fraction = apart(test)
+        def data_and_options() -> tuple[Samples, Table]:
+            tested, fraction = samples_or_fraction(test)
             given = [("from_arrays", (X, y)), *([] if tested is None else [("test", pair(tested, "test"))])]
             data, *tests = parts_of(given, names, shape)
             data = replace(data, test=tests[0] if tests else None)
@@ -182,7 +182,7 @@ class FederatedDataset:
                 )
             return replace(data, ids=identifiers(array(clients, "clients"), "clients")), of_all
 
-        return cls(_written(out, overwrite, described))
+        return cls(_make_data(out, overwrite, data_and_options))
 
     @classmethod
     def from_clients(
@@ -220,9 +220,9 @@ class FederatedDataset:
             options |= {"client_test": client_test, "out": out, "overwrite": overwrite, "shape": shape}
             return cls.from_dataframe(frame, label=label, by=by, test=test, **options)  # type: ignore[arg-type]
 
-        def described() -> tuple[Samples, Table]:
-            tested, fraction = apart(test)
-            own, own_fraction = apart(client_test)
+        def data_and_options() -> tuple[Samples, Table]:
+            tested, fraction = samples_or_fraction(test)
+            own, own_fraction = samples_or_fraction(client_test)
             tests = {} if own is None else _by_client(own, None if isinstance(own, Mapping) else each)
             if own is not None and (differing := sorted({*tests} ^ {*each})):
                 raise UsageError(
@@ -230,11 +230,13 @@ class FederatedDataset:
                     "differ: give each client's, or a fraction such as 0.2"
                 )
 
-            def there(rows: dict[str, Values], what: str) -> dict[str, tuple[str, Pair]]:
-                pairs = {name: (f"client {name}{what}", pair(rows[name], f"client {name}{what}")) for name in rows}
-                return {name: each for name, each in pairs.items() if len(each[1][1])}
+            def pairs_of(rows: dict[str, Values], suffix: str) -> dict[str, tuple[str, Pair]]:
+                """By client what messages call its samples, and these, where there are any."""
+                origins = {name: f"client {name}{suffix}" for name in rows}
+                pairs = {name: (origins[name], pair(rows[name], origins[name])) for name in rows}
+                return {name: (origin, (X, y)) for name, (origin, (X, y)) in pairs.items() if len(y)}
 
-            trained, own_rows = there(each, ""), there(tests, ": test")
+            trained, own_rows = pairs_of(each, ""), pairs_of(tests, ": test")
             if not trained or not own_rows.keys() <= trained.keys():
                 raise UsageError(
                     "from_clients: no samples to train on, of all clients, or of one with samples to test with; "
@@ -246,11 +248,12 @@ class FederatedDataset:
             counts, whose = [len(part.y) for part in parts], [place[name] for name in (*trained, *own_rows)]
             own_tests = np.repeat(np.arange(len(parts)) >= len(trained), counts) if tests else None
             data = replace(
-                joined(parts), test=common, ids=np.repeat(whose, counts), owners=tuple(place), own_tests=own_tests
-            )
+                parts[0], X=stacked([part.X for part in parts]), y=np.concatenate([part.y for part in parts]),
+                test=common, ids=np.repeat(whose, counts), owners=tuple(place), own_tests=own_tests,
+            )  # fmt: skip
             return data, {**options, "test_fraction": fraction, "client_test": own_fraction}
 
-        return cls(_written(out, overwrite, described))
+        return cls(_make_data(out, overwrite, data_and_options))
 
     @classmethod
     def from_dataframe(
@@ -296,12 +299,12 @@ class FederatedDataset:
             A frame with the same columns, or the fraction of the rows that is held out.
         """
 
-        def described() -> tuple[Samples, Table]:
+        def data_and_options() -> tuple[Samples, Table]:
             columns = {"label": label, "by": by, "task": task, "ignore": ignore, "categorical": categorical}
             stated = None if given is None else Path(given)
             return of_frame(frame, test, {**options, "clients": clients}, missing=missing, given=stated, **columns)
 
-        return cls(_written(out, overwrite, described))
+        return cls(_make_data(out, overwrite, data_and_options))
 
     @classmethod
     def from_torch(
@@ -427,11 +430,13 @@ def _partition(part: Values, label: str, features: Names) -> Pair:  # a datasets
     return X, np.asarray(content[label])
 
 
-def _written(out: str | Path | None, overwrite: bool, described: Callable[[], tuple[Samples, Table]]) -> Path | str:
+def _make_data(
+    out: str | Path | None, overwrite: bool, data_and_options: Callable[[], tuple[Samples, Table]]
+) -> Path | str:
     """The folder with the data, written by rank 0, or their name in memory; on every rank. Collective."""
 
     def options() -> Options:
-        data, chosen = described()
+        data, chosen = data_and_options()
         known = [field.name for field in fields(Options) if field.default is not MISSING and field.name != "force"]
         chosen["client_test_fraction"] = chosen.pop("client_test", None)
         if unknown := [name for name in chosen if name not in known]:

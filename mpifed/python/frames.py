@@ -9,10 +9,10 @@ from dataclasses import replace
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
 from mpifed.data.recipe import FILLS
-from mpifed.data.samples import Samples
+from mpifed.data.samples import Samples, Values
 from mpifed.data.sources.dataset import listed
 from mpifed.data.sources.table import Frames, as_table, join_tables
-from mpifed.python.values import Values, apart
+from mpifed.python.values import samples_or_fraction
 
 
 def of_frame(frame: Values, test: Values, options: Table, **columns: Values) -> tuple[Samples, Table]:
@@ -26,7 +26,7 @@ def of_frame(frame: Values, test: Values, options: Table, **columns: Values) -> 
             raise UsageError(
                 f"from_dataframe: {name} = {columns[name]!r}: expected one of {', '.join(map(str, known))}"
             )
-    tested, fraction = apart(test)
+    tested, fraction = samples_or_fraction(test)
     frames = {"from_dataframe: frame": frame} | ({} if tested is None else {"from_dataframe: test": tested})
     data = Frames(tables={what: as_table(each, what) for what, each in frames.items()}, **columns).read(0)
     if data.left_out:

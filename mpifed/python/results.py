@@ -16,7 +16,7 @@ from mpifed.core.protocols import Head, Parameters
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
 from mpifed.data.recipe import Recipe
-from mpifed.data.samples import check_layout, in_kind, labels_of, rows_of
+from mpifed.data.samples import Values, check_layout, in_kind, labels_of, rows_of
 from mpifed.data.scaling import unit_rows
 from mpifed.data.sources.table import as_table
 from mpifed.data.store import MEMORY, Federation, open_federation
@@ -30,7 +30,7 @@ from mpifed.maths.metrics import r2
 from mpifed.maths.objectives import Objective
 from mpifed.python import describe
 from mpifed.python.ranks import spoken
-from mpifed.python.values import Values, by_name
+from mpifed.python.values import by_name, columns_of
 from mpifed.results.run_warnings import run_warnings
 from mpifed.run.identity import check_same_data
 
@@ -224,7 +224,7 @@ def _rows(X: Values, data: Federation, what: str) -> Array:
             f"{what}: rows of these data were scaled for good, before unit-rows or --feature-noise, and others can't "
             "be scaled alike; make the data with --scale none, or unit-rows alone"
         )
-    if data.about.recipe is not None and (hasattr(X, "columns") or hasattr(X, "column_names")):
+    if data.about.recipe is not None and columns_of(X) is not None:
         rows, shape = Recipe(tuple(columns)).rows(as_table(X, what), what), None
     else:
         found, shape = rows_of(by_name(X, what, data.names())[0], what)

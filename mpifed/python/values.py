@@ -14,12 +14,17 @@ from numbers import Real
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.data.samples import Samples, as_trained, stack_rows, stored_rows
-from mpifed.data.samples import Values as Values
+from mpifed.data.samples import Samples, Values, as_trained, stored_rows
 from mpifed.data.sources.dataset import listed, numbers_rows
 
 Pair = tuple[Values, Values]  # samples and labels
 Names = Sequence[str] | None  # of columns
+
+
+def columns_of(values: Values) -> list[str] | None:
+    """The names of the columns of a frame; None for what is no frame."""
+    columns = getattr(values, "column_names", getattr(values, "columns", None))
+    return None if columns is None else list(map(str, columns))
 
 
 def by_name(values: Values, what: str, names: Names = None) -> tuple[Values, Names]:
@@ -27,10 +32,9 @@ def by_name(values: Values, what: str, names: Names = None) -> tuple[Values, Nam
 
     What is no frame is given back. Raises DataError for a frame with other columns.
     """
-    columns = getattr(values, "column_names", getattr(values, "columns", None))
-    if columns is None:
+    own = columns_of(values)
+    if own is None:
         return values, names
-    own = list(map(str, columns))
     left = [column for column in own if numbers_rows(column)]
     if names is None:
         names = [column for column in own if column not in left]
@@ -64,13 +68,7 @@ def parts_of(given: Iterable[tuple[str, Pair]], names: Names, shape: Sequence[in
     return [replace(part, names=named, classes=tuple(labels) if labels and several else None) for part in parts]
 
 
-def joined(parts: Sequence[Samples]) -> Samples:
-    """The rows of all parts, one part after the other."""
-    X = stack_rows([part.X for part in parts])
-    return replace(parts[0], X=X, y=np.concatenate([part.y for part in parts]))
-
-
-def apart(value: Values) -> tuple[Values, Values]:
+def samples_or_fraction(value: Values) -> tuple[Values, Values]:
     """(what is given, fraction of the rows) of an argument that is either; `Options` says whether it is a fraction."""
     return (None, value) if isinstance(value, (Real, str)) else (value, None)
 
