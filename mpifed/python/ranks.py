@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from mpifed.comm.gate import at_last
-from mpifed.comm.mpi import Comm
+from mpifed.comm.mpi import Comm, agreed
 from mpifed.core.errors import MpifedError, UnexpectedError
 from mpifed.core.io_errors import explaining
-from mpifed.run.agreement import agreed
 from mpifed.run.launch import guarded, note_failure
 
 T = TypeVar("T")

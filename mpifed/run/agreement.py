@@ -14,7 +14,6 @@ import numpy as np
 
 from mpifed.comm.gate import enter
 from mpifed.comm.mpi import Comm, connect, launched_ranks
-from mpifed.comm.mpi import agreed as agreed
 from mpifed.core.contract import remembered
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table

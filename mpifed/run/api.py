@@ -10,11 +10,10 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from mpifed.comm.mpi import Comm
+from mpifed.comm.mpi import Comm, agreed
 from mpifed.job.job import Job
 from mpifed.observers.base import Observer
 from mpifed.privacy.ledger_file import LEDGER
-from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.environment import keep_freed_memory
 from mpifed.run.folder import Opened, open_folder

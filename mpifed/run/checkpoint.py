@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from mpifed.comm.mpi import Comm
+from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.rounds import LastAnswers, Ranks
 from mpifed.comm.states import STATE, Arrays, ClientStates, StateFile, fitted, named
 from mpifed.core.errors import DataError
@@ -33,7 +33,6 @@ from mpifed.data.roster import Roster
 from mpifed.files.atomic import sync_folder
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.schemas import Manifest, conforming, shown_value
-from mpifed.run.agreement import agreed
 
 SCHEMA = 6
 KEPT = 2  # checkpoints

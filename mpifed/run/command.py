@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from mpifed.comm.mpi import JOINED, Comm
+from mpifed.comm.mpi import JOINED, Comm, agreed
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.core.io_errors import say
@@ -21,7 +21,7 @@ from mpifed.privacy.protection import SWEPT
 from mpifed.results.compare import compare_text
 from mpifed.results.points import write_sweep
 from mpifed.results.show import run_text
-from mpifed.run.agreement import agreed, begin_call, settings
+from mpifed.run.agreement import begin_call, settings
 from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache
 from mpifed.run.folder import ended_before

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from mpifed.comm.mpi import Comm
+from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.rounds import Request, play
 from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
@@ -23,7 +23,6 @@ from mpifed.maths.optimizers import Watched
 from mpifed.privacy.ledger import Ledger, write_header
 from mpifed.privacy.ledger_file import Header
 from mpifed.run import environment, outcome
-from mpifed.run.agreement import agreed
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import RunEvaluation, Trained

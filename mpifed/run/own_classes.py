@@ -17,7 +17,7 @@ import numpy as np
 from numpy.random import Generator
 
 from mpifed import laws
-from mpifed.comm.mpi import Comm
+from mpifed.comm.mpi import Comm, agreed
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
@@ -26,7 +26,6 @@ from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
 from mpifed.maths.clipping import clippable
 from mpifed.maths.terms import Loss, Term
-from mpifed.run.agreement import agreed
 
 _PURPOSE = "checks of own classes"
 

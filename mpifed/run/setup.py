@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpifed.comm.mpi import Comm
+from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.placement import Hosted, place
 from mpifed.comm.rounds import Ranks
 from mpifed.comm.states import ClientStates
@@ -37,7 +37,6 @@ from mpifed.maths.objectives import LinearScores, Objective
 from mpifed.maths.regularizers import Regularizer
 from mpifed.privacy.calibration import settle, settled_before
 from mpifed.privacy.ledger_file import Header
-from mpifed.run.agreement import agreed
 from mpifed.run.data_cache import DataCache
 from mpifed.run.own_classes import refuse_own_by_shapes
 
