@@ -203,11 +203,11 @@ def _check_derivative(
     what: str, value: Callable[[AnyRecord], float], at: AnyRecord, gradient: Record, rng: Generator
 ) -> None:
     """`gradient` is that of `value`, along random directions; at kinks some step is short enough."""
-    middle = flat(at)
+    middle, slope = flat(at), flat(gradient)
     for along in rng.standard_normal((_DIRECTIONS, len(middle))):
         ends = np.array([[value(unflat(middle + s * along, at)) for s in (step, -step)] for step in _STEPS])
         quotients = (ends[:, 0] - ends[:, 1]) / (2 * _STEPS)
-        claimed = float(flat(gradient) @ along)
+        claimed = float(slope @ along)
         if not (abs(claimed - quotients) <= _OFF * abs(quotients) + 3 * ROUNDING).any():
             raise AssertionError(
                 f"{what} is {claimed:.6g} along a random direction, differences give {quotients[4]:.6g}"

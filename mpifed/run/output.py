@@ -151,9 +151,8 @@ class Results:
 
     def _write_clients(self, clients: ClientScores | None) -> None:
         if clients is not None:
-            tested, all_clients = len(clients.client), self.algorithm.problem.clients
-            self.about |= {"clients_tested": tested, "clients_without_tests": all_clients - tested}
-            problem = self.algorithm.problem
+            problem, tested = self.algorithm.problem, len(clients.client)
+            self.about |= {"clients_tested": tested, "clients_without_tests": problem.clients - tested}
             names = () if self.job.privacy else problem.names  # whose folders are published
             write_clients(self.out, clients, problem.objective.task, names)
 
