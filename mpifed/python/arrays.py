@@ -17,7 +17,7 @@ from mpifed.core.tables import Table
 from mpifed.data import store
 from mpifed.data.natural import distinct_names, identifiers, in_order
 from mpifed.data.prepare import Options, prepare
-from mpifed.data.samples import Samples, Source, Values, array, stacked
+from mpifed.data.samples import Samples, Source, Values, array, stack_rows
 from mpifed.data.sources.dataset import listed
 from mpifed.data.summary import summary
 from mpifed.python.frames import of_clients, of_frame
@@ -248,7 +248,7 @@ class FederatedDataset:
             counts, whose = [len(part.y) for part in parts], [place[name] for name in (*trained, *own_rows)]
             own_tests = np.repeat(np.arange(len(parts)) >= len(trained), counts) if tests else None
             data = replace(
-                parts[0], X=stacked([part.X for part in parts]), y=np.concatenate([part.y for part in parts]),
+                parts[0], X=stack_rows([part.X for part in parts]), y=np.concatenate([part.y for part in parts]),
                 test=common, ids=np.repeat(whose, counts), owners=tuple(place), own_tests=own_tests,
             )  # fmt: skip
             return data, {**options, "test_fraction": fraction, "client_test": own_fraction}
