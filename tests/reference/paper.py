@@ -237,6 +237,18 @@ def without_biases(w: Omega) -> Omega:
 # --- the algorithms ----------------------------------------------------------------------------------------------
 
 
+def heavy_ball(
+    task: Job, data: Data, step: Callable[[int], float], momentum: Callable[[int], float] = lambda t: 0.0
+) -> Omega:
+    """w after all rounds of w - step (mean gradient of the rows drawn + 2 l2 weights) + momentum (w - the last w)."""
+    w = last = omega(first_model(task))
+    for t in range(1, task.rounds + 1):
+        slopes, beta = estimate(w, data, draw(task, data, t)).slopes, momentum(t)
+        decay = (-2 * step(t) * task.model["l2"], without_biases(w))
+        last, w = w, combine((1 + beta, w), (-beta, last), decay, (-step(t), slopes))
+    return w
+
+
 def unconstrained(task: Job, data: Data, start: str = "exact") -> Omega:
     """Algorithms 1 and 3 by (30), (31), (35), (36): omega after all rounds."""
     rule, penalty = task.algorithm, task.model["l2"]

@@ -10,21 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paper import (
-    Function,
-    close,
-    combine,
-    draw,
-    estimate,
-    first_model,
-    job,
-    omega,
-    play,
-    read,
-    softmax,
-    step_size,
-    unconstrained,
-)
+from paper import Function, close, heavy_ball, job, play, read, softmax, step_size, unconstrained
 from scipy.optimize import minimize
 
 ROUNDS = 6
@@ -34,9 +20,9 @@ every_start = pytest.mark.parametrize("start", ["exact", "paper"])
 
 
 @every_start
-@pytest.mark.parametrize("some", [{}, {"clients_per_round": 3}], ids=str)
-def test_algorithm_1(skewed: Path, tmp_path: Path, start: str, some: dict[str, int]) -> None:
-    task, data = job(skewed, RULE | {"start": start}, NETWORK, ROUNDS, participation=some), read(skewed)
+@pytest.mark.parametrize("part", [{}, {"clients_per_round": 3}], ids=str)
+def test_algorithm_1(skewed: Path, tmp_path: Path, start: str, part: dict[str, int]) -> None:
+    task, data = job(skewed, RULE | {"start": start}, NETWORK, ROUNDS, participation=part), read(skewed)
     counts = [len(rows) for rows in data.rows]
     assert max(counts) > 2 * min(counts)  # unequal, so that the weights N_i/(B N) matter
     close(play(task, tmp_path / "run").model, unconstrained(task, data, start))
@@ -47,14 +33,13 @@ def test_it_is_heavy_ball_sgd(digits: Path, tmp_path: Path, start: str) -> None:
     """With rho_1 = 1: step gamma_t rho_t/(2 tau), momentum (1-rho_t)(1-gamma_{t-1}) gamma_t/gamma_{t-1} (errata)."""
     rho, gamma, tau = [1.0, 0.3], [0.7, 0.35], 0.6
     rule = RULE | {"start": start, "rho": rho, "gamma": gamma, "tau": tau}
-    task, data = job(digits, rule, NETWORK | {"l2": 0.0}, ROUNDS), read(digits)
-    w = before = omega(first_model(task))
-    last = 1.0
-    for t in range(1, ROUNDS + 1):
-        step = step_size(gamma, t) * step_size(rho, t) / (2 * tau)
-        momentum = (1 - step_size(rho, t)) * (1 - last) * step_size(gamma, t) / last
-        last, slopes = step_size(gamma, t), estimate(w, data, draw(task, data, t)).slopes
-        before, w = w, combine((1 + momentum, w), (-momentum, before), (-step, slopes))
+    task = job(digits, rule, NETWORK | {"l2": 0.0}, ROUNDS)
+
+    def momentum(t: int) -> float:
+        last = step_size(gamma, t - 1) if t > 1 else 1.0
+        return (1 - step_size(rho, t)) * (1 - last) * step_size(gamma, t) / last
+
+    w = heavy_ball(task, read(digits), lambda t: step_size(gamma, t) * step_size(rho, t) / (2 * tau), momentum)
     close(play(task, tmp_path / "run").model, w)
 
 
