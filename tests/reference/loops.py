@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from federations import held
 from jobs_in_python import checked
 from paper import step_size
 from records import record_of, together
@@ -49,13 +50,12 @@ class Played(NamedTuple):
     """What the product has after all rounds."""
 
     server: Any
-    clients: list[Any]  # one record, [N, ...]
+    clients: Any  # a record, [N, ...]
     model: Any  # [d]
 
     def kept(self, field: str) -> Any:
         """[N, d] what the clients keep under this name, or as their whole state."""
-        (state,) = self.clients
-        record = getattr(state, field) if field else state
+        record = getattr(self.clients, field) if field else self.clients
         return np.concatenate([leaf.reshape(len(leaf), -1) for _, leaf in leaves(record)], axis=1)
 
 
@@ -63,7 +63,7 @@ def played(task: Job) -> Played:
     """All rounds of a job, by the product."""
     (*_, last) = rounds(task)
     model = np.concatenate([leaf.ravel() for leaf in last.model.values()])
-    return Played(record_of(last.server), [together(last.clients)], model)
+    return Played(record_of(last.server), together(last.clients), model)
 
 
 def start_of(task: Job) -> Any:
@@ -76,13 +76,8 @@ def start_of(task: Job) -> Any:
 
 def rows_of(data: str | Path | Federation) -> list[tuple[Any, Any]]:
     """X [s, p] and y [s] of each client."""
-    federation, found = data if isinstance(data, Federation) else open_federation(data), []
-    for i in range(federation.clients):
-        shard = shard_of(federation, i)
-        X = np.empty((shard.samples, shard.features))
-        shard.take(np.arange(shard.samples), X)
-        found.append((X, shard.y))
-    return found
+    federation = data if isinstance(data, Federation) else open_federation(data)
+    return [(held(federation, i), shard_of(federation, i).y) for i in range(federation.clients)]
 
 
 def present(task: Job, clients: int, t: int) -> list[int]:
@@ -159,9 +154,11 @@ class End(NamedTuple):
     steps: int
 
 
-def ends(task: Job, t: int, x: Any, pulled: Callable[[int, Any], Any] = lambda i, at: 0.0) -> Iterator[End]:
-    """Of round t's clients, who begin at x and to whose gradients `pulled` is added."""
-    data, gradient = rows_of(task.data.path), gradient_of(task, 10)
+def ends(
+    task: Job, data: list[tuple[Any, Any]], t: int, x: Any, pulled: Callable[[int, Any], Any] = lambda i, at: 0.0
+) -> Iterator[End]:
+    """Of round t's clients, who begin at x and to whose gradients `pulled` is added; `data` as `rows_of` gives them."""
+    gradient = gradient_of(task, 10)
     step = step_size(task.client_optimizer["learning_rate"], t)
     for i in present(task, len(data), t):
         (X, y), at = data[i], x

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jobs_in_python import checked
-from loops import minibatches
+from federations import held
+from loops import local_job, minibatches
 from paper import make_data, step_size
 from scipy.optimize import brentq
 from scipy.special import expit
@@ -68,9 +68,7 @@ def cells(folder: Path) -> list[Cell]:
     federation, found = open_federation(folder), []
     for client in range(federation.clients):
         shard = shard_of(federation, client)
-        X = np.empty((shard.samples, shard.features))
-        shard.take(np.arange(shard.samples), X)
-        found.append(Cell(X, 2 * shard.y - 1, shard.rows, shard.columns))
+        found.append(Cell(held(federation, client), 2 * shard.y - 1, shard.rows, shard.columns))
     return found
 
 
@@ -121,12 +119,8 @@ def dual_step(loss: str, t: float, alpha: float, m: float, curvature: float) -> 
 
 def task(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
     """A job in float64 without any measuring."""
-    table: dict[str, Any] = {
-        "name": "rival", "rounds": 4, "seed": 11, "data": {"path": str(folder), "block": 2}, "algorithm": algorithm,
-        "model": {"name": "hinge", "bias": False, "l2": PENALTY},
-        "record": {"evaluate_every": 0, "checkpoint_every": 0}, "compute": {"dtype": "float64"},
-    }  # fmt: skip
-    return checked(table | changes)
+    model, data = {"name": "hinge", "bias": False, "l2": PENALTY}, {"path": str(folder), "block": 2}
+    return local_job(folder, algorithm, **{"model": model, "data": data} | changes)
 
 
 def descended(job: Job, cell: Cell, client: int, t: int, w: Any, pulled: Any = None, mu: float = 0.0) -> Any:

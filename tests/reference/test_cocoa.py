@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loops import played, present, rows_of
+from loops import Played, played, present, rows_of
 from own_columns import PENALTY, close, dual_step, even_odd, optimum, task
 
 from mpifed.core.round import Round
@@ -45,12 +45,11 @@ def plain_loop(job: Any, folder: Path, gamma: float = 1.0, sigma: float | None =
     return w, alphas
 
 
-def kept(found: Any, data: list[Any]) -> list[Any]:
+def alphas_of(found: Played, data: list[Any]) -> list[Any]:
     """alpha of every client."""
-    (state,) = found.clients
-    for alpha, (_, y) in zip(state.alpha, data, strict=True):
+    for alpha, (_, y) in zip(found.clients.alpha, data, strict=True):
         assert not alpha[len(y) :].any()
-    return [alpha[: len(y)] for alpha, (_, y) in zip(state.alpha, data, strict=True)]
+    return [alpha[: len(y)] for alpha, (_, y) in zip(found.clients.alpha, data, strict=True)]
 
 
 @pytest.mark.parametrize("objective", ["hinge", "squared-hinge", "logistic"])
@@ -68,9 +67,10 @@ def test_the_rounds_of_the_paper(unequal: Path, objective: str, hyper: dict[str,
     )  # fmt: skip
     close(found.model, w)
     data = rows_of(unequal)
-    for one, expected in zip(kept(found, data), alphas, strict=True):
+    found_alphas = alphas_of(found, data)
+    for one, expected in zip(found_alphas, alphas, strict=True):
         close(one, expected)
-    pulled = sum(X.T @ a for (X, _), a in zip(data, kept(found, data), strict=True))
+    pulled = sum(X.T @ a for (X, _), a in zip(data, found_alphas, strict=True))
     close(found.model, pulled / (2 * PENALTY * sum(len(y) for _, y in data)))  # absent clients' alpha counts
 
 

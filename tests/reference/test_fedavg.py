@@ -47,7 +47,7 @@ def network_loop(task: Job) -> Any:
     return averaged(task, gradient)
 
 
-SOME = {"participation": {"clients_per_round": 3}}
+THREE = {"participation": {"clients_per_round": 3}}
 BLOCKS = {"aggregation": {"arithmetic": "exact-blocks"}}
 WHOLE, FEWER = 1000, "the median of rows"  # minibatches: all rows of a client; more rows than some have
 SERVER = {"server_optimizer": {"momentum": 0.8}}
@@ -57,14 +57,14 @@ SERVER = {"server_optimizer": {"momentum": 0.8}}
     ("algorithm", "block", "tables"),
     [
         *(
-            ({"local_steps": steps}, block, some | arithmetic)
+            ({"local_steps": steps}, block, part | arithmetic)
             for steps in (1, 3)
-            for some in ({}, SOME)
+            for part in ({}, THREE)
             for block, arithmetic in ((1, {}), (3, {}), (3, BLOCKS))
         ),
         *(({"batch_size": batch, "local_epochs": epochs}, 3, {}) for batch in (16, WHOLE) for epochs in (1, 2)),
         *(({"batch_size": FEWER, "local_steps": steps}, 4, more) for steps, more in ((1, {}), (1, BLOCKS), (3, {}))),
-        *((SERVER | work, 1, some) for work in ({"local_steps": 1}, {"local_epochs": 1}) for some in ({}, SOME)),
+        *((SERVER | steps, 1, part) for steps in ({"local_steps": 1}, {"local_epochs": 1}) for part in ({}, THREE)),
         ({"local_steps": 3}, 1, {"regularizer": {"name": "l1", "weight": 0.01}}),
     ],
     ids=str,
@@ -80,7 +80,7 @@ def test_the_loop(skewed: Path, algorithm: dict[str, Any], block: int, tables: d
 
 
 @pytest.mark.parametrize(
-    "work",
+    "rule",
     [
         {},
         {"batch_size": 20},  # some clients have fewer rows
@@ -91,12 +91,12 @@ def test_the_loop(skewed: Path, algorithm: dict[str, Any], block: int, tables: d
 @pytest.mark.parametrize("data", ["skewed", "alike"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_answers_a_few_at_a_time_sum_to_the_same_bits(
-    skewed: Path, shared_path: Path, data: str, work: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch
+    skewed: Path, shared_path: Path, data: str, rule: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As all answers of a block at once: with weights of clients that differ, and with those that do not."""
     alike = make_data(shared_path / "few-alike", "digits", "--split", "rows", "--clients", 7, "--labels", "below:7")
     folder = skewed if data == "skewed" else alike
-    ready = prepare(job(folder, work, 6, compute={"dtype": dtype}), Solo())
+    ready = prepare(job(folder, rule, 6, compute={"dtype": dtype}), Solo())
     models = []
     for numbers in (1, 2**40):  # four clients, or all
         monkeypatch.setattr("mpifed.algorithms.local._NUMBERS", numbers)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loops import ends, local_job, played, start_of
+from loops import ends, local_job, played, rows_of, start_of
 from paper import step_size
 
 from mpifed.testing import Job
@@ -26,10 +26,10 @@ SECOND = {
 
 def plain_loop(task: Job, name: str, beta1: float, beta2: float, tau: float) -> tuple[Any, Any, Any]:
     """(x, m, v) after all rounds; the mean over clients is by rows."""
-    x = start_of(task)
+    x, data = start_of(task), rows_of(task.data.path)
     m, v, server = np.zeros_like(x), np.full_like(x, tau**2), task.server_optimizer or {}
     for t in range(1, task.rounds + 1):
-        found = list(ends(task, t, x))
+        found = list(ends(task, data, t, x))
         mean = sum(end.rows * (end.model - x) for end in found) / sum(end.rows for end in found)
         m, v = beta1 * m + (1 - beta1) * mean, SECOND[name](v, mean**2, beta2)
         x = x + step_size(server["learning_rate"], t) * m / (np.sqrt(v) + tau)

@@ -40,19 +40,19 @@ def test_grids(shared_path: Path, size: str, blocks: int) -> None:
     close(played(task(folder, rule | {"combine": "feature-blocks"})).model, expected / blocks)
 
 
-@covering({"objective": ["hinge", "logistic"], "per_round": [None, 2], "work": [SGD, EPOCHS]})
-def test_hybrid_fedavg(shared_path: Path, work: dict[str, Any], per_round: int | None, objective: str) -> None:
+@covering({"objective": ["hinge", "logistic"], "per_round": [None, 2], "steps": [SGD, EPOCHS]})
+def test_hybrid_fedavg(shared_path: Path, steps: dict[str, Any], per_round: int | None, objective: str) -> None:
     """Some columns are held by none of those present, and stay."""
     folder = overlapping(shared_path)
     part = {} if per_round is None else {"clients_per_round": per_round}
-    job = task(folder, FEDAVG | work, participation=part, model={"name": objective, "l2": PENALTY})
+    job = task(folder, FEDAVG | steps, participation=part, model={"name": objective, "l2": PENALTY})
     close(played(job).model, hybrid_fedavg(job, folder))
 
 
-@pytest.mark.parametrize("work", [{"local_steps": 3}, {"local_epochs": 1}], ids=str)
-def test_with_whole_rows_it_is_fedavg(skewed: Path, work: dict[str, int]) -> None:
+@pytest.mark.parametrize("steps", [{"local_steps": 3}, {"local_epochs": 1}], ids=str)
+def test_with_whole_rows_it_is_fedavg(skewed: Path, steps: dict[str, int]) -> None:
     rate = {"learning_rate": {"initial": 0.5, "exponent": 0.5}}
-    algorithm = {"name": "fedavg", "batch_size": 7, "client_optimizer": rate, **work}
+    algorithm = {"name": "fedavg", "batch_size": 7, "client_optimizer": rate, **steps}
     changes: dict[str, Any] = {
         "model": {"name": "softmax", "bias": False, "l2": 1e-3}, "participation": {"clients_per_round": 5},
     }  # fmt: skip
@@ -78,15 +78,14 @@ def hyfem(job: Any, folder: Path) -> tuple[Any, list[Any]]:
     return common, own
 
 
-@pytest.mark.parametrize("work", [SGD, EPOCHS, SGD | {"mu": 0.0}], ids=["steps", "epochs", "mu = 0"])
+@pytest.mark.parametrize("steps", [SGD, EPOCHS, SGD | {"mu": 0.0}], ids=["steps", "epochs", "mu = 0"])
 @pytest.mark.parametrize("per_round", [None, 2])
-def test_hyfem(shared_path: Path, work: dict[str, Any], per_round: int | None) -> None:
+def test_hyfem(shared_path: Path, steps: dict[str, Any], per_round: int | None) -> None:
     folder = overlapping(shared_path)
-    job = task(folder, HYFEM | work, participation={} if per_round is None else {"clients_per_round": per_round})
+    job = task(folder, HYFEM | steps, participation={} if per_round is None else {"clients_per_round": per_round})
     found, (common, own) = played(job), hyfem(job, folder)
     close(found.model, common)
-    (state,) = found.clients
-    for row, expected in zip(state.first, own, strict=True):
+    for row, expected in zip(found.clients.first, own, strict=True):
         close(row[: len(expected), 0], expected)
 
 

@@ -44,16 +44,16 @@ def task(folder: Path, name: str, /, **changes: Any) -> Job:
 
 
 def loop(job: Job, name: str) -> Course:
-    x, clients = start_of(job), len(rows_of(job.data.path))
-    h, own, judged = np.zeros_like(x), np.zeros((clients, len(x))), x
+    x, data = start_of(job), rows_of(job.data.path)
+    h, own, judged = np.zeros_like(x), np.zeros((len(data), len(x))), x
     for t in range(1, job.rounds + 1):
         pulled = (lambda i, at, x=x: ALPHA * (at - x) - own[i]) if name == "FedDyn" else (lambda i, at: 0.0)
-        found = list(ends(job, t, x, pulled))
+        found = list(ends(job, data, t, x, pulled))
         moved = np.array([end.model for end in found]) - x
         mean = moved.mean(axis=0)
         if name == "FedDyn":
             own[[end.client for end in found]] -= ALPHA * moved
-            h = h - ALPHA * moved.sum(axis=0) / clients
+            h = h - ALPHA * moved.sum(axis=0) / len(data)
             judged = x = x + mean - h / ALPHA
         else:
             far = (moved**2).sum() / (2 * len(moved) * (mean @ mean + EPS))

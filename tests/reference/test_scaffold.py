@@ -41,17 +41,17 @@ class Course(NamedTuple):
 
 def plain_loop(task: Job) -> Course:
     """The means over clients are by rows; that of c over all of them, present or not."""
-    x, counts = start_of(task), np.array([len(y) for _, y in rows_of(task.data.path)])
-    c, own, server = np.zeros_like(x), np.zeros((len(counts), len(x))), task.server_optimizer or {}
+    x, data = start_of(task), rows_of(task.data.path)
+    c, own, server = np.zeros_like(x), np.zeros((len(data), len(x))), task.server_optimizer or {}
     for t in range(1, task.rounds + 1):
         step, far = step_size(task.client_optimizer["learning_rate"], t), server.get("learning_rate", 1.0)
         dx, dc, present = np.zeros_like(x), np.zeros_like(x), 0
-        for i, y, rows, steps in ends(task, t, x, lambda i, at, c=c: c - own[i]):
+        for i, y, rows, steps in ends(task, data, t, x, lambda i, at, c=c: c - own[i]):
             new = own[i] - c + (x - y) / (steps * step)
             dx, dc, present = dx + rows * (y - x), dc + rows * (new - own[i]), present + rows
             own[i] = new
         x = x + far * dx / present
-        c = c + dc / counts.sum()
+        c = c + dc / sum(len(y) for _, y in data)
     return Course(x, c, own)
 
 

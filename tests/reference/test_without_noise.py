@@ -35,12 +35,12 @@ def run(folder: Path, algorithm: dict[str, Any], privacy: dict[str, Any] | None,
 
 
 def bits(found: Played) -> list[Any]:
-    return [np.asarray(leaf).tobytes() for state in (found.server, *found.clients) for _, leaf in leaves(state)]
+    return [np.asarray(leaf).tobytes() for state in (found.server, found.clients) for _, leaf in leaves(state)]
 
 
 def alike(one: Played, other: Played) -> bool:
     """But for roundings: clipped gradients are summed before they are multiplied by the step, others after."""
-    pairs = zip((one.server, *one.clients), (other.server, *other.clients), strict=True)
+    pairs = zip((one.server, one.clients), (other.server, other.clients), strict=True)
     both = [(a, b) for x, y in pairs for (_, a), (_, b) in zip(leaves(x), leaves(y), strict=True)]
     return all(np.allclose(a, b, rtol=1e-12, atol=1e-10) for a, b in both)
 
