@@ -219,6 +219,13 @@ def shared_tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(_guard.comm.bcast(str(tmp_path_factory.mktemp("test")) if _guard.comm.rank == 0 else None))
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for one test, which is the working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def _make_data(out: Path, *arguments: str) -> Path:
     """A data folder, made by `mpifed data` on rank 0."""
     from click.testing import CliRunner

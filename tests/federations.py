@@ -1,16 +1,19 @@
-"""Folders of data, made by `mpifed data`, and the rows in them."""
+"""Folders of data, made by `mpifed data`, the rows in them, and files to make them of."""
 
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import pyarrow as pa
 from click.testing import CliRunner
 from PIL import Image
 
-from mpifed.cli import data
+from mpifed.cli import data, main
 from mpifed.data.shards import common_rows, shard_of
 from mpifed.data.store import Federation, open_federation
 
@@ -36,8 +39,9 @@ def labelled(folder: Federation, client: int = 0, tests: bool = False) -> list[l
 
 
 def in_order(X: Any, y: Any) -> list[list[float]]:
-    """Rows [x..., label], sorted."""
-    return sorted(np.column_stack([X, y]).astype("f4").tolist())
+    """Rows [x..., label], sorted; a sample may have any shape."""
+    flat = np.reshape(X, (len(X), np.prod(np.shape(X)[1:], dtype=int)))
+    return sorted(np.column_stack([flat, y]).astype("f4").tolist())
 
 
 def common(folder: Federation, dtype: str = "f8") -> tuple[Any, Any]:
@@ -45,6 +49,31 @@ def common(folder: Federation, dtype: str = "f8") -> tuple[Any, Any]:
     test = common_rows(folder, dtype)
     assert test is not None
     return test
+
+
+def command(*words: object) -> tuple[int, str]:
+    """(exit code, what is printed) of an mpifed command."""
+    ended = CliRunner().invoke(main, list(map(str, words)))
+    return ended.exit_code, ended.output
+
+
+def hdf5(**arrays: Any) -> bytes:
+    """A file of HDF5 with these."""
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        for name, values in arrays.items():
+            file[name] = values
+    return content.getvalue()
+
+
+def write_arrow(path: Path, *parts: pa.Table) -> None:
+    """A folder as `datasets.save_to_disk` lays it out, with a stream for each part."""
+    path.mkdir(parents=True, exist_ok=True)
+    names = [f"data-{number:05d}-of-{len(parts):05d}.arrow" for number in range(len(parts))]
+    for name, part in zip(names, parts, strict=True):
+        with pa.OSFile(str(path / name), "wb") as file, pa.ipc.new_stream(file, part.schema) as stream:
+            stream.write_table(part)
+    (path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
 
 
 def leaf(**users: tuple[Any, Any]) -> dict[str, object]:

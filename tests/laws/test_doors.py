@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import json
 import lzma
 from collections.abc import Callable
 from decimal import Decimal
@@ -18,11 +17,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
-from federations import held
+from federations import command, held, make, write_arrow
 
 import mpifed as mf
-from mpifed.cli import main
 from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
 
@@ -38,23 +35,16 @@ TABLE.loc[[5, 11, 40], "sex"] = None
 BY = {"label": "ill", "by": "ward", "categorical": "one-hot", "missing": "median"}
 Door: TypeAlias = Callable[[Path], mf.FederatedDataset]
 
-
-def command(*words: object) -> str:
-    """What a command prints; with its exit code where that is not 0."""
-    ended = CliRunner().invoke(main, list(map(str, words)))
-    return ended.output if not ended.exit_code else f"exit {ended.exit_code}: {ended.output}"
+pytestmark = pytest.mark.usefixtures("here")
 
 
-def made(source: str, *words: object, **settings: object) -> mf.FederatedDataset:
+def by_command(source: str, *words: object, **settings: object) -> mf.FederatedDataset:
     """The data that `mpifed data` makes."""
     options = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
-    said = command("data", source, *words, *options, "--out", "made", "--force")
-    if said.startswith("exit"):
-        raise mf.DataError(said)
-    return mf.FederatedDataset.open("made")
+    return mf.FederatedDataset.open(make(Path("made"), source, *words, *options).path)
 
 
-def framed(change: Callable[[pd.DataFrame], Any]) -> Door:
+def by_frame(change: Callable[[pd.DataFrame], Any]) -> Door:
     return lambda _: mf.FederatedDataset.from_dataframe(change(TABLE.copy()), **BY)
 
 
@@ -65,7 +55,7 @@ def by_csv(name: str = "t.csv", pack: Callable[[bytes], bytes] = bytes, **words:
     def door(folder: Path) -> mf.FederatedDataset:
         more = {"sep": options.get("separator", ","), "decimal": options.get("decimal", "."), "index": False, **words}
         (folder / name).write_bytes(pack(TABLE.to_csv(**more).encode(words.get("encoding", "utf-8"))))
-        return made("csv", name, **BY, **options)
+        return by_command("csv", name, **BY, **options)
 
     return door
 
@@ -75,24 +65,20 @@ def by_files(folder: Path) -> mf.FederatedDataset:
     for ward, rows in TABLE.groupby("ward"):
         columns = [name for name in TABLE if name != "ward"]
         rows[columns[:: 1 if ward == 2 else -1]].to_csv(folder / f"{ward}.csv", index=False)
-    return made("csv", "10.csv", "2.csv", "1.csv", "3.csv", **{k: v for k, v in BY.items() if k != "by"})
+    return by_command("csv", "10.csv", "2.csv", "1.csv", "3.csv", **{k: v for k, v in BY.items() if k != "by"})
 
 
 def by_parquet(change: Callable[[pd.DataFrame], pd.DataFrame], **words: Any) -> Door:
     def door(folder: Path) -> mf.FederatedDataset:
         change(TABLE.copy()).to_parquet(folder / "t.parquet", **words)
-        return made("parquet", "t.parquet", **BY)
+        return by_command("parquet", "t.parquet", **BY)
 
     return door
 
 
 def by_folder(folder: Path) -> mf.FederatedDataset:
-    """As `datasets.save_to_disk` lays it out."""
-    table = pa.Table.from_pandas(TABLE, preserve_index=False)
-    with pa.OSFile(str(folder / "a.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-        stream.write_table(table)
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "a.arrow"}]}))
-    return made("arrow", folder, **BY)
+    write_arrow(folder, pa.Table.from_pandas(TABLE, preserve_index=False))
+    return by_command("arrow", folder, **BY)
 
 
 def by_polars(_: Path) -> mf.FederatedDataset:
@@ -110,22 +96,22 @@ def wrong_index(table: pd.DataFrame) -> pd.DataFrame:
 
 
 DOORS: dict[str, Door] = {
-    "pandas": framed(lambda table: table),
-    "columns in another order": framed(lambda table: table[table.columns[::-1]]),
-    "rows in another order": framed(lambda table: table.sample(frac=1, random_state=1)),
-    "an index": framed(wrong_index),
-    "categories": framed(lambda table: table.astype({"sex": "category", "ward": "category", "ill": "category"})),
-    "integers with gaps": framed(lambda table: table.astype({"age": "Int64", "ward": "Int8", "ill": "Int64"})),
-    "own types of pandas": framed(lambda table: table.convert_dtypes()),
-    "identifiers as floats": framed(lambda table: table.astype({"ward": float})),
-    "labels as floats": framed(lambda table: table.astype({"ill": float})),
-    "identifiers in Decimal": framed(lambda table: table.assign(ward=[Decimal(ward) for ward in table["ward"]])),
-    "identifiers as texts": framed(lambda table: table.astype({"ward": str})),
-    "letters in two parts": framed(lambda table: table.assign(sex=table["sex"].str.normalize("NFD"))),
-    "objects": framed(lambda table: table.astype(object)),
-    "arrow": framed(lambda table: pa.Table.from_pandas(table)),
-    "arrow of an index": framed(lambda table: pa.Table.from_pandas(wrong_index(table))),
-    "arrow, in pieces": framed(lambda table: pa.concat_tables(
+    "pandas": by_frame(lambda table: table),
+    "columns in another order": by_frame(lambda table: table[table.columns[::-1]]),
+    "rows in another order": by_frame(lambda table: table.sample(frac=1, random_state=1)),
+    "an index": by_frame(wrong_index),
+    "categories": by_frame(lambda table: table.astype({"sex": "category", "ward": "category", "ill": "category"})),
+    "integers with gaps": by_frame(lambda table: table.astype({"age": "Int64", "ward": "Int8", "ill": "Int64"})),
+    "own types of pandas": by_frame(lambda table: table.convert_dtypes()),
+    "identifiers as floats": by_frame(lambda table: table.astype({"ward": float})),
+    "labels as floats": by_frame(lambda table: table.astype({"ill": float})),
+    "identifiers in Decimal": by_frame(lambda table: table.assign(ward=[Decimal(ward) for ward in table["ward"]])),
+    "identifiers as texts": by_frame(lambda table: table.astype({"ward": str})),
+    "letters in two parts": by_frame(lambda table: table.assign(sex=table["sex"].str.normalize("NFD"))),
+    "objects": by_frame(lambda table: table.astype(object)),
+    "arrow": by_frame(lambda table: pa.Table.from_pandas(table)),
+    "arrow of an index": by_frame(lambda table: pa.Table.from_pandas(wrong_index(table))),
+    "arrow, in pieces": by_frame(lambda table: pa.concat_tables(
         [pa.Table.from_pandas(part, preserve_index=False) for part in (table[:3], table[3:])])),
     "polars": by_polars,
     "datasets": by_datasets,
@@ -150,18 +136,12 @@ DOORS: dict[str, Door] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def content(data: mf.FederatedDataset) -> dict[str, object]:
     """What a model is trained on, and what it is called."""
     folder = open_federation(data.path)
     clients = range(folder.clients)
     return {
-        "names": folder.names(), "classes": data.classes, "ids": (folder.natural() or ((), None))[0],
+        "names": folder.names(), "classes": data.classes, "ids": folder.client_names(),
         "X": [held(folder, client).tobytes() for client in clients],
         "y": [shard_of(folder, client).y.tolist() for client in clients],
     }  # fmt: skip
@@ -207,11 +187,11 @@ def test_rows_in_any_order_are_the_same_data(here: Path, more: dict[str, Any]) -
     digests = set()
     for seed in (0, 1):
         TABLE.sample(frac=1, random_state=seed).to_csv("t.csv", index=False)
-        digests.add(open_federation(made("csv", "t.csv", **BY, **more).path).sha256)
+        digests.add(open_federation(by_command("csv", "t.csv", **BY, **more).path).sha256)
     assert len(digests) == 1
     counts = TABLE["ward"].value_counts()[lambda count: count < more.get("min_rows", 0)]
     left_out = f"{counts.sum()} rows of {len(counts)} clients with fewer than 13 are left out"
-    assert (left_out in command("show", "made")) == (len(counts) > 0) == ("min_rows" in more)
+    assert (left_out in command("show", "made")[1]) == (len(counts) > 0) == ("min_rows" in more)
 
 
 # --- what is refused, and by what name -------------------------------------------------------------------------------
@@ -279,8 +259,8 @@ def test_a_bad_file_is_named(bad: str, form: str) -> None:
     frame = table(**BAD[bad][0])
     frame.to_csv("t", index=False) if form == "csv" else frame.to_parquet("t", index=False)
     said = {name: value for name, value in settings_of(bad).items() if value is not None}
-    with pytest.raises(mf.DataError, match=BAD[bad][2]):
-        made(form, "t", **said)
+    with pytest.raises(mf.MpifedError, match=BAD[bad][2]):
+        by_command(form, "t", **said)
     assert not Path("made").exists()
 
 
@@ -290,7 +270,7 @@ def test_what_is_left_out_may_differ_in_each_file(here: Path) -> None:
         first, second = ids.split()
         (here / f"{name}.csv").write_text(f"id,x,y\n{first},1.5,0\n{second},2,1\n")
     for ignored in ("id", "0"):
-        assert made("csv", "a.csv", "b.csv", label="y", ignore=ignored).names() == ("x",)
+        assert by_command("csv", "a.csv", "b.csv", label="y", ignore=ignored).names() == ("x",)
 
 
 # --- what is given is computed from no row, and what was trained from a frame is applied to a frame ------------------
@@ -314,7 +294,7 @@ def test_what_is_given_is_not_computed(here: Path, scale: str) -> None:
     frame.loc[0, "x"] = np.nan
     frame.to_csv("t.csv", index=False)
     for data in (
-        made("csv", "t.csv", label="ill", by="ward", categorical="one-hot", given="public.toml", scale=scale),
+        by_command("csv", "t.csv", label="ill", by="ward", categorical="one-hot", given="public.toml", scale=scale),
         mf.FederatedDataset.from_dataframe(
             frame, label="ill", by="ward", categorical="one-hot", given="public.toml", scale=scale
         ),
@@ -338,13 +318,13 @@ def test_long_integers_are_identifiers() -> None:
     assert content(data)["ids"] == tuple(map(str, sorted({*wards})))
 
 
-def trained(data: mf.FederatedDataset, model: mf.Model | None = None) -> mf.Run:
+def train(data: mf.FederatedDataset, model: mf.Model | None = None) -> mf.Run:
     method = mf.FedAvg(batch_size=5, client_optimizer=mf.SGD(0.3))
     return mf.run(method, data, model or mf.Softmax(), rounds=10, progress="none")
 
 
 def test_what_was_trained_from_a_frame_is_applied_to_a_frame(here: Path) -> None:
-    run = trained(DOORS["pandas"](here))
+    run = train(DOORS["pandas"](here))
     labels = run.predict(TABLE)
     assert run.score(TABLE, TABLE["ill"]) == (labels == TABLE["ill"]).mean()
     probabilities = run.predict_proba(TABLE)
@@ -371,7 +351,7 @@ def test_what_was_trained_from_a_frame_is_applied_to_a_frame(here: Path) -> None
 
 def test_a_gap_that_training_rows_did_not_have(here: Path) -> None:
     data = mf.FederatedDataset.from_dataframe(table(), label="ill", by="ward", categorical="ordinal")
-    run = trained(data)
+    run = train(data)
     with pytest.raises(mf.DataError, match="row 3, column 'x' is a missing value; training rows had none"):
         run.predict(table(x=[0.5, 1.5, None] * 10))
     with pytest.raises(mf.DataError, match="column 'sex': 'x' in a test row, and in no training row"):
@@ -381,7 +361,7 @@ def test_a_gap_that_training_rows_did_not_have(here: Path) -> None:
 def test_real_targets_of_a_frame_are_applied(here: Path) -> None:
     frame = table().assign(dose=lambda rows: 3 * rows["x"] + (rows["sex"] == "f") + 0.25)
     settings = {"by": "ward", "categorical": "one-hot", "ignore": ["ill"]}
-    run = trained(mf.FederatedDataset.from_dataframe(frame, label="dose", **settings), mf.LeastSquares())
+    run = train(mf.FederatedDataset.from_dataframe(frame, label="dose", **settings), mf.LeastSquares())
     assert run.score(frame[::-1], frame["dose"][::-1]) > 0.95
     with pytest.raises(mf.UsageError, match="LeastSquares has no probabilities"):
         run.predict_proba(frame)
@@ -402,5 +382,5 @@ def test_one_recipe_is_not_another(here: Path) -> None:
 def test_features_are_standardized_and_the_summary_says_so(here: Path) -> None:
     table().to_csv("t.csv", index=False)
     words = ("data", "csv", "t.csv", "--label", "ill", "--by", "ward", "--categorical", "one-hot", "--out", "made")
-    assert "scale    standard, which --scale none leaves out" in command(*words)
-    assert "scale    none\n" in command(*words, "--scale", "none", "--force")
+    assert "scale    standard, which --scale none leaves out" in command(*words)[1]
+    assert "scale    none\n" in command(*words, "--scale", "none", "--force")[1]

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from federations import common, in_order, labelled, make
 
 import mpifed as mf
-from mpifed.cli import data as data_command
-from mpifed.core.record import Array
-from mpifed.data.shards import common_rows, shard_of
-from mpifed.data.store import Federation, open_federation
+from mpifed.data.store import open_federation
 
 datasets = pytest.importorskip("datasets", reason="needs the extra `flwr-datasets`")
 from flwr_datasets import partitioner as partitioners  # noqa: E402  # beside datasets
@@ -36,52 +33,24 @@ def images() -> datasets.Dataset:
     )
 
 
-def client(folder: Federation, number: int) -> list[tuple[float, ...]]:
-    """The rows of a client, and its labels last, in the order of their values."""
-    shard = shard_of(folder, number)
-    X = np.empty((shard.samples, shard.features), np.float32)
-    shard.take(np.arange(shard.samples), X)
-    return ordered(X, shard.y)
-
-
-def ordered(X: Array, y: Array) -> list[tuple[float, ...]]:
-    return sorted(map(tuple, np.column_stack([X.reshape(len(X), -1), y]).astype(np.float32).tolist()))
-
-
 @pytest.mark.parametrize("files", [1, 3])
 def test_a_folder_of_save_to_disk(tmp_path: Path, files: int) -> None:
     table().save_to_disk(str(tmp_path / "table"), num_shards=files)
-    words = ["arrow", str(tmp_path / "table"), "--label", "label", "--by", "writer", "--scale", "none", "--out"]
-    CliRunner().invoke(data_command, [*words, str(tmp_path / "out")], catch_exceptions=False, standalone_mode=False)
-    folder = open_federation(tmp_path / "out", verify=True)
-    assert folder.names() == ("a", "b") and (folder.natural() or ())[0] == ("ann", "bob", "eve")
+    words = ["--label", "label", "--by", "writer", "--scale", "none"]
+    folder = make(tmp_path / "out", "arrow", tmp_path / "table", *words)
+    assert folder.names() == ("a", "b") and folder.client_names() == ("ann", "bob", "eve")
     for number, writer in enumerate(["ann", "bob", "eve"]):
-        assert client(folder, number) == ordered(VALUES[writer == WRITERS], LABELS[writer == WRITERS])
+        assert labelled(folder, number) == in_order(VALUES[writer == WRITERS], LABELS[writer == WRITERS])
 
 
 def test_a_folder_with_train_and_test(tmp_path: Path) -> None:
     parts = table().remove_columns("writer").train_test_split(30, seed=1)  # rows by indices, which it flattens
     parts.save_to_disk(str(tmp_path / "table"))
-    words = [
-        "arrow",
-        str(tmp_path / "table"),
-        "--label",
-        "label",
-        "--split",
-        "rows",
-        "--clients",
-        "1",
-        "--scale",
-        "none",
-    ]
-    CliRunner().invoke(
-        data_command, [*words, "--out", str(tmp_path / "out")], catch_exceptions=False, standalone_mode=False
-    )
-    folder = open_federation(tmp_path / "out", verify=True)
+    words = ["--label", "label", "--split", "rows", "--clients", "1", "--scale", "none"]
+    folder = make(tmp_path / "out", "arrow", tmp_path / "table", *words)
     train, test = (parts[name].with_format("numpy")[:] for name in ("train", "test"))
-    assert client(folder, 0) == ordered(np.column_stack([train["a"], train["b"]]), train["label"])
-    rows = common_rows(folder, "float32")
-    assert rows is not None and ordered(*rows) == ordered(np.column_stack([test["a"], test["b"]]), test["label"])
+    assert labelled(folder, 0) == in_order(np.column_stack([train["a"], train["b"]]), train["label"])
+    assert in_order(*common(folder)) == in_order(np.column_stack([test["a"], test["b"]]), test["label"])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +70,7 @@ def test_the_partitions_of_a_partitioner(partitioner: partitioners.Partitioner) 
     assert data.clients == partitioner.num_partitions and data.samples == len(LABELS)
     for number in range(data.clients):
         part = partitioner.load_partition(number).with_format("numpy")[:]
-        assert client(folder, number) == ordered(np.column_stack([part["a"], part["b"]]), part["label"])
+        assert labelled(folder, number) == in_order(np.column_stack([part["a"], part["b"]]), part["label"])
 
 
 def test_images_of_a_partitioner_and_of_a_dataset() -> None:
@@ -113,9 +82,9 @@ def test_images_of_a_partitioner_and_of_a_dataset() -> None:
     ends = np.cumsum([0, *folder.counts])
     for number in range(3):
         rows = slice(ends[number], ends[number + 1])
-        assert client(folder, number) == ordered(pixels[rows], LABELS[rows])
+        assert labelled(folder, number) == in_order(pixels[rows], LABELS[rows])
     dataset = images().with_format("numpy")[:]  # as docs/how-to/python.md shows
     X = dataset["image"].transpose(0, 3, 1, 2)
     data = mf.FederatedDataset.from_arrays(X, dataset["label"], clients=WRITERS, scale="none")
     assert data.shape == (3, 6, 5)
-    assert client(open_federation(data.path), 1) == ordered(pixels[WRITERS == "bob"], LABELS[WRITERS == "bob"])
+    assert labelled(open_federation(data.path), 1) == in_order(pixels[WRITERS == "bob"], LABELS[WRITERS == "bob"])

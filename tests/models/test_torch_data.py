@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from federations import common, in_order, labelled
 
 import mpifed as mf
 from mpifed.core.record import Array
-from mpifed.data.shards import common_rows, shard_of
 from mpifed.data.store import open_federation
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
@@ -35,21 +35,14 @@ class Pictures(Dataset):  # type: ignore[misc]  # PyTorch's classes are of no ty
         return np.random.default_rng(4).integers(0, 256, (SAMPLES, 5, 4, 3), np.uint8)
 
 
-def shards(data: mf.FederatedDataset) -> list[list[tuple[float, ...]]]:
+def shards(data: mf.FederatedDataset) -> list[list[list[float]]]:
     """The rows of each client, and its labels last, in the order of their values."""
     folder = open_federation(data.path, verify=True)
-    rows = []
-    for client in range(folder.clients):
-        shard = shard_of(folder, client)
-        X = np.empty((shard.samples, shard.features), np.float32)
-        shard.take(np.arange(shard.samples), X)
-        rows.append(sorted(map(tuple, np.column_stack([X, shard.y]).tolist())))
-    return rows
+    return [labelled(folder, client) for client in range(folder.clients)]
 
 
-def expected(X: Array, y: Array, clients: list[Array]) -> list[list[tuple[float, ...]]]:
-    whole = np.column_stack([X.reshape(len(X), -1), y]).astype(np.float32)
-    return [sorted(map(tuple, whole[rows].tolist())) for rows in clients]
+def expected(X: Array, y: Array, clients: list[Array]) -> list[list[list[float]]]:
+    return [in_order(X[rows], y[rows]) for rows in clients]
 
 
 def test_tensors_come_out_as_they_went_in() -> None:
@@ -65,8 +58,7 @@ def test_subsets_are_for_training_and_for_testing() -> None:
     train, test = Subset(whole, range(0, SAMPLES, 2)), Subset(whole, range(1, SAMPLES, 2))
     data = mf.FederatedDataset.from_torch(train, clients=1, test=test)
     assert shards(data) == expected(PIXELS[::2].numpy(), LABELS[::2].numpy(), [np.arange(SAMPLES // 2)])
-    rows = common_rows(open_federation(data.path), "float32")
-    assert rows is not None
+    rows = common(open_federation(data.path), "float32")
     np.testing.assert_array_equal(rows[0], PIXELS[1::2].reshape(SAMPLES // 2, -1).numpy())
     np.testing.assert_array_equal(rows[1], LABELS[1::2].numpy())
 

@@ -15,7 +15,6 @@ from sklearn.datasets import load_digits
 
 from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
-from mpifed.data import samples as samples_module
 from mpifed.data.shards import shard_of
 from mpifed.data.store import Federation, open_federation
 
@@ -87,7 +86,7 @@ def by_hand(kinds: str, X: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np
 )
 def test_scalings_in_turn(run: Run, tmp_path: Path, kinds: str, values: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ranges that differ, a constant column, and test rows beyond what training rows have."""
-    monkeypatch.setattr(samples_module, "CHUNK_VALUES", values)  # so that rows come in pieces
+    monkeypatch.setattr("mpifed.data.samples.CHUNK_VALUES", values)  # so that rows come in pieces
     rng = np.random.default_rng(5)
     X = np.float32(rng.normal([0, 5, -300, 2, 1], [1, 0.1, 90, 0, 40], (50, 5)))
     files = {"train": X[:40], "test": 2 * X[40:]}

@@ -18,12 +18,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from federations import common, held, idx, in_order, labelled, leaf, make, png
+from federations import common, hdf5, held, idx, in_order, labelled, leaf, make, png, write_arrow
 from scipy import sparse
 
 import mpifed as mf
 from mpifed.core.errors import DataError
-from mpifed.data import samples as samples_module
 from mpifed.data.labels import encode
 from mpifed.data.shards import shard_of
 from mpifed.data.sources import CsvTable, Svmlight, Synthetic, images
@@ -99,9 +98,9 @@ def test_the_same_images_by_every_door(door: str, tmp_path: Path, monkeypatch: p
     words = () if door == "hdf5" else ONE
     data = make(tmp_path / "out", door, path, *words)
     assert data.shape == (1, 4, 3) and data.classes == 3 and data.array("X").dtype == np.uint8
-    assert labelled(data) == in_order(PIXELS.reshape(12, -1) * np.float32(1 / 255), KINDS)
+    assert labelled(data) == in_order(PIXELS * np.float32(1 / 255), KINDS)
     raw = make(tmp_path / "out", door, path, *words, "--scale", "none")
-    assert labelled(raw) == in_order(PIXELS.reshape(12, -1), KINDS)
+    assert labelled(raw) == in_order(PIXELS, KINDS)
 
 
 def test_colours_and_tests_of_folders_of_images(tmp_path: Path) -> None:
@@ -114,8 +113,8 @@ def test_colours_and_tests_of_folders_of_images(tmp_path: Path) -> None:
     (tmp_path / "in/train/bee/005.png").write_bytes(png(X[5, 0]))
     data = make(tmp_path / "out", "images", tmp_path / "in", *ONE, "--scale", "none")
     assert data.shape == (3, 2, 5) and data.provenance["classes"] == ["ant", "bee"]
-    assert labelled(data) == in_order(X[:6].reshape(6, -1), np.arange(6) % 2)
-    assert in_order(*common(data)) == in_order(X[6:].reshape(2, -1), [0, 1])
+    assert labelled(data) == in_order(X[:6], np.arange(6) % 2)
+    assert in_order(*common(data)) == in_order(X[6:], [0, 1])
 
 
 def test_clients_bring_hdf5_files(tmp_path: Path) -> None:
@@ -126,13 +125,12 @@ def test_clients_bring_hdf5_files(tmp_path: Path) -> None:
     for name, (count, tests) in rows.items():
         X = RNG.random((count + tests, 2)).astype("f4")
         y = RNG.choice(["no", "yes"], count + tests)
-        with h5py.File(folder / f"{name}.h5", "w") as file:
-            file["X"], file["y"] = X[:count], np.array(y[:count], dtype=h5py.string_dtype())
-            if tests:
-                file["X_test"], file["y_test"] = X[count:], np.array(y[count:], dtype=h5py.string_dtype())
+        labels = y.astype(h5py.string_dtype())
+        own_tests = {"X_test": X[count:], "y_test": labels[count:]} if tests else {}
+        (folder / f"{name}.h5").write_bytes(hdf5(X=X[:count], y=labels[:count], **own_tests))
         expected[name] = in_order(X[:count], y[:count] == "yes"), in_order(X[count:], y[count:] == "yes")
     data = make(tmp_path / "out", "hdf5", folder)
-    assert (data.natural() or ())[0] == ("east", "north")
+    assert data.client_names() == ("east", "north")
     for number, name in enumerate(("east", "north")):
         assert (labelled(data, number), labelled(data, number, True)) == expected[name]
     assert data.provenance["tests"] == "west: no rows to train on, so no client; rows to test with: 2"
@@ -191,7 +189,7 @@ def test_fashion_mnist(tmp_path: Path) -> None:
     (tmp_path / "train-images-idx3-ubyte").write_bytes(b"other bytes")
     folder = make(tmp_path / "out", "idx", tmp_path, *ONE, "--scale", "none")
     assert folder.shape == (1, 4, 6) and folder.test_samples == 3
-    assert labelled(folder) == in_order(X[:6].reshape(6, -1), y[:6])
+    assert labelled(folder) == in_order(X[:6], y[:6])
     for path in tmp_path.glob("t10k*"):
         path.unlink()
     assert make(tmp_path / "out", "idx", tmp_path, *ONE).test_samples == 0
@@ -208,7 +206,7 @@ def test_clients_of_npz(tmp_path: Path) -> None:
         np.savez(tmp_path / "a.npz", X=np.asfortranarray(X[order]), targets=y[order], who=who[order])
         folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", "--by", "who")
         digests.add(folder.sha256)
-    assert len(digests) == 1 and folder.targets == 2 and (folder.natural() or ())[0] == ("a", "b", "c")
+    assert len(digests) == 1 and folder.targets == 2 and folder.client_names() == ("a", "b", "c")
     assert sorted(read(folder, 1)[0].tolist()) == sorted(X[who == "b"].astype("f4").tolist())
 
 
@@ -235,7 +233,7 @@ def test_a_federation_of_leaf(tmp_path: Path, more: Users) -> None:
     """Users without training rows are no clients, and named; the others are what they are without them."""
     path = as_leaf(tmp_path / "leaf", more)
     folder = make(tmp_path / "out", "leaf", path)
-    assert (folder.natural() or ())[0] == ("u1", "u10", "u9") and folder.counts.tolist() == [1, 1, 2]
+    assert folder.client_names() == ("u1", "u10", "u9") and folder.counts.tolist() == [1, 1, 2]
     for client, user in enumerate(("u1", "u10", "u9")):
         assert labelled(folder, client) == in_order(*TRAIN[user])
         assert labelled(folder, client, True) == (in_order(*TEST[user]) if user in TEST else [])
@@ -245,7 +243,7 @@ def test_a_federation_of_leaf(tmp_path: Path, more: Users) -> None:
     assert folder.provenance["tests"] == said and said in summary(folder)
     assert set(folder.provenance["files"]) == {"a.json.gz", "b.json", "a.json"}
     large = make(tmp_path / "out", "leaf", path, "--min-rows", 2)  # for which test rows do not count
-    assert (large.natural() or ())[0] == ("u9",) and labelled(large, 0, True) == in_order(*TEST["u9"])
+    assert large.client_names() == ("u9",) and labelled(large, 0, True) == in_order(*TEST["u9"])
     by_rows = make(tmp_path / "out", "leaf", path, "--split", "rows", "--clients", 2)
     assert by_rows.clients == 2 and not by_rows.test_counts.any() and "tests" not in by_rows.provenance
     for words in ((), ("--client-test-fraction", 0.5), ("--test-fraction", 0.5)):
@@ -262,7 +260,7 @@ def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
     folder = make(tmp_path / "out", "leaf", path)
     content = json.loads(gzip.decompress(path.read_bytes()))
     assert (folder.clients, folder.samples, folder.features, folder.classes) == (30, 1084, 60, 10)
-    ids, _ = folder.natural() or ((), None)
+    ids = folder.client_names()
     assert ids == tuple(sorted(content["users"]))
     for client, user in enumerate(ids):
         own = content["user_data"][user]
@@ -280,17 +278,11 @@ def test_images_and_words_of_leaf(tmp_path: Path) -> None:
 
 
 def as_folder(table: pd.DataFrame, path: Path, features: object = None) -> None:
-    """As datasets.save_to_disk lays it out: two Arrow streams and state.json; `features` in the streams' metadata."""
-    path.mkdir(parents=True)
+    """In two streams, with `features` in their metadata."""
     content = pa.Table.from_pandas(table, preserve_index=False)
     if features is not None:
         content = content.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-    names = []
-    for number, part in enumerate((content.slice(0, 20), content.slice(20))):
-        names.append({"filename": f"data-{number:05d}-of-00002.arrow"})
-        with pa.OSFile(str(path / names[-1]["filename"]), "wb") as file, pa.ipc.new_stream(file, part.schema) as stream:
-            stream.write_table(part)
-    (path / "state.json").write_text(json.dumps({"_data_files": names, "_split": "train"}))
+    write_arrow(path, content.slice(0, 20), content.slice(20))
 
 
 NAMED = ("--label", "label", "--by", "who")
@@ -321,7 +313,7 @@ def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
     one = make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED, "--labels", "class:ant")
     assert one.provenance["classes"] == ["not ant", "ant"]
     assert make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED, "--task", "regression").classes == 0
-    many = [n for n in range(40)]  # too many different integers to be classes, but for their names
+    many = list(range(40))  # too many different integers to be classes, but for their names
     assert make(tmp_path / "out", "arrow", with_names(tmp_path / "d", [f"n{n}" for n in many], many), *NAMED).classes
 
 
@@ -412,7 +404,7 @@ def test_rows_beyond_memory_are_mapped(words: str, tmp_path: Path, monkeypatch: 
         made.append(True)
         return 0
 
-    monkeypatch.setattr(samples_module, "room", little)
+    monkeypatch.setattr("mpifed.data.samples.room", little)
     mapped = make(tmp_path / "mapped", *source.split())
     assert made and mapped.sha256 == known.sha256 and not list((tmp_path / "tmp").iterdir())
     assert open_federation(tmp_path / "mapped", verify=True).sha256 == known.sha256

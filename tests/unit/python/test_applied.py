@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from federations import command
 from scipy import sparse
 from sklearn import metrics
 
 import mpifed as mf
-from mpifed.cli import main
 from mpifed.data.store import open_federation
 
 RNG = np.random.default_rng(0)
@@ -29,11 +28,7 @@ PAIRS = {name: (X[rows], Y[rows]) for name, rows in WARDS.items()}
 WHO = np.repeat([*WARDS], [25, 20, 15])
 From = mf.FederatedDataset
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def run(data: Any, model: Any = None, **settings: Any) -> mf.Run:
@@ -64,7 +59,7 @@ def test_names_of_clients_stay(here: Path) -> None:
     method = mf.FedAvg(batch_size=13, client_optimizer=mf.SGD(0.5))
     with pytest.raises(mf.UsageError, match=r"the smallest shard \(client west\) has 12 samples"):
         mf.check(method, data, mf.Softmax(), rounds=1, privacy=private)
-    assert "west" in CliRunner().invoke(main, ["show", "d"]).output
+    assert "west" in command("show", "d")[1]
 
 
 def test_one_table_by_every_door_of_python_is_the_same_data() -> None:

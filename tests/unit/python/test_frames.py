@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
-from federations import held
+from federations import command, held
 from numpy.typing import NDArray
 
 import mpifed as mf
-from mpifed.cli import main
 from mpifed.data.store import open_federation
 
 RNG = np.random.default_rng(0)
@@ -33,11 +31,7 @@ METHOD = mf.FedAvg(batch_size=10, client_optimizer=mf.SGD(0.5))
 From = mf.FederatedDataset
 Facts = tuple[tuple[str, ...] | None, tuple[str, ...], int, list[int]]
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def trained(data: mf.FederatedDataset | str, rounds: int = 20, **settings: Any) -> mf.Run:
@@ -51,18 +45,12 @@ def of_frame(frame: pd.DataFrame = PATIENTS, **settings: Any) -> mf.FederatedDat
 def facts(data: mf.FederatedDataset) -> Facts:
     """(names of the features, identifiers of the clients, common test rows, each client's own)."""
     folder = open_federation(data.path)
-    natural = folder.natural()
-    return folder.names(), natural[0] if natural else (), folder.test_samples, folder.test_counts.tolist()
+    return folder.names(), folder.client_names(), folder.test_samples, folder.test_counts.tolist()
 
 
 def values(data: mf.FederatedDataset, client: int, tests: bool = False) -> NDArray[np.float32]:
     rows: NDArray[np.float32] = held(open_federation(data.path), client, tests, "f4")
     return rows
-
-
-def command(*words: object) -> tuple[int, str]:
-    ended = CliRunner().invoke(main, list(map(str, words)))
-    return ended.exit_code, ended.output
 
 
 # --- columns are matched by name ------------------------------------------------------------------------------------
@@ -201,20 +189,7 @@ def test_a_gap_loses_no_other_row(here: Path, dtype: Any) -> None:
     test.to_csv("t.csv", index=False)
     test.to_parquet("t.parquet", index=False)
     for kind in ("csv", "parquet"):
-        words = (
-            "data",
-            kind,
-            f"a.{kind}",
-            "--test",
-            f"t.{kind}",
-            "--label",
-            "ill",
-            "--by",
-            "who",
-            "--out",
-            "d",
-            "--force",
-        )
+        words = f"data {kind} a.{kind} --test t.{kind} --label ill --by who --out d --force".split()
         code, text = command(*words)
         assert code == 3 and "missing value" in text and "t." in text
         code, text = command(*words, "--missing", "drop")
@@ -231,19 +206,8 @@ def test_own_test_rows_fill_no_gaps_and_make_no_categories(here: Path) -> None:
     frame.loc[:9, "v"] = np.nan
     frame.loc[10:, "c"] = [f"c{row}" if row % 20 == 0 else "often" for row in range(190)]
     frame.to_csv("a.csv", index=False)
-    settings = (
-        "--categorical",
-        "one-hot",
-        "--missing",
-        "mean",
-        "--client-test-fraction",
-        0.3,
-        "--scale",
-        "none",
-        "--out",
-        "d",
-    )
-    assert command("data", "csv", "a.csv", "--label", "ill", "--by", "who", *settings)[0] == 0
+    words = "--label ill --by who --categorical one-hot --missing mean --client-test-fraction 0.3 --scale none --out d"
+    assert command("data", "csv", "a.csv", *words.split())[0] == 0
     known = set(frame["v"].astype("f4").dropna())
     of_frames = of_frame(frame, categorical="one-hot", missing="mean", client_test=0.3, scale="none")
     for data in (of_frames, From.open("d")):

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from federations import command, make
 from sklearn import metrics
 
 import mpifed as mf
-from mpifed.cli import main
 
 RNG = np.random.default_rng(3)
 X = RNG.standard_normal((90, 5))
@@ -24,11 +23,7 @@ PAIRS = dict(zip(["north", "south", "west"], zip(np.split(X, ENDS), np.split(Y, 
 FLOAT64 = mf.Compute(dtype="float64")
 From = mf.FederatedDataset
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def method(**settings: Any) -> mf.FedAvg:
@@ -136,12 +131,10 @@ def test_columns_of_files_and_frames(here: Path) -> None:
     assert of_frame.classes == ("a", "b", "c")
     for kind in ("csv", "parquet", "npz"):
         label = () if kind == "npz" else ("--label", "a,b,c")
-        words = ["data", kind, f"a.{kind}", *label, "--by", "who", "--scale", "none", "--out", "d", "--force"]
-        ended = CliRunner().invoke(main, words)
-        assert ended.exit_code == 0, ended.output
+        make(Path("d"), kind, f"a.{kind}", *label, "--by", "who", "--scale", "none")
         found.add(run(mf.MultiLabel(), "d").summary["model_sha256"])
     assert len(found) == 1
-    assert CliRunner().invoke(main, ["show", "d"]).exit_code == 0
+    assert command("show", "d")[0] == 0
 
 
 @pytest.mark.parametrize(("wrong", "named"), [

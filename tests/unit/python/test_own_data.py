@@ -36,7 +36,7 @@ def test_whose_each_sample_is(form: Callable[[Any], Any], test: float | None) ->
     order = RNG.permutation(40)
     first = folder(mf.FederatedDataset.from_arrays(form(X), Y, clients=WHO, test=test))
     second = folder(mf.FederatedDataset.from_arrays(form(X[order]), Y[order], clients=list(WHO[order]), test=test))
-    assert (first.natural() or ())[0] == ("a", "b", "c") and first.sha256 == second.sha256
+    assert first.client_names() == ("a", "b", "c") and first.sha256 == second.sha256
     assert first.samples + first.test_samples == 40
     if test is None:
         assert rows(first, 1) == sorted(X[WHO == "b"].reshape(-1, 6).tolist())
@@ -50,11 +50,11 @@ def test_a_frame_with_texts_and_gaps() -> None:
     make = partial(mf.FederatedDataset.from_dataframe, scale="none")
     data = make(frame, label="ill", by="ward", categorical="one-hot", missing="mean", test=frame.iloc[:1])
     assert data.classes == ("no", "yes") and folder(data).names() == ("age", "sex=f", "sex=m")
-    assert (folder(data).natural() or ())[0] == ("9", "10")
+    assert folder(data).client_names() == ("9", "10")
     assert rows(folder(data), 0) == [[40, 0, 1], [40, 1, 0]] and rows(folder(data), 1) == [[30, 0, 1], [50, 0, 1]]
     more = pd.concat([frame, frame.iloc[[0, 3]].assign(ward=10)])  # of ward 9 a single row is left, without gaps
     dropped = folder(make(more, label="ill", by="ward", categorical="ordinal", missing="drop", min_rows=2))
-    assert (dropped.natural() or ())[0] == ("10",) and sorted(rows(dropped, 0)) == [[30, 0], [30, 0], [40, 0]]
+    assert dropped.client_names() == ("10",) and sorted(rows(dropped, 0)) == [[30, 0], [30, 0], [40, 0]]
     for wrong, message in (
         ({}, "row 1, column 'sex': 'm' is not a number; .* categorical='one-hot'"),
         ({"categorical": "hash"}, "categorical = 'hash'"),

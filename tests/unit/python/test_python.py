@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,13 @@ X = RNG.standard_normal((240, 2, 3)).astype("f4")
 Y = (X.reshape(240, 6) @ RNG.standard_normal((6, 3))).argmax(axis=1) * 10 + 5  # labels 5, 15, 25
 AVERAGING = mf.FedAvg(batch_size=8, local_steps=2, client_optimizer=mf.SGD(0.5))
 
+pytestmark = pytest.mark.usefixtures("here")
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> mf.FederatedDataset:
     out = tmp_path_factory.mktemp("python") / "data"
     return mf.FederatedDataset.from_arrays(X[:200], Y[:200], clients=4, test=(X[200:], Y[200:]), out=out)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
 
 
 def test_public_names_are_known_and_all_there() -> None:

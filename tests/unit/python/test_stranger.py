@@ -22,16 +22,12 @@ Y = (X @ RNG.standard_normal((6, 3))).argmax(axis=1)
 FEDAVG = mf.FedAvg(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.3))
 WITH_NAN = np.where(np.arange(6) == 2, np.nan, X[:5])
 
+pytestmark = pytest.mark.usefixtures("here")
+
 
 @pytest.fixture(scope="module")
 def data() -> mf.FederatedDataset:
     return mf.FederatedDataset.from_arrays(X, Y, clients=4, test=0.2)
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def _run(data: Any, **settings: Any) -> mf.Run:
