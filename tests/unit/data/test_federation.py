@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 import pytest
+from federations import common
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
+from limits import soft_limit
 from pydantic import ValidationError
 from scipy import sparse
 
@@ -183,8 +185,7 @@ def test_several_targets_of_images(tmp_path: Path) -> None:
         assert batch.y.shape == (1, shard.samples) and batch.rows(1, 3).y.shape == (1, 2)
         np.testing.assert_array_equal(of_vectors(batch.y)[0], REAL[shard.rows[::-1]])
         np.testing.assert_array_equal(batch.X[0], X[shard.rows[::-1], :6])
-    _, y = common_rows(data, "float64") or (None, None)
-    np.testing.assert_array_equal(of_vectors(np.asarray(y)), REAL[:5])
+    np.testing.assert_array_equal(of_vectors(common(data)[1]), REAL[:5])
 
 
 def test_a_flipped_byte_names_its_array(case: Case, tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_a_flipped_byte_names_its_array(case: Case, tmp_path: Path) -> None:
             open_federation(tmp_path, verify=True)
 
 
-def forged(array: str = "", values: Any = None, *shape: int, **facts: Any) -> Callable[[Path], None]:
+def forge(array: str = "", values: Any = None, *shape: int, **facts: Any) -> Callable[[Path], None]:
     """An attacker writes an array of other values, or what a function makes of it, or facts by dotted key; with all
     digests anew."""
 
@@ -244,69 +245,69 @@ def put(index: Any, value: Any) -> Callable[[Any], Any]:
     return change
 
 
-def written(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes())) and None
+def rewrite(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
 
 
 # by case: what a stranger does to the folder, and what is named
-BAD: dict[str, list[tuple[Callable[[Path], None], str]]] = {
+BAD: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     "bytes by rows": [
         (lambda folder: (folder / ABOUT).unlink(), "not written to their end"),
         (shutil.rmtree, "no such file.*make the data with `mpifed data"),
-        (written(ARRAYS, lambda content: content[:3000]), "lies outside"),
-        (written(ARRAYS, lambda content: b""), "cannot be read"),
-        (written(ABOUT, lambda content: b"{"), "cannot be read as JSON"),
-        (written(ABOUT, lambda content: content.replace(b'"rows"', b'"grid"')), "was changed"),
-        (forged(schema_version=4), "schema version 4, this mpifed reads version 3"),
-        (forged(clients=0), "clients = 0"),
-        (forged(clients=5), "holds has shape"),
-        (forged(split="diagonal"), 'split = "diagonal"'),
-        (forged(split="columns"), "the clients hold different rows or columns"),
-        (forged(**{"arrays.X.offset": 2**60}), "X lies outside"),
-        (forged(**{"arrays.X.offset": 2**62, "arrays.X.shape": [2**62]}), "X lies outside"),
-        (forged(**{"arrays.X.offset": 3}), "X lies outside .* or not at a multiple"),
-        (forged(**{"arrays.X.shape": [2**31, 2**31]}), "X lies outside"),
-        (forged(**{"arrays.X.shape": [1, 7]}), "X has shape"),
-        (forged(**{"arrays.X": GONE}), "X has shape none"),
-        (forged(**{"arrays.holds.dtype": "|O"}), "dtype"),
-        (forged(**{"arrays.holds.dtype": "<f8"}), "holds is of type"),
-        (forged(**{"arrays.holds.sha256": None}), "holds has sha256 = None"),
-        (forged(**{"arrays.holds.shape": []}), "shape"),
-        (forged(names=["a"]), "names: 1 of 7"),
-        (forged(shape=[2, 2]), "shape = "),
-        (forged(target_scale=3.0), "target_scale = 3"),
-        (forged(classes=2**62), "classes = 4611686018427387904"),
-        (forged(**{"provenance.statistics": {"constant_columns": [99]}}), "statistics"),
-        (forged(**{"provenance.classes": ["a"]}), "classes = .*expected 3 names"),
-        (forged(**{"provenance.classes": ["a", ["b"], {}]}), "classes = .*expected 3 names"),
-        (forged(**{"provenance.options": [1]}), "provenance: options are no table"),
-        (forged(names=[*"abcdefg"], recipe=[{"name": name, "fill": "x"} for name in "abcdefg"]), "by texts"),
-        (forged("rows/bounds", put(1, 0)), "a group is empty"),
-        (forged("rows/bounds", put(1, 80)), "does not ascend|expected"),
-        (forged("rows/bounds", put(1, -1)), "expected 0 or more"),
-        (forged("holds", put((0, 0), 77)), "rows/bounds and holds: a group is empty"),
-        (forged("holds", np.array([[0, 0], [1, 1], [2, 0], [3, 1]])), "columns/bounds"),
-        (forged("y", put(0, 200)), "labels from"),
-        (forged("y", np.full(90, 0.5)), "y has fractions"),
-        (forged("rows/members", put(0, 5000)), "members"),
-        (forged("scaling/scale", put(0, np.inf)), "is not finite"),
-        (forged("other", np.zeros(0, "i4"), 0, 2**62), "other lies outside"),
-        (forged("clients/ids", np.array([b"a", b"b"])), "clients/of has shape none"),
-        (forged("clients/ids", np.array([[b"a", b"b"]])), "clients/ids has shape"),
+        (rewrite(ARRAYS, lambda content: content[:3000]), "lies outside"),
+        (rewrite(ARRAYS, lambda content: b""), "cannot be read"),
+        (rewrite(ABOUT, lambda content: b"{"), "cannot be read as JSON"),
+        (rewrite(ABOUT, lambda content: content.replace(b'"rows"', b'"grid"')), "was changed"),
+        (forge(schema_version=4), "schema version 4, this mpifed reads version 3"),
+        (forge(clients=0), "clients = 0"),
+        (forge(clients=5), "holds has shape"),
+        (forge(split="diagonal"), 'split = "diagonal"'),
+        (forge(split="columns"), "the clients hold different rows or columns"),
+        (forge(**{"arrays.X.offset": 2**60}), "X lies outside"),
+        (forge(**{"arrays.X.offset": 2**62, "arrays.X.shape": [2**62]}), "X lies outside"),
+        (forge(**{"arrays.X.offset": 3}), "X lies outside .* or not at a multiple"),
+        (forge(**{"arrays.X.shape": [2**31, 2**31]}), "X lies outside"),
+        (forge(**{"arrays.X.shape": [1, 7]}), "X has shape"),
+        (forge(**{"arrays.X": GONE}), "X has shape none"),
+        (forge(**{"arrays.holds.dtype": "|O"}), "dtype"),
+        (forge(**{"arrays.holds.dtype": "<f8"}), "holds is of type"),
+        (forge(**{"arrays.holds.sha256": None}), "holds has sha256 = None"),
+        (forge(**{"arrays.holds.shape": []}), "shape"),
+        (forge(names=["a"]), "names: 1 of 7"),
+        (forge(shape=[2, 2]), "shape = "),
+        (forge(target_scale=3.0), "target_scale = 3"),
+        (forge(classes=2**62), "classes = 4611686018427387904"),
+        (forge(**{"provenance.statistics": {"constant_columns": [99]}}), "statistics"),
+        (forge(**{"provenance.classes": ["a"]}), "classes = .*expected 3 names"),
+        (forge(**{"provenance.classes": ["a", ["b"], {}]}), "classes = .*expected 3 names"),
+        (forge(**{"provenance.options": [1]}), "provenance: options are no table"),
+        (forge(names=[*"abcdefg"], recipe=[{"name": name, "fill": "x"} for name in "abcdefg"]), "by texts"),
+        (forge("rows/bounds", put(1, 0)), "a group is empty"),
+        (forge("rows/bounds", put(1, 80)), "does not ascend|expected"),
+        (forge("rows/bounds", put(1, -1)), "expected 0 or more"),
+        (forge("holds", put((0, 0), 77)), "rows/bounds and holds: a group is empty"),
+        (forge("holds", np.array([[0, 0], [1, 1], [2, 0], [3, 1]])), "columns/bounds"),
+        (forge("y", put(0, 200)), "labels from"),
+        (forge("y", np.full(90, 0.5)), "y has fractions"),
+        (forge("rows/members", put(0, 5000)), "members"),
+        (forge("scaling/scale", put(0, np.inf)), "is not finite"),
+        (forge("other", np.zeros(0, "i4"), 0, 2**62), "other lies outside"),
+        (forge("clients/ids", np.array([b"a", b"b"])), "clients/of has shape none"),
+        (forge("clients/ids", np.array([[b"a", b"b"]])), "clients/ids has shape"),
     ],
     "sparse by rows": [
-        (forged("indices", put(0, 99)), "columns beyond"),
-        (forged("indices", put(0, -1)), "columns beyond"),
-        (forged("indptr", put(3, 0)), "indptr decreases"),
-        (forged("indptr", put(-1, 2**40)), "ends beyond"),
-        (forged("indptr", np.full(91, 2**64 - 1, "u8")), "indptr is of type"),
-        (forged("test/indices", put(0, 10**6)), "the test set has values in columns beyond"),
-        (forged("test/indptr", put(-1, 2**40)), "test/indptr"),
-        (forged("data", put(0, np.nan)), "not finite"),
+        (forge("indices", put(0, 99)), "columns beyond"),
+        (forge("indices", put(0, -1)), "columns beyond"),
+        (forge("indptr", put(3, 0)), "indptr decreases"),
+        (forge("indptr", put(-1, 2**40)), "ends beyond"),
+        (forge("indptr", np.full(91, 2**64 - 1, "u8")), "indptr is of type"),
+        (forge("test/indices", put(0, 10**6)), "the test set has values in columns beyond"),
+        (forge("test/indptr", put(-1, 2**40)), "test/indptr"),
+        (forge("data", put(0, np.nan)), "not finite"),
     ],
     "their own tests": [
-        (forged(**{"arrays.client_tests/y": GONE}), "client_tests/y has shape none"),
-        (forged("client_tests/bounds", put(1, 80)), "does not ascend|expected"),
+        (forge(**{"arrays.client_tests/y": GONE}), "client_tests/y has shape none"),
+        (forge("client_tests/bounds", put(1, 80)), "does not ascend|expected"),
     ],
 }
 
@@ -356,13 +357,8 @@ def test_data_of_an_earlier_version_are_named(tmp_path: Path) -> None:
 
 def test_a_full_disk_leaves_the_data_that_were_there(tmp_path: Path) -> None:
     before = made(CASES["bytes by rows"], tmp_path)
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            made(CASES["floats by rows"], tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    with soft_limit(resource.RLIMIT_FSIZE, 4096), pytest.raises(OSError, match="File too large"):
+        made(CASES["floats by rows"], tmp_path)
     assert open_federation(tmp_path, verify=True).sha256 == before.sha256
     assert sorted(path.name for path in tmp_path.iterdir()) == [ARRAYS, ABOUT]
 

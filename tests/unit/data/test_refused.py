@@ -12,9 +12,8 @@ import pickle
 import re
 import resource
 import sys
-import tracemalloc
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,7 +24,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from federations import idx, leaf, make, png
+from federations import hdf5, idx, leaf, make, png
+from limits import little_memory, soft_limit
 from scipy import sparse
 
 from mpifed.cli import data
@@ -52,20 +52,9 @@ class Bad(NamedTuple):
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+def importable(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(here)
     monkeypatch.delitem(sys.modules, "waves", raising=False)  # of another test of this process
-
-
-@pytest.fixture
-def little_memory() -> Iterator[None]:
-    """What is refused takes little; the packer of xz takes 100e6 bytes."""
-    tracemalloc.start()
-    yield
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 200e6
 
 
 def check(bad: Bad) -> None:
@@ -83,7 +72,7 @@ def check(bad: Bad) -> None:
 
 # --- options ---------------------------------------------------------------------------------------------------------
 
-DIGITS = {  # after these words, of which the last ones count
+WORDS = {  # after these words, of which the last ones count
     "digits --split rows --clients 2": [
         ("--clients 1000000000", "1000000000 clients for 1797 rows"),
         ("--partition classes:1000000000", "of 10 classes each"),
@@ -121,7 +110,7 @@ DIGITS = {  # after these words, of which the last ones count
     ],
     "csv": [("--split rows --clients 2", "Missing argument 'PATH...'")],
 }
-OPTIONS = [Bad(f"{a} {b}", named, error=USAGE) for a, rows in DIGITS.items() for b, named in rows] + [
+OPTIONS = [Bad(f"{a} {b}", named, error=USAGE) for a, rows in WORDS.items() for b, named in rows] + [
     Bad("synthetic --split rows --clients 2 --samples 1000000000000000", "no room for 7.451e.07 GiB"),
     Bad("synthetic --split rows --clients 2 --features 1000000000000000", "no room for 3.725e.09 GiB"),
     Bad("synthetic --split rows --clients 2 --samples 1000000 --features 1000000000",
@@ -137,13 +126,8 @@ def test_check_memory() -> None:
     check_memory(2**20, "this", "nothing")
     with pytest.raises(UsageError, match=r"^this: needs 9.313e\+08 GiB of memory, and there are .* GiB; do that$"):
         check_memory(10**18, "this", "do that")
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (2**40, before[1]))
-    try:
-        with pytest.raises(DataError, match="needs 1025 GiB"):
-            check_memory(1025 * 2**30, "this", "do that", DataError)
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+    with soft_limit(resource.RLIMIT_AS, 2**40), pytest.raises(DataError, match="needs 1025 GiB"):
+        check_memory(1025 * 2**30, "this", "do that", DataError)
 
 
 # --- tables of text --------------------------------------------------------------------------------------------------
@@ -155,7 +139,7 @@ def of_csv(train: str | bytes, named: str, words: str = "", error: Any = DataErr
     return Bad(f"csv a.csv --label y {ONE} {words}", named, {"a.csv": train, **files}, error)
 
 
-def given(train: str, toml: str, named: str, words: str = "") -> Bad:
+def of_toml(train: str, toml: str, named: str, words: str = "") -> Bad:
     return of_csv(train, named, f"--given given.toml {words}", MpifedError, given=toml)
 
 
@@ -206,15 +190,15 @@ CSV = [
     of_csv("x,y\n1,0\n2,\n3,1\n", "row 2, column 'y' is a missing value", "--missing mean"),  # is never filled in
     of_csv("x,b,y\n1,NA,0\n2,?,1\n", "--missing mean: column 'b' has no value in the training rows; remove it",
            "--missing mean"),
-    given(TWO, "[columns.x]\nrage = [0, 1]\n", "given.toml: columns.x.rage: "),
-    given(TWO, "[columns.x]\nfill = 1e300\n", "of numbers that float32 holds"),
-    given(TWO, "[columns.x]\nrange = [0, 1e-300]\n", "of numbers that float32 holds"),
+    of_toml(TWO, "[columns.x]\nrage = [0, 1]\n", "given.toml: columns.x.rage: "),
+    of_toml(TWO, "[columns.x]\nfill = 1e300\n", "of numbers that float32 holds"),
+    of_toml(TWO, "[columns.x]\nrange = [0, 1e-300]\n", "of numbers that float32 holds"),
     of_csv("0,1,2\n5,6,0\n2,3,1\n", "line 1 is 0, 1, 2, ...: such names", "--label 2"),
-    given(TWO, "[columns.X]\nfill = 1\n", "columns.X: no such feature; did you mean \"x\""),
-    given(TWO, "[columns.x]\nfill = 'a'\n", "columns.x.fill = 'a': expected a number"),
-    given("x,y\nu,0\nv,1\n", "[columns.x]\nfill = 'w'\n", "columns.x.fill = 'w': expected a category",
+    of_toml(TWO, "[columns.X]\nfill = 1\n", "columns.X: no such feature; did you mean \"x\""),
+    of_toml(TWO, "[columns.x]\nfill = 'a'\n", "columns.x.fill = 'a': expected a number"),
+    of_toml("x,y\nu,0\nv,1\n", "[columns.x]\nfill = 'w'\n", "columns.x.fill = 'w': expected a category",
           "--categorical ordinal"),
-    given(TEXTS, "classes = ['no', 'maybe']", "label 'yes' is none of the given classes no, maybe"),
+    of_toml(TEXTS, "classes = ['no', 'maybe']", "label 'yes' is none of the given classes no, maybe"),
     Bad(f"csv a.csv {ONE}", "--label is missing: a.csv has the columns x, y", {"a.csv": TWO}, USAGE),
     Bad("csv NA.csv b.csv --label y --missing drop", "the client 'NA' is called as a missing value",
         {"NA.csv": TWO, "b.csv": TWO}),
@@ -251,7 +235,8 @@ def csv_table(path: Path) -> CsvTable:
 
 
 @pytest.mark.parametrize(("suffix", "kind"), [(".gz", csv_table), (".bz2", Svmlight), (".xz", csv_table)])
-def test_packed_files_are_read_to_their_end(little_memory: None, tmp_path: Path, suffix: str, kind: Any) -> None:
+@little_memory()
+def test_packed_files_are_read_to_their_end(tmp_path: Path, suffix: str, kind: Any) -> None:
     path = tmp_path / f"a{suffix}"
     packed = PACKERS[suffix]((b"1,2\n" if kind is csv_table else b"1 1:2\n") * 20_000)
     path.write_bytes(packed)
@@ -262,7 +247,8 @@ def test_packed_files_are_read_to_their_end(little_memory: None, tmp_path: Path,
 
 
 @pytest.mark.parametrize("kind", [csv_table, Svmlight])
-def test_what_has_no_end_is_no_file(little_memory: None, kind: Any, tmp_path: Path) -> None:
+@little_memory()
+def test_what_has_no_end_is_no_file(kind: Any, tmp_path: Path) -> None:
     for path, words in ((Path("/dev/zero"), "not a regular file"), (tmp_path, "not a regular file")):
         with pytest.raises(DataError, match=words):
             kind(path).read(0)
@@ -327,23 +313,23 @@ def npz(**arrays: Any) -> bytes:
     return packed.getvalue()
 
 
-def header(kind: str, shape: str, fortran: str = "False") -> bytes:
-    return written(f"{{'descr': '{kind}', 'fortran_order': {fortran}, 'shape': {shape}}}")
+def array_of(kind: str, shape: str) -> bytes:
+    return npy_header(f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}")
 
 
-def written(text: str) -> bytes:
+def npy_header(text: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + (119).to_bytes(2, "little") + text.encode().ljust(118) + b"\n"
 
 
 OBJECTS = np.array([[1, Executed()]], object)
 ZIPS = [
-    (npz(X=header("|O", "(2, 1)"), y=Y[:2]), "cannot be read .Object arrays cannot be loaded"),
-    (npz(X=header("<f8", "(9999999999, 99)"), y=Y[:2]), "npz: not enough memory"),
-    (npz(X=header("<f8", "(-1, 2)"), y=Y[:2]), "cannot be read"),
-    (npz(X=header("<c8", "(0, 2)"), y=Y[:2]), r"X: an array of complex64 \(0, 2\); expected numbers"),
-    (npz(X=written("__import__('os').mkdir('executed')"), y=Y[:2]), "cannot be read"),
-    (npz(X=header("<f8", "(2, 2)"), y=Y[:2]), "cannot be read"),
-    (npz(X=written("{'descr': '<f8', 'fortran_order': (False"), y=Y[:2]), "cannot be read"),
+    (npz(X=array_of("|O", "(2, 1)"), y=Y[:2]), "cannot be read .Object arrays cannot be loaded"),
+    (npz(X=array_of("<f8", "(9999999999, 99)"), y=Y[:2]), "npz: not enough memory"),
+    (npz(X=array_of("<f8", "(-1, 2)"), y=Y[:2]), "cannot be read"),
+    (npz(X=array_of("<c8", "(0, 2)"), y=Y[:2]), r"X: an array of complex64 \(0, 2\); expected numbers"),
+    (npz(X=npy_header("__import__('os').mkdir('executed')"), y=Y[:2]), "cannot be read"),
+    (npz(X=array_of("<f8", "(2, 2)"), y=Y[:2]), "cannot be read"),
+    (npz(X=npy_header("{'descr': '<f8', 'fortran_order': (False"), y=Y[:2]), "cannot be read"),
     (npz(X=OBJECTS, y=Y[:1]), "a.npz: cannot be read .*; expected numbers and texts, by np.savez"),
     (pickle.dumps(OBJECTS), "a.npz: cannot be read .*; expected numbers and texts, by np.savez"),
     (npz(z=X, y=Y), "--samples is missing: .*a.npz has the arrays z, y; give the name of one"),
@@ -382,14 +368,6 @@ IDX = [
     Bad("mnist . " + ONE, r"train-images: MD5 .* is \w+, expected .* original file of MNIST", {**TRAIN, **TEST}),
     Bad(f"cifar10 --from none.tar.gz {ONE}", "none.tar.gz: no such"),
 ]  # fmt: skip
-
-
-def hdf5(**arrays: Any) -> bytes:
-    content = io.BytesIO()
-    with h5py.File(content, "w") as file:
-        for name, values in arrays.items():
-            file[name] = values
-    return content.getvalue()
 
 
 GREY = {f"{kind}/{n}.png": png(np.zeros((4, 3), np.uint8)) for kind in "ab" for n in (0, 1)}
@@ -481,7 +459,8 @@ def test_what_is_refused(bad: Bad) -> None:
 
 
 @pytest.mark.parametrize("bad", [*CSV, *SVMLIGHT, *LEAF], ids=ids)
-def test_texts_that_are_refused(little_memory: None, bad: Bad) -> None:
+@little_memory()
+def test_texts_that_are_refused(bad: Bad) -> None:
     check(bad)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from limits import soft_limit
 
 import mpifed
 from mpifed.files.hdf5 import array_of, reading_hdf5, write_hdf5
@@ -49,15 +50,11 @@ def test_files_are_opened_without_locks(tmp_path: Path) -> None:
 
 def test_a_disk_that_becomes_full_ends_in_its_own_error(tmp_path: Path) -> None:
     """And not in HDF5's, which would end the process; what fitted had been written in parts."""
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limit[1]))
-    try:
-        with pytest.raises(OSError, match="File too large") as caught, write_hdf5(tmp_path / "file.h5") as file:
-            file["x"] = np.arange(10_000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert caught.value.filename == str(tmp_path / "file.h5")
-    assert (tmp_path / "file.h5").stat().st_size == 10_000
+    path, full = tmp_path / "file.h5", pytest.raises(OSError, match="File too large")
+    with soft_limit(resource.RLIMIT_FSIZE, 10_000), full as caught, write_hdf5(path) as file:
+        file["x"] = np.arange(10_000)
+    assert caught.value.filename == str(path)
+    assert path.stat().st_size == 10_000
 
 
 @pytest.mark.parametrize(("setting", "opens"), [("TRUE", False), ("BEST_EFFORT", False), ("FALSE", True)])
