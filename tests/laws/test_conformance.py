@@ -292,8 +292,6 @@ def test_questions_and_answers_have_the_declared_fields(case: Case, even: Path) 
             declared = [(n, field.shape) for n, field in leaves(exchange.fields)]
             assert declared == [(n, np.shape(leaf)[1:]) for n, leaf in leaves(upload)]
         assert [n for n, _ in leaves(fields_like(question))] == [n for n, _ in leaves(question)]
-        assert set(of_columns(question)) <= {n for n, _ in leaves(question)} | {
-            "previous.first",
-            "w",
-        }  # which may be absent
+        may_be_absent = {"previous.first", "w"}
+        assert set(of_columns(question)) <= {n for n, _ in leaves(question)} | may_be_absent
         server, clients = play((exchange,), server, clients, now, at.ranks)
