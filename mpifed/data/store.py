@@ -21,10 +21,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -57,6 +58,7 @@ TESTS = "client_tests/"
 MEMORY = "memory:"  # begins the path of data in memory
 _IN_MEMORY: list[Federation] = []
 _MOST_CLASSES = 2**16  # unless there are more rows
+_PART = 1 << 24  # bytes that are read at once
 _ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
 # what each array may consist of, by the last part of its name
 _KINDS = {
@@ -77,9 +79,9 @@ class Extent(Schema):
     def nbytes(self) -> int:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
-    def view(self, whole: Array) -> Array:
+    def view(self, whole: memoryview | mmap.mmap) -> Array:
         """The array in the bytes of the file."""
-        values: Array = np.ndarray(tuple(self.shape), self.dtype, whole.data, self.offset)
+        values: Array = np.ndarray(tuple(self.shape), self.dtype, whole, self.offset)
         return values
 
 
@@ -119,9 +121,18 @@ class Federation:
     scaling : of all columns
     """
 
-    def __init__(self, about: About, arrays: Mapping[str, Array], path: Path | None = None) -> None:
-        """Of arrays in memory, or mapped from the folder `path`; DataError where they cannot be what `about` says."""
-        self.about, self.path, self._arrays = about, path, arrays
+    def __init__(
+        self,
+        about: About,
+        arrays: Mapping[str, Array],
+        path: Path | None = None,
+        forget: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Of arrays in memory, or mapped from the folder `path`; DataError where they cannot be what `about` says.
+
+        `forget` gives back the pages of the file that were read, which count as memory of this process.
+        """
+        self.about, self.path, self._arrays, self._forget, self._read = about, path, arrays, forget, 0
         self.split, self.clients = about.split, about.clients
         self.samples, self.features = about.samples, about.features
         several = about.targets > 1
@@ -155,7 +166,7 @@ class Federation:
     def array(self, name: str) -> Array:
         """A whole array, compared with its digest; DataError where they differ."""
         values, expected = self._arrays[name], self.about.arrays[name].sha256
-        if expected is not None and expected != hashlib.sha256(values.data).hexdigest():
+        if expected is not None and expected != self._digest([values]).hex():
             raise DataError(f"{self.where}: {name} was changed or damaged; {REMEDY}")
         return values
 
@@ -257,7 +268,11 @@ class Federation:
         names = ("data", "indices", "indptr") if self.sparse else ("X",)
         arrays = [self._arrays[prefix + name][slice(*at.get(name, (None,)))] for name in names]
         if load and self.path is not None:
-            arrays = [values.copy() for values in arrays]
+            mapped, arrays = arrays, [np.empty_like(values) for values in arrays]
+            for out, values in zip(arrays, mapped, strict=True):
+                done = 0
+                for part in self._parts(values):
+                    out[done : (done := done + len(part))] = part
         if not is_finite(arrays[0]):
             raise DataError(f"{self.where}: {prefix}{names[0]} has values that are not finite; {REMEDY}")
         if self.sparse:
@@ -290,10 +305,24 @@ class Federation:
             for name, at in self.places(clients, prefix).items()
         ]
         for n in range(len(clients)):
-            digest = hashlib.sha256()
-            for values, starts, stops in held:
-                digest.update(values[starts[n] : stops[n]].data)
-            yield digest.digest()
+            yield self._digest([values[starts[n] : stops[n]] for values, starts, stops in held])
+
+    def _digest(self, arrays: Sequence[Array]) -> bytes:
+        digest = hashlib.sha256()
+        for values in arrays:
+            for part in self._parts(values):
+                digest.update(part.data)
+        return digest.digest()
+
+    def _parts(self, values: Array) -> Iterator[Array]:
+        """An array part by part, of whose file few pages stay in memory."""
+        size = max(1, _PART // max(1, values[:1].nbytes))
+        for start in range(0, len(values), size):
+            yield (part := values[start : start + size])
+            self._read += part.nbytes
+            if self._read >= _PART:
+                self._forget()
+                self._read = 0
 
     # --- checks: of shapes and ranges, whatever the digests say, which only tell damage ------------------------------
 
@@ -421,7 +450,7 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
     content = checked(about, About, table, REMEDY)
     if _identity(content) != content.data_sha256:
         raise DataError(f"{about}: its data_sha256 is not that of its content; {REMEDY}")
-    federation = Federation(content, _mapped(path, content.arrays), path)
+    federation = _of_folder(content, path)
     if verify:
         federation.verify_common()
         federation.verify(range(federation.clients))
@@ -515,7 +544,7 @@ def make_federation(
         old.unlink(missing_ok=True)
     write_json(folder / ABOUT, about.model_dump())
     sync_folder(folder)
-    return Federation(about, _mapped(folder, about.arrays), folder)
+    return _of_folder(about, folder)
 
 
 _OF_CLIENTS = {"X", "y", "data", "indices", "indptr"}  # arrays whose parts have a digest for each client
@@ -539,28 +568,31 @@ def _room(folder: Path | None, extents: Mapping[str, Extent]) -> Iterator[dict[s
             # a full disk raises OSError here, and would end the process where a mapped array is written
             os.posix_fallocate(opened.fileno(), 0, os.path.getsize(part))
         whole = np.memmap(part, np.uint8, "r+")
-        yield {name: extent.view(whole) for name, extent in extents.items()}
+        yield {name: extent.view(whole.data) for name, extent in extents.items()}
         whole.flush()
         (folder / ABOUT).unlink(missing_ok=True)
 
 
-def _mapped(folder: Path, extents: Mapping[str, Extent]) -> dict[str, Array]:
-    """The arrays in a folder, which are read when they are used; DataError unless they lie within the file."""
+def _of_folder(about: About, folder: Path) -> Federation:
+    """The federation of a folder, read when it is used; DataError unless its arrays lie within the file."""
+    file = folder / ARRAYS
     try:
-        whole = np.memmap(folder / ARRAYS, np.uint8, "r")
+        with open(file, "rb") as opened:
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError of an empty file
-        raise DataError(f"{folder / ARRAYS}: cannot be read ({error}); {REMEDY}") from error
-    for name, extent in extents.items():
+        raise DataError(f"{file}: cannot be read ({error}); {REMEDY}") from error
+    for name, extent in about.arrays.items():
         why = None
         if np.dtype(extent.dtype).kind not in _KINDS.get(name.rpartition("/")[2], "iu"):
             why = f"is of type {extent.dtype}"
         elif (extent.sha256 is None) != (name.removeprefix(TESTS) in _OF_CLIENTS):
             why = f"has sha256 = {extent.sha256}, where only arrays of the clients have none"
-        elif extent.offset % _ALIGNED or max(extent.offset + extent.nbytes, *extent.shape) > len(whole):
-            why = f"lies outside of the file, of {len(whole)} bytes, or not at a multiple of {_ALIGNED}"
+        elif extent.offset % _ALIGNED or max(extent.offset + extent.nbytes, *extent.shape) > len(mapped):
+            why = f"lies outside of the file, of {len(mapped)} bytes, or not at a multiple of {_ALIGNED}"
         if why is not None:
-            raise DataError(f"{folder / ARRAYS}: {name} {why}; {REMEDY}")
-    return {name: extent.view(whole) for name, extent in extents.items()}
+            raise DataError(f"{file}: {name} {why}; {REMEDY}")
+    arrays = {name: extent.view(mapped) for name, extent in about.arrays.items()}
+    return Federation(about, arrays, folder, partial(mapped.madvise, mmap.MADV_DONTNEED))
 
 
 def _as_stored(partition: Partition) -> Partition:
