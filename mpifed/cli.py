@@ -101,9 +101,12 @@ def run(
 @click.option(
     "--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Number of ranks to place clients on."
 )
+@click.option("--time", "timed", is_flag=True, help="Play three rounds, on the ranks of mpirun: seconds and memory.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def check(job: Path, changes: tuple[str, ...], ranks: int, as_json: bool) -> None:
-    """Check a job: what it will send, to whom, who learns what, and what a private one spends; nothing is trained.
+def check(job: Path, changes: tuple[str, ...], ranks: int, timed: bool, as_json: bool) -> None:
+    """Check a job: what it will send, to whom, who learns what, memory, and what a private one spends.
+
+    Nothing is trained, but with --time three rounds, of which nothing is kept.
 
     A job that has own classes, "module:Class", is code: to check it is to import their modules. Of [model],
     [minimize], [[constraint]] and [regularizer] they are tested at random points: gradients against finite
@@ -111,6 +114,10 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, as_json: bool) -> Non
     """
     if job.is_dir():
         raise click.UsageError(f"{job} is a folder: mpifed show is for a run, mpifed compare for a sweep")
+    if timed:
+        from mpifed.forecast.timing import check_timed
+
+        sys.exit(check_timed(job, changes, as_json))
     from mpifed.forecast.job import forecast, forecast_text
 
     result = forecast(job, changes, ranks)

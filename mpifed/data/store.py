@@ -58,7 +58,7 @@ TESTS = "client_tests/"
 MEMORY = "memory:"  # begins the path of data in memory
 _IN_MEMORY: list[Federation] = []
 _MOST_CLASSES = 2**16  # unless there are more rows
-_PART = 1 << 24  # bytes that are read at once
+PART = 1 << 24  # bytes that are read at once
 _ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
 # what each array may consist of, by the last part of its name
 _KINDS = {
@@ -316,11 +316,11 @@ class Federation:
 
     def _parts(self, values: Array) -> Iterator[Array]:
         """An array part by part, of whose file few pages stay in memory."""
-        size = max(1, _PART // max(1, values[:1].nbytes))
+        size = max(1, PART // max(1, values[:1].nbytes))
         for start in range(0, len(values), size):
             yield (part := values[start : start + size])
             self._read += part.nbytes
-            if self._read >= _PART:
+            if self._read >= PART:
                 self._forget()
                 self._read = 0
 

@@ -34,7 +34,7 @@ class Counting(Ranks):
 
     def __init__(self, job: Job, algorithm: Any) -> None:  # a dataclass, of any algorithm
         """Raises UsageError as a run would before its first round."""
-        clients, exchanges = algorithm.problem.clients, algorithm.exchanges
+        self._algorithm, clients, exchanges = algorithm, algorithm.problem.clients, algorithm.exchanges
         how = arithmetic(job, algorithm)
         super().__init__(Solo(), [], clients, how, job.protection(), columns=algorithm.problem.columns)
         self.channel = make_channel(self.channel.setting._replace(hosted=np.arange(clients)))
@@ -90,6 +90,11 @@ class Counting(Ranks):
         if name != "keys" and not costs["played"]:
             return {}
         return {key: int(costs[key] // max(1, costs["played"])) for key in ("up_bytes", "down_bytes")}
+
+    def model(self) -> Record:
+        """The model before round 0, or after a round whose sums are zeros."""
+        model: Record = self._algorithm.model(self._server)
+        return model
 
     @property
     def partners(self) -> int:

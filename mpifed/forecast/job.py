@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +18,13 @@ from numpy.typing import NDArray
 from mpifed.comm.placement import place
 from mpifed.core.algorithm import Algorithm, with_noise
 from mpifed.core.exchange import Exchange, Field
-from mpifed.core.record import leaves, nbytes, of_columns
+from mpifed.core.protocols import Piece
+from mpifed.core.record import Record, bare_leaves, leaves, nbytes, of_columns
+from mpifed.core.round import SETUP, Round
 from mpifed.core.tables import Table
 from mpifed.data import store
-from mpifed.data.shards import SHARD_NBYTES
+from mpifed.data.block import Block
+from mpifed.data.shards import PIECE_NBYTES, SHARD_NBYTES, Shard
 from mpifed.forecast.counting import Counting
 from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement, receiver, test_statements
 from mpifed.forecast.outlook import outlook
@@ -30,14 +34,18 @@ from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job, read_table
 from mpifed.job.loading import check_data
 from mpifed.job.sweep import points
+from mpifed.maths.objectives.torch_model import PASS_BYTES
 from mpifed.privacy.calibration import settle
 from mpifed.privacy.protection import warnings_of
 from mpifed.privacy.spending import without_epsilon
+from mpifed.run.environment import peak_rss_bytes
 from mpifed.run.observation import checked_observers
 from mpifed.run.own_classes import refuse_own_by_laws
 from mpifed.run.setup import held, measures_of, problem_of, tests_clients
 
 _BYTES = ("up_bytes", "down_bytes")
+_BESIDE = 10 << 20  # bytes of what a run imports beside what this does
+_OF_MPI = 20 << 20  # bytes of MPI's buffers on a rank of several
 
 
 def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
@@ -68,6 +76,9 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     exchanges = [describer.exchange(exchange) for exchange in algorithm.exchanges]
     per_round = {key: sum(exchange[key] for exchange in exchanges) for key in _BYTES}
     before = {key: keys[key] + sum(exchange["times"] * exchange[key] for exchange in setup) for key in _BYTES}
+    takes_part = min(data.clients, job.rounds * int(now.present.sum()))
+    privacy = outlook(job, algorithm)  # takes memory, as in the run
+    memory = _memory(job, data, algorithm, counting.model(), takes_part, ranks, host)
     return {
         "job": job.name,
         "points": len(all_points),
@@ -80,7 +91,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
         "setup": setup,
         "exchanges": exchanges,
         "measures": [everybody.exchange(exchange) for measure in measures for exchange in measure.exchanges],
-        "privacy": outlook(job, algorithm),
+        "privacy": privacy,
         "warnings": [
             *algorithm.warnings(),
             *data_warnings(job, data),
@@ -102,7 +113,8 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
                 zip(np.bincount(host, minlength=ranks).tolist(), np.bincount(host, data.counts, ranks), strict=True)
             )
         ],
-        "data_bytes": _data_bytes(job, data, host),
+        "memory": memory,
+        "memory_bytes": sum(memory.values()),
     }
 
 
@@ -112,15 +124,67 @@ def algorithm_of(job: Job, data: store.Federation) -> Algorithm:
     return algorithm if job.privacy is None else with_noise(algorithm, settle(job, algorithm))
 
 
-def _data_bytes(job: Job, data: store.Federation, host: NDArray[np.int64]) -> int:
-    """Bytes of data on the rank with the most, if all its clients participate: values, labels and test data."""
+def _memory(
+    job: Job,
+    data: store.Federation,
+    algorithm: Algorithm,
+    model: Record,
+    takes_part: int,
+    ranks: int,
+    host: NDArray[np.int64],
+) -> dict[str, int]:
+    """Bytes of memory of the rank that needs the most, by what has them; mapped data are not counted.
+
+    Parameters
+    ----------
+    takes_part : the number of clients who may have taken part by the end of the run
+    """
+    tested, hosted = tests_clients(job, data), np.bincount(host, minlength=ranks)
     training = data.nbytes()
-    stored = np.bincount(host, training + (data.nbytes(store.TESTS) if tests_clients(job, data) else 0))
-    beside = np.bincount(host, SHARD_NBYTES + 8 * data.counts)
-    values = np.where(stored <= job.data.memory_gib * 2**30, stored, 0) + beside  # others are mapped
+    stored = np.bincount(host, training + (data.nbytes(store.TESTS) if tested else 0))
+    kept = np.where((stored <= job.data.memory_gib * 2**30) & (data.path is not None), stored, 0)
+    values = kept + np.bincount(host, SHARD_NBYTES + 8 * data.counts)
     if goals.measured(job):
         values[0] += data.test_samples * (training.sum() / data.counts.sum() + 16)
-    return int(values.max())
+    rank = int(values.argmax())
+    room, states = job.data.state_gib * 2**30, min(int(hosted.max()), takes_part) * _state_bytes(job, data, algorithm)
+    return {
+        "data": int(values[rank]),
+        "states": int(min(states, room)),
+        "evaluation": _evaluation_bytes(job, data, model),
+        "libraries and messages": peak_rss_bytes() + _BESIDE + _OF_MPI * (ranks > 1) + min(int(kept[rank]), store.PART),
+    }
+
+
+def _state_bytes(job: Job, data: store.Federation, algorithm: Algorithm) -> int:
+    """Bytes of the state of the client with the most rows; 0 where an own method does not begin on rows of zeros."""
+    client = int(data.counts.argmax())
+    shape = int(data.counts[client]), int(data.widths[client])
+    values: Piece = np.broadcast_to(np.zeros((), job.compute.dtype), shape)
+    if data.sparse:
+        from scipy.sparse import csr_matrix  # slow to import
+
+        values = csr_matrix(shape, dtype=job.compute.dtype)
+    y = np.zeros((shape[0],) if data.targets == 1 else (shape[0], data.targets), np.int64 if data.classes else float)
+    shard = Shard(client, partial(data.held, client), y, values, cache(data.scaling.to))
+    everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
+    try:
+        return nbytes(algorithm.start_clients(Block((shard,), job.compute.dtype), everybody))
+    except Exception:  # whatever an own method raises
+        return 0
+
+
+def _evaluation_bytes(job: Job, data: store.Federation, model: Record) -> int:
+    """Bytes of the outputs of all layers for a piece of rows, and of their differences; the most that PyTorch's are."""
+    if not goals.measured(job):
+        return 0
+    if job.model["name"] == "torch":
+        return PASS_BYTES
+    features = int(data.widths.max())
+    row = 4 * features if not data.sparse else max(1, int(data.nbytes().sum() // data.counts.sum()))
+    rows = min(PIECE_NBYTES // row, job.record.evaluate_rows or data.samples)
+    outputs = sum(sum(np.shape(leaf)) for leaf in bare_leaves(model) if np.ndim(leaf) == 2) - data.features
+    return int(1.5 * rows * max(outputs, 0) * np.dtype(job.compute.dtype).itemsize)
 
 
 def _view(

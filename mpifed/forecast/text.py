@@ -12,11 +12,11 @@ from textwrap import wrap
 import numpy as np
 
 from mpifed.core.tables import Table
-from mpifed.core.text import fitted
+from mpifed.core.text import counted, fitted
 from mpifed.forecast.disclosure import disclosure_lines
 from mpifed.forecast.outlook import outlook_lines
 from mpifed.results.costs import Costs, cost_lines
-from mpifed.results.text import human_bytes
+from mpifed.results.text import human_bytes, human_seconds
 
 _WIDTH = 100
 _INDENT = 12
@@ -62,7 +62,10 @@ def _lines(forecast: Table, width: int) -> Iterator[str]:
     yield from text("Who learns", *who_learns)
     yield from text("Tests", *forecast["tests"])
     yield from text("Placement", _placement(forecast["placement"]))
-    yield from text("Memory", f"{human_bytes(forecast['data_bytes'])} of data on the largest rank")
+    parts = ", ".join(f"{human_bytes(size)} of {part}" for part, size in forecast["memory"].items())
+    yield from text("Memory", f"{human_bytes(forecast['memory_bytes'])} on the largest rank: {parts}")
+    if "time" in forecast:
+        yield from text("Time", *_time_lines(forecast["time"], forecast["rounds"], forecast["ranks"]))
     if forecast["privacy"] is not None:
         yield from outlook_lines(forecast["privacy"], forecast["rounds"])
     for warning in forecast["warnings"]:
@@ -128,3 +131,14 @@ def _placement(ranks: list[dict[str, int]]) -> str:
     hosting = sorted(Counter(rank["clients"] for rank in ranks).items(), reverse=True)
     parts = [f"{count} rank{'s' * (count > 1)} with {clients or 'none'}" for clients, count in hosting]
     return f"clients: {', '.join(parts)}; rank 0, the server, with {ranks[0]['clients'] or 'none'}"
+
+
+def _time_lines(found: Table, rounds: int, ranks: int) -> list[str]:
+    """What was measured, as text."""
+    evaluations = counted(found["evaluations"], "evaluation")
+    return [
+        f"{human_seconds(found['seconds_per_round'])} a round, {human_seconds(found['rounds_s'])} for {rounds}, on "
+        f"{counted(ranks, 'rank')} here",
+        f"{human_seconds(found['beside_s'])} for the start, {evaluations} and the end",
+        f"{human_bytes(found['peak_rss_bytes'])} of memory on the largest rank",
+    ]

@@ -33,7 +33,7 @@ from mpifed.maths.objectives.torch_samples import Gradients, by_layers, drawn_sa
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_PASS_BYTES = 2**27  # of what a pass keeps for the way back
+PASS_BYTES = 2**27  # of what a pass keeps for the way back
 _MOST_SAMPLES = 1024  # of a pass
 _TRIED = 3  # samples
 _LOCK = RLock()  # PyTorch's settings and its generator are the process's
@@ -223,14 +223,14 @@ class Held:
         self.tensors = [tensor for tensor in net.parameters() if tensor.requires_grad]
         self.place = self.tensors[0].dtype, self.tensors[0].device
         self.kept = max(1, self._kept())
-        self.samples = max(1, min(_MOST_SAMPLES, _PASS_BYTES // self.kept))
+        self.samples = max(1, min(_MOST_SAMPLES, PASS_BYTES // self.kept))
 
     @cached_property
     def samples_by_layers(self) -> int:
         """How many samples pass at a time with the gradients of each; 0 where layers do not give them."""
         with _settled():
             numbers = layers_give(self.net, self.shape)
-        return 0 if numbers is None else max(1, min(self.samples, _PASS_BYTES // (8 * numbers + 2 * self.kept)))
+        return 0 if numbers is None else max(1, min(self.samples, PASS_BYTES // (8 * numbers + 2 * self.kept)))
 
     def bind(self, parameters: NamedArrays, gradients: Sequence[Array] = ()) -> None:
         """Give the module these parameters, without a copy, and the memory to which their gradients are added."""

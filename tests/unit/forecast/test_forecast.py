@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -164,12 +165,37 @@ def test_no_shard_is_opened_and_mpi_not_loaded(
     assert ended.code == 0 and ended.out.endswith("False\n"), ended.text
 
 
-def test_memory_holds_the_data_up_to_the_limit(job: Path, digits: Path) -> None:
+def test_memory_has_its_parts(job: Path, digits: Path) -> None:
+    """Against runs: tests/laws/test_memory.py."""
     data = store.open_federation(digits)
     numbers = 2048 * data.clients + 8 * data.counts.sum()  # objects, labels
     found = forecast(job, ("record.evaluate_every=0",), ranks=1)
-    assert found["data_bytes"] == data.nbytes().sum() + numbers and found["measures"] == []
-    assert forecast(job, ("record.evaluate_every=0", "data.memory_gib=0"), ranks=1)["data_bytes"] == numbers
+    memory = found["memory"]
+    assert memory["data"] == data.nbytes().sum() + numbers and found["measures"] == []
+    assert found["memory_bytes"] == sum(memory.values()) and memory["states"] == memory["evaluation"] == 0
+    assert forecast(job, ("record.evaluate_every=0", "data.memory_gib=0"), ranks=1)["memory"]["data"] == numbers
+    states = "algorithm.name=scaffold"
+    kept, less = (forecast(job, (states, *more), ranks=1)["memory"] for more in ((), ("data.state_gib=1e-6",)))
+    assert kept["states"] == data.clients * 4 * (64 * 5 + 5 * 10) and less["states"] == 1073
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_few_rounds_are_timed_and_nothing_is_kept(
+    job: Path, launch: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = launch(ranks, "check", job, "--time", "--json", "--set", "stop.kkt_residual=1e-9")
+    assert ended.code == 0, ended.text
+    found = json.loads(ended.out)
+    took = found["time"]
+    assert found["ranks"] == ranks and took["rounds_s"] == 7 * took["seconds_per_round"] > 0
+    assert took["beside_s"] > 0 and took["peak_rss_bytes"] > 0 and took["evaluations"] == 2
+    assert [*(tmp_path / "runs").iterdir()] == []
+
+
+def test_what_is_timed_is_refused_as_the_run_is(job: Path, launch: Callable[..., Any]) -> None:
+    ended = launch(2, "check", job, "--time", "--set", "algorithm.batch_size=0")
+    assert ended.code == 2 and ended.text.count("batch_size = 0") == 1
 
 
 def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None:

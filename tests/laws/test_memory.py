@@ -1,0 +1,48 @@
+"""What `mpifed check` says of memory against what a run then had, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from jobs_in_python import job_table
+from written_files import read_json
+
+LOCAL = {"batch_size": 20, "local_steps": 2}
+SGD = {"learning_rate": 0.1}
+SSCA = {"name": "ssca", "batch_size": 20, "rho": [0.9, 0.51], "gamma": [0.9, 0.56], "tau": 10.0}
+PRIVATE = {"noise_multiplier": 1.0, "delta": 1e-5, "clip": 1.0, "noise_on": "gradients", "noise": "test"}
+CASES = {
+    "small model": ("rows", 0, {"algorithm": {"name": "fedavg", **LOCAL}, "client_optimizer": SGD}),
+    "wide layer": ("rows", 2000, {"algorithm": {"name": "fedavg", **LOCAL}, "client_optimizer": SGD}),
+    "states": ("rows", 500, {"algorithm": {"name": "fedpdm", "rho": 1.0, **LOCAL}, "client_optimizer": SGD}),
+    "columns": ("columns", 200, {"algorithm": SSCA}),
+    "private": (
+        "rows", 200, {"algorithm": {"name": "fedavg", **LOCAL}, "client_optimizer": SGD, "privacy": PRIVATE},
+    ),
+}  # fmt: skip
+
+
+def mpifed(*words: object) -> str:
+    ended = subprocess.run([sys.executable, "-m", "mpifed", *map(str, words)], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES)
+def test_memory_is_what_check_says(case: str, write_job: Callable[..., Path], tmp_path: Path) -> None:
+    split, hidden, tables = CASES[case]
+    data, out = tmp_path / "data", tmp_path / "out"
+    rows = ("--samples", 20000, "--features", 784, "--task", "classification", "--test-fraction", 0.1)
+    mpifed("data", "synthetic", *rows, "--split", split, "--clients", 8, "--out", data)
+    model = {"name": "mlp", "hidden": hidden} if hidden else {"name": "softmax"}
+    job = write_job(tmp_path / "job.toml", job_table(data, rounds=3, model=model, **tables))
+    said = json.loads(mpifed("check", job, "--ranks", 1, "--json"))
+    mpifed("run", job, "--out", out, "--progress", "none")
+    had = read_json(out / "run.json")["peak_rss_bytes"]
+    assert said["memory_bytes"] == pytest.approx(had, rel=0.15), (said["memory"], had)
