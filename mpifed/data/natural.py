@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 
-GAPS = ("nan", "None", "<NA>", "NaT")  # as texts
+GAPS = ("", "nan", "None", "<NA>", "NaT")  # as texts
 WHOLE = r"^(-?[0-9]+)\.0$"  # an integer in a file, where another one is missing
 _DIGITS = 18  # of identifiers that are ordered as numbers
 
@@ -35,9 +35,10 @@ def identifiers(values: object, what: str) -> Array:
         raise DataError(f"{what}: {gaps} rows have no value; drop them, or name one")
     if wrong := [value for value in mixed if isinstance(value, float) and value % 1]:
         raise DataError(f"{what}: {ids.dtype}, such as {wrong[0]}; expected integers or texts")
-    if strange := [text for text in set(texts) if not text.isprintable()]:
+    if strange := [text for text in {*texts} if not text.isprintable()]:
         raise DataError(f"{what}: {strange[0][:80]!r} has a control character; rename it")
-    return np.array([normalize("NFC", text) for text in texts])
+    name = {text: re.sub(WHOLE, r"\1", normalize("NFC", text).strip()) for text in {*texts}}
+    return np.array([name[text] for text in texts])
 
 
 def distinct_names(values: Iterable[object], what: str) -> list[str]:

@@ -22,7 +22,7 @@ from mpifed.core.expected import expected
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.text import shown
-from mpifed.data.natural import WHOLE, identifiers, in_order, text_of
+from mpifed.data.natural import identifiers, in_order, text_of
 from mpifed.data.scaling import Scaling
 
 if sys.version_info >= (3, 11):
@@ -235,15 +235,17 @@ def texts(what: str, name: str, column: pa.ChunkedArray, known: Sequence[str] = 
 
 def identities(what: str, name: str, column: pa.ChunkedArray) -> pa.Array:
     """[s] identifiers of a column as texts, null for gaps; DataError for what is none."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
     if re.match("halffloat|float|double|decimal", str(column.type)):
         values = numbers(what, name, column)
         for value in values[values % 1 > 0][:1].tolist():
             raise DataError(f"{what}: column {name!r}: {value} is no identifier; expected integers or texts")
-    words = pc.replace_substring_regex(texts(what, name, column), WHOLE, r"\1")
-    identifiers(words.unique().drop_null().to_pylist(), f"{what}: column {name!r}")
-    return words
+    words = texts(what, name, column)
+    distinct = words.unique().drop_null()
+    names = identifiers(distinct.to_pylist(), f"{what}: column {name!r}").tolist()
+    return pa.array(names, words.type).take(pc.index_in(words, distinct))
 
 
 def numbers(what: str, name: str, column: pa.ChunkedArray) -> Array:

@@ -15,7 +15,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mpifed.core.errors import DataError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.text import shown, wrong_line
@@ -51,6 +51,7 @@ class Samples:
     columns: RawColumns | None = None  # how rows are to be encoded, where they hold codes of texts, or gaps
     files: tuple[Path, ...] = ()  # from which the data were read
     left_out: tuple[str, ...] = ()  # columns that number rows, such as the index of a frame
+    task: str | None = None  # what numbers of a file are as labels, see `_typed`; None: integers are classes
 
     @property
     def features(self) -> int:
@@ -158,7 +159,7 @@ def stored_samples(name: str, data: object) -> Samples:
     if not isinstance(data, Samples):
         raise DataError(f"{name}: read() returned {type(data).__name__}; expected mpifed.data.samples.Samples")
     what = str(data.files[0]) if data.files else name
-    stored = stored_rows(what, data, data)
+    stored = stored_rows(what, data, data, data.task)
     (samples, features), own, owners = stored.X.shape, data.own_tests, data.owners
     if stored.shape is not None and math.prod(stored.shape) != features:
         raise DataError(f"{what}: shape {stored.shape} for {features} features; their product must be that number")
@@ -169,7 +170,8 @@ def stored_samples(name: str, data: object) -> Samples:
     parts = [stored]
     if data.test is not None:
         of_test = f"{data.files[-1] if data.files else name}: test"
-        parts.append(as_trained(of_test, stored, stored_rows(of_test, data.test, data)))
+        of_numbers = data.task and "any"
+        parts.append(as_trained(of_test, stored, stored_rows(of_test, data.test, data, of_numbers)))
     if stored.y.dtype.kind == "U":
         texts, codes = np.unique(np.concatenate([part.y for part in parts]), return_inverse=True)
         parts = [replace(part, y=y) for part, y in zip(parts, np.split(codes, [samples]), strict=False)]
@@ -180,13 +182,15 @@ def stored_samples(name: str, data: object) -> Samples:
     test = None if data.test is None else replace(parts[1], ids=ids[1])
     if stored.top is None and stored.X.dtype == np.uint8:
         stored = replace(stored, top=255.0)
+    if stored.y.dtype.kind == "f":
+        stored = replace(stored, classes=None)
     return replace(stored, y=parts[0].y, test=test, ids=ids[0], owners=owners)
 
 
-def stored_rows(what: str, part: Samples, data: Samples) -> Samples:
-    """The training or test rows of `data` as they are stored, but for texts."""
+def stored_rows(what: str, part: Samples, data: Samples, task: str | None = None) -> Samples:
+    """The training or test rows of `data` as they are stored, but for texts; `task` is that of `labels_of`."""
     X, shape = rows_of(part.X, f"{what}: X", data.columns is not None)
-    y, ids = labels_of(part.y, f"{what}: y"), part.ids
+    y, ids = labels_of(part.y, f"{what}: y", task), part.ids
     if len(y) != X.shape[0]:
         raise DataError(f"{what}: {X.shape[0]} rows and {len(y)} labels; expected a label for each row")
     if ids is not None and np.shape(ids) != (len(y),):
@@ -210,7 +214,7 @@ def as_trained(what: str, rows: Samples, test: Samples) -> Samples:
     if rows.X.dtype != test.X.dtype:
         kinds = f"{test.X.dtype}, those to train on {rows.X.dtype}"
         raise DataError(f"{what}: samples are {kinds}: bytes are divided by 255, others are not; give both alike")
-    y = in_kind(test.y, rows.y.dtype.kind)
+    y = labels_of(in_kind(test.y, rows.y.dtype.kind), f"{what}: y")
     if (rows.y.dtype.kind, rows.y.shape[1:]) != (y.dtype.kind, y.shape[1:]):
         such = f", such as {y[y % 1 > 0][0]:g}" if rows.y.dtype.kind == "i" and y.dtype.kind == "f" else ""
         raise DataError(f"{what}: labels are {_kind(y)}{such}, those to train on {_kind(rows.y)}; give both alike")
@@ -282,10 +286,10 @@ def _as_float(values: Array, what: str, gaps: bool) -> Array:
     return rows
 
 
-def labels_of(y: Values, what: str) -> Array:
+def labels_of(y: Values, what: str, task: str | None = None) -> Array:
     """[s] int64 classes, [s] texts of classes, float64 targets [s] or [s, t], or [s, t] int64 labels that are 0 or 1.
 
-    Raises DataError for anything else.
+    `task`: of `_typed`; None: integers are classes, and floats targets. Raises DataError for anything else.
     """
     values = array(y, what)
     if values.dtype == object:
@@ -294,6 +298,7 @@ def labels_of(y: Values, what: str) -> Array:
                 raise DataError(f"{what}: row {row} has {label!r:.80}, and not a text; give each row a label")
         values = values.astype(str)
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    values = values if task is None or not values.ndim else _typed(values, what, task)
     kind = values.dtype.kind
     if values.ndim == 2 and kind in "biu" and (strange := values[(values != 0) & (values != 1)]).size:
         raise DataError(
@@ -314,6 +319,50 @@ def labels_of(y: Values, what: str) -> Array:
     if len(beyond):
         raise DataError(f"{what}: label of row {beyond[0]} is {values[beyond[0]]}; expected finite numbers")
     return values.astype(np.float64 if kind == "f" else np.int64)
+
+
+def _typed(labels: Array, what: str, task: str) -> Array:
+    """Labels of a file [s], [s, t], of which it can't be said whether numbers are classes: int64, or float64 targets.
+
+    Parameters
+    ----------
+    what : for messages
+    task : "classification", "regression", "multilabel" of several, each 0 or 1; "auto": by the numbers; "any": targets
+
+    Raises
+    ------
+    DataError : when the task is classification and a label is not an integer.
+    UsageError : when the task does not go with the labels, or "auto" with many different integers, few rows of each.
+    """
+    several = labels.ndim > 1
+    if labels.dtype.kind not in "biuf":
+        if task == "regression":
+            raise UsageError(f"{what}: labels that are texts are classes, not real targets; leave --task out")
+        return labels
+    if task == "auto" and several:
+        binary = labels.dtype.kind != "f" and np.isin(labels, (0, 1)).all()
+        task = "multilabel" if binary else "regression"
+    if task != "any" and ((several and task == "classification") or (not several and task == "multilabel")):
+        raise UsageError(
+            f"{what}: --task {task}: {'several labels' if several else 'one label'} of each row; classes are one, and "
+            "several are 0 or 1, by --task multilabel, or real targets, by --task regression"
+        )
+    whole = (labels == np.rint(labels)) & (np.abs(labels) <= np.finfo(np.float32).max)
+    if task in ("regression", "any") or (task == "auto" and not whole.all()):
+        return labels.astype(np.float64)
+    if (most := np.abs(labels).max(initial=0)) >= 2**53:
+        raise DataError(f"{what}: labels up to {most} can't be told apart as numbers; give texts")
+    if task == "auto" and (different := len(np.unique(labels))) > max(20, len(labels) / 10):
+        raise UsageError(
+            f"{what}: the labels are {different} different integers in {len(labels)} rows, classes or real targets; "
+            "give --task classification or --task regression"
+        )
+    for place in np.argwhere(~whole)[:1]:
+        raise DataError(
+            f"{what}: row {place[0] + 1} has the label {labels[tuple(place)]:g}, not a class; correct it, or use "
+            "--task regression"
+        )
+    return labels.astype(np.int64)
 
 
 def array(values: Values, what: str) -> Array:

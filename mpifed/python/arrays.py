@@ -20,7 +20,7 @@ from mpifed.data.prepare import Options, prepare
 from mpifed.data.samples import Samples, Source, Values, array, stack_rows
 from mpifed.data.sources.dataset import listed
 from mpifed.data.summary import summary
-from mpifed.python.frames import of_clients, of_frame
+from mpifed.python.frames import Clients, of_frame
 from mpifed.python.ranks import alike, spoken, together
 from mpifed.python.values import Names, Pair, integer, pair, parts_of, samples_or_fraction
 from mpifed.run.agreement import begin_call
@@ -216,9 +216,8 @@ class FederatedDataset:
         """
         each: dict[str, Values] = _by_client(clients)
         if label is not None:
-            frame, by = of_clients(each)
             options |= {"client_test": client_test, "out": out, "overwrite": overwrite, "shape": shape}
-            return cls.from_dataframe(frame, label=label, by=by, test=test, **options)  # type: ignore[arg-type]
+            return cls.from_dataframe(Clients(each), label=label, test=test, **options)  # type: ignore[arg-type]
 
         def data_and_options() -> tuple[Samples, Table]:
             tested, fraction = samples_or_fraction(test)

@@ -18,8 +18,8 @@ from mpifed.core.tables import Table
 from mpifed.data.recipe import Recipe
 from mpifed.data.samples import Values, check_layout, in_kind, labels_of, rows_of
 from mpifed.data.scaling import unit_rows
-from mpifed.data.sources.table import as_table
 from mpifed.data.store import MEMORY, Federation, open_federation
+from mpifed.data.table import as_table
 from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY

@@ -63,9 +63,8 @@ def parts_of(given: Iterable[tuple[str, Pair]], names: Names, shape: Sequence[in
         part = Samples(X, y, shape=None if shape is None or parts else tuple(shape))
         part = stored_rows(what, part, part)
         parts.append(as_trained(what, parts[0], part) if parts else part)
-    several = parts[0].y.ndim > 1 and parts[0].y.dtype.kind == "i"
     named = None if names is None else tuple(map(str, names))
-    return [replace(part, names=named, classes=tuple(labels) if labels and several else None) for part in parts]
+    return [replace(part, names=named, classes=tuple(labels) if labels and labels[1:] else None) for part in parts]
 
 
 def samples_or_fraction(value: Values) -> tuple[Values, Values]:

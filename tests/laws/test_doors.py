@@ -232,7 +232,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
     ),
     "one class": ({"ill": [1] * 30}, {}, "all rows have the label 1"),
     "many integers as labels": ({"ill": [n % 25 for n in range(30)]}, {}, "the labels are 25 different integers"),
-    "labels beyond float64": ({"ill": [2**63 + 5, 1] * 15}, {}, "'ill'"),
+    "labels beyond float64": ({"ill": [2**63 + 5, 1] * 15}, {}, "'ill'|labels up to 9.*; give texts"),
     "dates as labels": ({"ill": pd.date_range("2024-01-01", periods=30)}, {}, "'ill' is of type"),
     "texts as targets": ({"ill": ["a", "b"] * 15}, {"task": "regression"}, "labels that are texts are classes"),
     "no such label": ({}, {"label": "il"}, "il.*ward, ill"),

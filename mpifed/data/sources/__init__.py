@@ -15,10 +15,10 @@ from mpifed.data.sources.leaf import Leaf as Leaf
 from mpifed.data.sources.npz import Npz as Npz
 from mpifed.data.sources.svmlight import Svmlight as Svmlight
 from mpifed.data.sources.synthetic import Synthetic as Synthetic
-from mpifed.data.sources.table import ArrowFolder as ArrowFolder
-from mpifed.data.sources.table import CsvTable as CsvTable
-from mpifed.data.sources.table import ParquetTable as ParquetTable
 from mpifed.data.sources.tables import Tables as Tables
+from mpifed.data.table import ArrowFolder as ArrowFolder
+from mpifed.data.table import CsvTable as CsvTable
+from mpifed.data.table import ParquetTable as ParquetTable
 
 SOURCES: dict[str, type[Source]] = {
     "digits": Digits,

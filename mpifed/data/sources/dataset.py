@@ -11,13 +11,12 @@ import reprlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.natural import distinct_names, in_order
 from mpifed.data.samples import Samples
@@ -59,67 +58,6 @@ def check_file(path: Path) -> None:
             raise DataError(f"{path}: {'not a regular file' if path.exists() else 'no such file'}")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def typed_labels(path: Path, labels: Array, task: str) -> Array:
-    """Labels [s] or [s, 1] as int64 classes, or unchanged if they are real targets, as those [s, t] are.
-
-    Parameters
-    ----------
-    path : of the file, for messages
-    labels : [s] float64
-    task : "classification", "regression", or "auto": classification if all labels are integers
-
-    Raises
-    ------
-    DataError : when the task is classification and a label is not an integer.
-    UsageError : when the task is "auto" and there are many different integers, few rows of each.
-    """
-    if labels.ndim > 1 and labels.shape[1:] != (1,):
-        if task != "multilabel":
-            return labels
-        for row, column in np.argwhere(labels != np.rint(labels))[:1].tolist():
-            raise DataError(f"{path}: row {row + 1} has the label {labels[row, column]:g}; several are 0 or 1 each")
-        return labels.astype(np.int64)
-    if task == "multilabel":
-        raise UsageError(f"{path}: --task multilabel: one label of each row; it is for several that are 0 or 1")
-    labels = labels.reshape(len(labels))
-    real = (labels != np.rint(labels)) | (np.abs(labels) >= 2**53)
-    if task == "auto" and not real.any() and (values := len(np.unique(labels))) > max(20, len(labels) / 10):
-        raise UsageError(
-            f"{path}: the labels are {values} different integers in {len(labels)} rows, classes or real targets; give "
-            "--task classification or --task regression"
-        )
-    if task == "regression" or (task == "auto" and real.any()):
-        return labels
-    if real.any():
-        row = np.flatnonzero(real)[0]
-        raise DataError(
-            f"{path}: row {row + 1} has the label {labels[row]:g}, not a class; correct it, or use --task regression"
-        )
-    return labels.astype(np.int64)
-
-
-def with_tests(task: str, files: Sequence[Path], rows: Samples, test: Samples | None = None) -> Samples:
-    """Rows and test rows of files; labels that are numbers as classes or targets, as the `task` says."""
-    are_labels = rows.y.ndim > 1 and rows.y.dtype.kind in "bui" and np.isin(rows.y, (0, 1)).all()
-    if task == "auto" and are_labels and rows.y.shape[1] > 1:
-        task = "multilabel"
-    parts = [part if part.y.dtype.kind not in "biuf" else replace(part, y=_as_float(files[0], part.y))
-             for part in (rows, test) if part is not None]  # fmt: skip
-    y = parts[0].y
-    if y.dtype.kind == "f" and y.ndim:
-        y = typed_labels(files[0], y, task)
-    elif y.dtype.kind == "U" and task == "regression":
-        raise UsageError(f"{files[0]}: labels that are texts are classes, not real targets; leave --task out")
-    return replace(parts[0], y=y, test=parts[1] if len(parts) > 1 else None, files=tuple(files))
-
-
-def _as_float(path: Path, y: Array) -> Array:
-    """Labels as float64; DataError for integers that would be one."""
-    if y.dtype.kind in "iu" and y.size and (most := max(int(y.max()), -int(y.min()))) >= 2**53:
-        raise DataError(f"{path}: labels up to {most} can't be told apart as numbers; give texts")
-    return y.astype(np.float64)
 
 
 class Part(NamedTuple):

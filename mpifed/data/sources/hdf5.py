@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from mpifed.core.errors import DataError
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import Part, of_clients, with_tests
+from mpifed.data.sources.dataset import Part, of_clients
 
 
 @dataclass(frozen=True)
@@ -43,4 +43,5 @@ class Hdf5(Source):
                     tests.append(Part(path.stem, str(path), content_of(file, "X_test"), content_of(file, "y_test")))
         clients = [path.stem for path in paths]
         test = of_clients(self.path, tests, clients) if tests else None
-        return with_tests(self.task, paths, of_clients(self.path, rows, clients), test)
+        data = of_clients(self.path, rows, clients)
+        return replace(data, test=test, files=tuple(paths), task=self.task)

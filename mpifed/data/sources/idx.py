@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import open_packed, original, with_tests
+from mpifed.data.sources.dataset import open_packed, original
 
 KINDS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 # MD5 of MNIST's files, packed and unpacked
@@ -45,8 +45,8 @@ class Idx(Source):
                 f"{self.path}: no folder with a file *{missing[0]}*; expected {', '.join(KINDS)}, with or without .gz"
             )
         arrays = [_read(path, 1 if "labels" in kind else 3) for kind, path in found.items()]
-        parts = (Samples(X[:, None], y) for X, y in zip(arrays[::2], arrays[1::2], strict=True))  # one channel
-        return with_tests("classification", list(found.values()), *parts)
+        rows, *test = (Samples(X[:, None], y) for X, y in zip(arrays[::2], arrays[1::2], strict=True))  # one channel
+        return replace(rows, test=test[0] if test else None, files=tuple(found.values()))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +16,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import Part, of_clients, open_packed, shown, train_and_test, with_tests
+from mpifed.data.sources.dataset import Part, of_clients, open_packed, shown, train_and_test
 
 SUFFIXES = (".json", ".json.gz", ".json.bz2", ".json.xz")
 
@@ -47,7 +47,8 @@ class Leaf(Source):
         rows, tests = ([user for path in paths for user in _users(path)] for paths in (files, test_files))
         users = list(dict.fromkeys(user.client for user in [*rows, *tests]))
         of_test = of_clients(test, tests, users) if test_files else None
-        return with_tests(self.task, [*files, *test_files], of_clients(train, rows, users), of_test)
+        data = of_clients(train, rows, users)
+        return replace(data, test=of_test, files=(*files, *test_files), task=self.task)
 
 
 def _files(path: Path) -> list[Path]:

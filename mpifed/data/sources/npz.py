@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +13,7 @@ from numpy.lib.npyio import NpzFile
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import check_file, listed, shown, with_tests
+from mpifed.data.sources.dataset import check_file, listed, shown
 
 SAMPLES, LABELS = ("X", "x", "x_train", "X_train", "data", "images"), ("y", "y_train", "labels", "target", "targets")
 
@@ -38,20 +38,22 @@ class Npz(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, UsageError for a name that is not there."""
-        known = _names(self.path)
-        samples = _chosen(self.path, known, self.samples, SAMPLES, "samples")
-        label = _chosen(self.path, known, self.label, LABELS, "label")
-        by = None if self.by is None else _chosen(self.path, known, self.by, (), "by")
-        parts, files = [_samples(self.path, samples, label, by)], [self.path]
+        with _opened(self.path) as archive:
+            known = archive.files
+            samples = _chosen(self.path, known, self.samples, SAMPLES, "samples")
+            label = _chosen(self.path, known, self.label, LABELS, "label")
+            by = None if self.by is None else _chosen(self.path, known, self.by, (), "by")
+            data = _samples(archive, samples, label, by)
+            test, labels = _of_test(samples), _of_test(label)
+            if self.test is None and {test, labels} <= {*known}:
+                data = replace(data, test=_samples(archive, test, labels, by and _of_test(by)))
         if self.test is not None:
-            known, files = _names(self.test), [self.path, self.test]
-            _chosen(self.test, known, samples, (), "samples")
-            _chosen(self.test, known, label, (), "label")
-        else:
-            samples, label, by = _of_test(samples), _of_test(label), by and _of_test(by)
-        if self.test is not None or {samples, label} <= {*known}:
-            parts.append(_samples(files[-1], samples, label, by if by in known else None))
-        return with_tests(self.task, files, *parts)
+            with _opened(self.test) as archive:
+                for name, option in ((samples, "samples"), (label, "label")):
+                    _chosen(self.test, archive.files, name, (), option)
+                data = replace(data, test=_samples(archive, samples, label, by))
+        files = (self.path,) if self.test is None else (self.path, self.test)
+        return replace(data, files=files, task=self.task)
 
 
 def _chosen(path: Path, known: list[str], name: str | None, usual: tuple[str, ...], option: str) -> str:
@@ -65,14 +67,9 @@ def _of_test(name: str) -> str:
     return name.replace("train", "test") if "train" in name else f"{name}_test"
 
 
-def _names(path: Path) -> list[str]:
-    with _opened(path) as archive:
-        return archive.files
-
-
-def _samples(path: Path, samples: str, label: str, by: str | None) -> Samples:
-    with _opened(path) as archive:
-        return Samples(archive[samples], archive[label], ids=None if by is None else archive[by])
+def _samples(archive: NpzFile, samples: str, label: str, by: str | None) -> Samples:
+    ids = archive[by] if by in archive.files else None
+    return Samples(archive[samples], archive[label], ids=ids)
 
 
 @contextmanager
@@ -82,7 +79,7 @@ def _opened(path: Path) -> Iterator[NpzFile]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             yield archive
-    except MemoryError:
+    except (MemoryError, UsageError):
         raise
     except Exception as error:  # what a damaged archive may raise is said nowhere
         why = shown(str(error))[1:-1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +12,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.data.memory import check_memory
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import open_packed, shown, with_tests
+from mpifed.data.sources.dataset import open_packed, shown
 
 _FEATURE_BYTES = 64  # for the number, counts and scale of a column, and copies of these
 DENSE_ABOVE = 0.3  # fraction of nonzero values; at 0.5, CSR takes as much memory as dense float32
@@ -57,4 +57,5 @@ class Svmlight(Source):
         if rows[0].nnz > DENSE_ABOVE * samples * features if self.dense is None else self.dense:
             check_memory(4 * count * features, f"{count} rows of {features} features as dense numbers", "use --sparse")
             rows = [X.toarray() for X in rows]
-        return with_tests(self.task, files, *map(Samples, rows, labels))
+        data, *test = map(Samples, rows, labels)
+        return replace(data, test=test[0] if test else None, files=tuple(files), task=self.task)

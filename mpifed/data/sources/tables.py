@@ -27,8 +27,8 @@ from mpifed.data.cells import check_cells
 from mpifed.data.partition import by_rectangles
 from mpifed.data.recipe import check_feature, identities, numbers
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import listed, numbers_rows, open_packed, shown, typed_labels
-from mpifed.data.sources.table import check_names, read_csv
+from mpifed.data.sources.dataset import listed, numbers_rows, open_packed, shown
+from mpifed.data.table import check_names, read_csv
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
 LEAST_KEY_BYTES = 16
@@ -103,8 +103,7 @@ class Tables(Source):
             lambda row, column: f"{self.path}: feature {names[column]!r} of sample {shown(ids[row])}",
             lambda client: paths[client].name,
         )  # fmt: skip
-        labels = typed_labels(self.path, labels, self.task)
-        return Samples(X, labels, names=tuple(names), files=tuple(paths), partition=partition)
+        return Samples(X, labels, names=tuple(names), files=tuple(paths), partition=partition, task=self.task)
 
     def _key(self) -> bytes:
         if self.key is None:

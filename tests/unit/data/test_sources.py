@@ -24,6 +24,7 @@ from scipy import sparse
 import mpifed as mf
 from mpifed.core.errors import DataError
 from mpifed.data.labels import encode
+from mpifed.data.samples import Samples, stored_samples
 from mpifed.data.shards import shard_of
 from mpifed.data.sources import CsvTable, Svmlight, Synthetic, images
 from mpifed.data.store import Federation, open_federation
@@ -320,11 +321,15 @@ def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
+def stored(path: Path, **options: Any) -> Samples:
+    return stored_samples("svmlight", Svmlight(path, **options).read(0))
+
+
 def test_svmlight(tmp_path: Path) -> None:
     path, test = tmp_path / "train.svm", tmp_path / "test.svm.bz2"
     path.write_bytes(b"-1 1:0.5 3:2\n+1 2:1.5 # a remark\n+1 1:-1 2:2 3:3\n")
     test.write_bytes(bz2.compress(b"-1 5:9\n"))
-    data = Svmlight(path, test).read(0)
+    data = stored(path, test=test)
     assert data.features == 5  # of the wider file
     assert sparse.csr_matrix(data.X).toarray().tolist() == [[0.5, 0, 2, 0, 0], [0, 1.5, 0, 0, 0], [-1, 2, 3, 0, 0]]
     labels = encode(data, "all")
@@ -354,12 +359,12 @@ def test_csv_without_names(tmp_path: Path, label: str, names: tuple[str, str]) -
 def test_svmlight_regression(tmp_path: Path) -> None:
     path = tmp_path / "a.svm"
     path.write_bytes(b"0.5 1:1\n2 1:2\n")
-    labels = encode(Svmlight(path).read(0), "all")
+    labels = encode(stored(path), "all")
     assert (labels.y.tolist(), labels.meaning) == ([0.5, 2.0], ())
     with pytest.raises(DataError, match=r"row 1 has the label 0.5, not a class; .*--task regression"):
-        Svmlight(path, task="classification").read(0)
+        stored(path, task="classification")
     path.write_bytes(b"1 1:1\n2 1:2\n")
-    assert encode(Svmlight(path, task="regression").read(0), "all").meaning == ()
+    assert encode(stored(path, task="regression"), "all").meaning == ()
 
 
 # --- synthetic data, data that are larger than memory ----------------------------------------------------------------

@@ -19,6 +19,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.text import shown, wrong_line
+from mpifed.data.natural import distinct_names
 from mpifed.data.recipe import (
     FILLS,
     GAPS,
@@ -37,12 +38,11 @@ from mpifed.data.recipe import (
     with_texts,
 )
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import check_file, listed, numbers_rows, open_packed, with_tests
+from mpifed.data.sources.dataset import check_file, listed, numbers_rows, open_packed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FILE = "file"  # the column that says from which of several files a row is
 _NULLS = [form for word in (*GAPS, "none") for form in {word, word.upper(), word.capitalize(), word.title()}] + ["NaN"]
 _BLOCK_BYTES = 2**24  # of a CSV file that are parsed at a time; a line must fit
 _AS_CLASSES = "correct it; texts are classes, of one column, by --task classification"
@@ -95,60 +95,71 @@ class ColumnSource(Source):
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file or an unsuitable cell, UsageError for a column that is not there."""
         public, tests = Public.read(self.given), [] if self.test is None else [self.test]
-        parts = {str(path): self.table(path, public) for path in self.path}
-        (first, table), *_ = parts.items()
-        parts = _of_like_types(parts, self._named(first, table.column_names, "ignore"))
         names = [path.name.partition(".")[0] for path in self.path]
-        tables = {listed(parts, 3): join_tables(parts, names, FILE) if len(names) > 1 else parts[first]}
-        for path in tests:  # which may be the file of training rows, too
-            tables[f"{path}{' as test rows' * (str(path) in tables)}"] = self.table(path, public)
-        files = [file for path in (*self.path, *tests) for file in self.files(path)]
-        return replace(self.samples(tables, public), files=tuple(files))
+        clients = distinct_names(names, listed(self.path, 3)) if self.path[1:] else []
+        tables = {str(path): self.table(path, public) for path in self.path}
+        test = {f"{path}{' as test rows' * (str(path) in tables)}": self.table(path, public) for path in tests}
+        files = tuple(file for path in (*self.path, *tests) for file in self.files(path))
+        return replace(self.samples(tables, test, public, clients), files=files)
 
-    def samples(self, tables: Mapping[str, pa.Table], public: Public) -> Samples:
-        """The data of the table of training rows, and of that of test rows where there is one, by what they are."""
-        for what, table in tables.items():
-            check_names(what, table.column_names)
-        roles = self._roles(tables)
+    def samples(
+        self, parts: Mapping[str, pa.Table], test: Mapping[str, pa.Table], public: Public, clients: Sequence[str]
+    ) -> Samples:
+        """The data of tables of training rows, and of that of test rows, if there is one, by what messages call them.
+
+        `clients`: whose the rows of each are, where there are several; --by may name a column that says so instead.
+        """
+        import pyarrow as pa
+
+        (first, table), *others = parts.items()
+        tables = {**parts, **test}
+        for what, each in tables.items():
+            check_names(what, each.column_names)
+        for what, each in others:
+            if differing := {*each.column_names} ^ {*table.column_names}:
+                raise DataError(f"{what}: other columns than {first}: {listed(sorted(differing))} differs")
+        roles = self._roles(first, table, test)
         for name in public.columns:
             if name not in roles.features:
                 raise UsageError(f"--given: columns.{name}: no such feature{nearest(name, roles.features)}")
-        raw = self._columns(tables, roles, public)
-        rows = {what: self._rows(what, table, roles, raw) for what, table in tables.items()}
-        first = next(iter(tables))
+        raw = self._columns(parts, tables, roles, public)
+        rows = {what: self._rows(what, each, roles, raw) for what, each in tables.items()}
+        of_parts = [rows.pop(what) for what in parts]
+        whole = pa.concat_tables(of_parts)
+        sets = {listed(parts, 3): whole, **rows}
+        for what, each in sets.items():
+            if not len(each):
+                gaps = " without gaps" if len(tables.get(what, ())) else ""
+                raise DataError(f"{what}: no rows{gaps}; expected a row for each sample")
         for name in roles.features:
             if raw[name].categories is None:
-                check_feature(first, name, in_numpy(rows[first][name]), name in public.columns)
+                check_feature(first, name, in_numpy(whole[name]), name in public.columns)
         columns = tuple(raw[name] for name in roles.features)
-        data, *tests = (
+        data, *tested = (
             Samples(
-                raw_rows(columns, table, what),
-                _labels(what, table, roles, raw, self.task),
-                ids=np.array(table[roles.by].to_pylist()) if roles.by in table.column_names else None,
+                raw_rows(columns, each, what),
+                _labels(what, each, roles, raw),
+                ids=np.array(each[roles.by].to_pylist()) if roles.by in each.column_names else None,
             )
-            for what, table in rows.items()
+            for what, each in sets.items()
         )
+        if clients and roles.by is None:
+            data = replace(data, ids=np.repeat(clients, [len(each) for each in of_parts]))
         classes = public.classes or (roles.classes if self.task != "regression" else ())
-        data = replace(
-            data, names=tuple(roles.features), classes=classes or None, left_out=tuple(roles.left_out),
+        return replace(
+            data, test=tested[0] if tested else None, names=tuple(roles.features), left_out=tuple(roles.left_out),
+            classes=classes or (tuple(roles.labels) if roles.labels[1:] else None),
             columns=RawColumns(columns, self.categorical, self.missing, public),
+            task="classification" if classes else self.task,
         )  # fmt: skip
-        typed = with_tests("classification" if classes else self.task, list(map(Path, tables)), data, *tests)
-        several = typed.y.ndim > 1 and typed.y.dtype.kind == "i"
-        return replace(typed, files=(), classes=tuple(roles.labels) if several else typed.classes)
 
-    def _roles(self, tables: Mapping[str, pa.Table]) -> Roles:
+    def _roles(self, what: str, table: pa.Table, tests: Mapping[str, pa.Table]) -> Roles:
         """The columns by their roles; UsageError for one that is not there, or has two roles."""
-        (what, table), *tests = tables.items()
-        of_file = [FILE] * (len(self.path) > 1)
-        names = [name for name in table.column_names if name not in of_file]  # as the files have them
+        names = table.column_names
         stored = [name for name in names if numbers_rows(name) or name in _index(table)]
         labels, by, ignored = (self._named(what, names, option) for option in ("label", "by", "ignore"))
         if not labels:
             raise UsageError(f"--label is missing: {what} has the columns {listed(names)}; name that of the labels")
-        if len(labels) > 1 and self.task == "classification":
-            raise UsageError(f"--label {self.label}: several columns are no classes; give one, or --task regression "
-                             "or multilabel")  # fmt: skip
         for option, chosen in (("label", labels), ("by", by)):
             if (there := set(chosen).intersection(stored)) and min(there) not in str(getattr(self, option)).split(","):
                 raise UsageError(f"--{option}: {what} has {min(there)!r} there, which numbers rows; name it")
@@ -156,14 +167,12 @@ class ColumnSource(Source):
             raise UsageError(f"--by {self.by}: several columns; give one that says whose each row is")
         if twice := [name for name, count in Counter([*labels, *by, *ignored]).items() if count > 1]:
             raise UsageError(f"column {twice[0]!r} has two roles of --label, --by and --ignore; give it one")
-        by = by or of_file
         left_out = [name for name in stored if name not in (*labels, *by)]
-        taken = {*labels, *by, *ignored, *left_out}
-        features = [name for name in names if name not in taken]
+        features = [name for name in names if name not in (*labels, *by, *ignored, *left_out)]
         if not features:
             raise DataError(f"{what}: no column besides the label's; expected at least one feature")
         classes = _class_names(what, table, labels)
-        for other, test in tests:
+        for other, test in tests.items():
             if missing := [name for name in (*labels, *features) if name not in test.column_names]:
                 raise DataError(f"{other}: no column {listed(map(repr, missing))}, which {what} has")
             if _class_names(other, test, labels) != classes:
@@ -182,19 +191,21 @@ class ColumnSource(Source):
                 f"{-len(names)} to {len(names) - 1}"
             ) from error
 
-    def _columns(self, tables: Mapping[str, pa.Table], roles: Roles, public: Public) -> dict[str, Encoding]:
+    def _columns(
+        self, parts: Mapping[str, pa.Table], tables: Mapping[str, pa.Table], roles: Roles, public: Public
+    ) -> dict[str, Encoding]:
         """The features and labels, of texts with all that occur; DataError for texts where numbers must be."""
-        (what, first), *_ = tables.items()
+        (what, first), *_ = parts.items()
         raw = {}
         for name in roles.labels:
-            kind = getattr(first[name].type, "value_type", first[name].type)  # of categories
-            raw[name] = Encoding(name, public.classes if public.classes or is_text(kind) else None)
-            if len(roles.labels) > 1 and is_text(kind):
+            textual = _holds_texts(name, parts, roles)
+            raw[name] = Encoding(name, public.classes if public.classes or textual else None)
+            if roles.labels[1:] and textual:
                 raise not_a_number(what, name, first[name], _AS_CLASSES)
         for name in roles.features:
             given = public.columns.get(name, Encoding())
             raw[name] = Encoding(name, given.categories, fill=given.fill)
-            if is_text(first[name].type) or given.categories is not None:
+            if given.categories is not None or _holds_texts(name, parts, roles):
                 raw[name] = with_texts(raw[name], tables)
                 if self.categorical is None:
                     raise not_a_number(what, name, first[name])
@@ -225,21 +236,14 @@ class ColumnSource(Source):
             if name in roles.features:
                 filled |= self.missing in FILLS or raw[name].fill is not None
             if columns[name].null_count and not filled:
-                row, file = pc.index(columns[name].is_null(), True).as_py(), ""
-                if len(self.path) > 1 and FILE in table.column_names:
-                    file = table[FILE][row].as_py()
-                    row -= pc.index(table[FILE], file).as_py()
+                row = pc.index(columns[name].is_null(), True).as_py()
                 fill = "fill it in, by --missing mean, median or zero, or " * (name in roles.features)
                 raise DataError(
-                    f"{what}: row {row + 1}{file and f' of {file}'}, column {name!r} is a missing value, of "
-                    f"{columns[name].null_count}; {fill}"
+                    f"{what}: row {row + 1}, column {name!r} is a missing value, of {columns[name].null_count}; {fill}"
                     "leave these rows out, by --missing drop"
                 )
         rows = pa.table(columns)
-        rows = rows.drop_null() if self.missing == "drop" else rows
-        if not len(rows):
-            raise DataError(f"{what}: no rows{' without gaps' if len(table) else ''}; expected a row for each sample")
-        return rows
+        return rows.drop_null() if self.missing == "drop" else rows
 
 
 @dataclass(frozen=True)
@@ -312,13 +316,15 @@ class Frames(ColumnSource):
     """Frames of a program, whose columns have names alone."""
 
     path: tuple[Path, ...] = ()
-    tables: Mapping[str, pa.Table] = field(default_factory=dict)  # of training rows, and of test rows
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)  # of training rows
+    tests: Mapping[str, pa.Table] = field(default_factory=dict)  # of test rows
+    clients: Sequence[str] = ()  # whose the rows of each table are, of several
 
     def table(self, path: Path, public: Public) -> pa.Table:
         return self.tables[str(path)]
 
     def read(self, seed: int) -> Samples:
-        return self.samples(self.tables, Public.read(self.given))
+        return self.samples(self.tables, self.tests, Public.read(self.given), self.clients)
 
     def _named(self, what: str, names: list[str], option: str) -> list[str]:
         value = getattr(self, option)
@@ -385,7 +391,7 @@ def check_names(what: str, names: list[str]) -> None:
         raise DataError(f"{what}: {count} columns are called {name!r:.80}; every column needs a name of its own")
 
 
-def _labels(what: str, rows: pa.Table, roles: Roles, raw: Mapping[str, Encoding], task: str) -> Array:
+def _labels(what: str, rows: pa.Table, roles: Roles, raw: Mapping[str, Encoding]) -> Array:
     """[s] texts or numbers of classes, or [s, t] numbers."""
     name = roles.labels[0]
     classes = raw[name].categories
@@ -398,63 +404,28 @@ def _labels(what: str, rows: pa.Table, roles: Roles, raw: Mapping[str, Encoding]
             raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(classes)}")
         return np.array([place[word] for word in words])
     y = np.stack([in_numpy(rows[name]) for name in roles.labels], axis=1)
-    y = y if len(roles.labels) > 1 else y[:, 0]
-    most = np.abs(y).max()
+    y = y if roles.labels[1:] else y[:, 0]
     if roles.classes and not y.max() < len(roles.classes):
         raise DataError(f"{what}: label {y.max():g}, of {len(roles.classes)} classes named from 0")
-    if most >= 2**53 and task == "auto" and not (y % 1).any():
-        raise DataError(f"{what}: column {name!r}: labels up to {most:.0f} can't be told apart; give texts")
-    return y.astype(np.int64) if len(roles.labels) > 1 and task == "auto" and np.isin(y, (0, 1)).all() else y
+    return y.astype(np.int64) if roles.labels[1:] and np.isin(y, (0, 1)).all() else y
 
 
-def _of_like_types(tables: Mapping[str, pa.Table], ignored: list[str]) -> dict[str, pa.Table]:
-    """Tables of the same columns without the content of those that are `ignored`, whose types may differ.
-
-    Raises DataError for a column of numbers in one, and of texts in another.
-    """
+def _holds_texts(name: str, parts: Mapping[str, pa.Table], roles: Roles) -> bool:
+    """Whether a column holds texts; DataError for one of numbers in one table, and of texts in another."""
     import pyarrow as pa
 
-    if len(tables) == 1:
-        return dict(tables)
-    columns = [part.column_names for part in tables.values()]
-    names = [name for name in columns[0] if all(each.count(name) == 1 for each in columns)]
-    for name in names:
-        kinds = {part[name].type: what for what, part in tables.items() if name not in ignored}
-        numeric = next((kind for kind in kinds if not is_text(kind) and not pa.types.is_null(kind)), None)
-        textual = next(filter(is_text, kinds), None)
-        if numeric and textual:
-            what = kinds[textual]
-            remedy = f"state the categories of [columns.{name}] in a file of --given, or {LEAVE_OUT}"
-            raise not_a_number(what, name, tables[what][name], f"{kinds[numeric]} has {numeric}; correct it, {remedy}")
-    for name in set(names).intersection(ignored):
-        at = {what: part.column_names.index(name) for what, part in tables.items()}
-        tables = {what: part.set_column(at[what], name, pa.nulls(len(part))) for what, part in tables.items()}
-    return dict(tables)
-
-
-def join_tables(tables: Mapping[str, pa.Table], names: Sequence[str], by: str) -> pa.Table:
-    """The rows of several tables of the same columns, in any order, with a column `by` of the tables' names."""
-    import pyarrow as pa
-
-    clients = identities(listed(tables, 3), by, pa.chunked_array([names], pa.string())).to_pylist()
-    if None in clients:
-        gap = names[clients.index(None)]
-        raise DataError(f"{listed(tables, 3)}: the client {gap!r} is called as a missing value is; rename it")
-    if len(set(clients)) < len(names):
-        raise UsageError(f"{listed(tables)}: two of one name are one client; rename them")
-    (first, table), *_ = tables.items()
-    parts = []
-    for name, (what, part) in zip(names, tables.items(), strict=True):
-        check_names(what, part.column_names)
-        if by in part.column_names:
-            raise DataError(f"{what}: has a column {by!r}, which says of several tables whose each row is; rename it")
-        if differing := {*part.column_names} ^ {*table.column_names}:
-            raise DataError(f"{what}: other columns than {first}: {listed(sorted(differing))} differs")
-        parts.append(part.append_column(by, pa.array([name] * len(part), pa.string())))
-    try:
-        return pa.concat_tables(parts, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise DataError(f"{listed(tables, 3)}: columns of other types: {shown(str(error))}") from error
+    first: dict[bool, str] = {}  # the table that has texts, or numbers
+    for what, table in parts.items():
+        kind = table[name].type
+        if name in roles.labels:
+            kind = getattr(kind, "value_type", kind)  # of categories
+        if not pa.types.is_null(kind):
+            first.setdefault(is_text(kind), what)
+    if len(first) > 1:
+        numeric = f"{first[False]} has {parts[first[False]][name].type}"
+        remedy = f"correct it, state the categories of [columns.{name}] in a file of --given, or {LEAVE_OUT}"
+        raise not_a_number(first[True], name, parts[first[True]][name], f"{numeric}; {remedy}")
+    return True in first
 
 
 def _first_line(path: Path, separator: str) -> tuple[list[str] | None, int]:
