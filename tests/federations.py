@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from PIL import Image
 
 from mpifed.cli import data, main
-from mpifed.data.shards import common_rows, shard_of
+from mpifed.data.shards import common_shard, shard_of
 from mpifed.data.store import Federation, open_federation
 
 
@@ -46,9 +46,14 @@ def in_order(X: Any, y: Any) -> list[list[float]]:
 
 def common(folder: Federation, dtype: str = "f8") -> tuple[Any, Any]:
     """(X [s, p], y [s]) of the common test rows."""
-    test = common_rows(folder, dtype)
-    assert test is not None
-    return test
+    shard = common_shard(folder)
+    assert shard is not None
+    at = np.arange(shard.samples)
+    if shard.sparse:
+        return shard.take_sparse(at, dtype), shard.y
+    X = np.empty((shard.samples, shard.features), dtype)
+    shard.take(at, X)
+    return X, shard.y
 
 
 def command(*words: object) -> tuple[int, str]:

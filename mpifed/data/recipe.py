@@ -214,8 +214,15 @@ def _column(table: pa.Table, name: str, what: str) -> pa.ChunkedArray:
 
 def with_texts(column: Encoding, tables: Mapping[str, pa.Table]) -> Encoding:
     """The column with all texts of the tables as categories, after those that it has."""
+    import pyarrow as pa
+
     known, name = column.categories or (), column.name
-    words = (texts(what, name, _column(table, name, what), known) for what, table in tables.items())
+    columns = {what: _column(table, name, what) for what, table in tables.items()}
+    for what, values in columns.items():
+        if not known and getattr(values.type, "ordered", False):  # ordered categories, as of pandas
+            in_turn = texts(what, name, pa.chunked_array([values.unify_dictionaries().combine_chunks().dictionary]))
+            known = tuple(in_turn.drop_null().to_pylist())
+    words = (texts(what, name, values, known) for what, values in columns.items())
     met = {text for each in words for text in each.unique().to_pylist()}
     return replace(column, categories=(*known, *in_order(met - {*known, None})))
 
@@ -269,13 +276,13 @@ def numbers(what: str, name: str, column: pa.ChunkedArray) -> Array:
     return values
 
 
-def check_feature(what: str, name: str, values: Array, stated: bool) -> None:
+def check_feature(what: str, name: object, values: Array, stated: bool) -> None:
     """Raise DataError for numbers [s] that float32 would make one, or that number rows, unless they are `stated`."""
     here = values[~np.isnan(values)]
     distinct = np.unique(here)
-    are_whole = bool((distinct % 1 == 0).all())
+    are_whole = bool((distinct % 1 == 0).all()) and np.abs(distinct).max(initial=0) < 2**53
     left = len(np.unique(distinct.astype(np.float32)))
-    if left < (len(distinct) if are_whole else len(distinct) / 2):
+    if left < len(distinct) and (are_whole or left == 1 or left < len(distinct) / 2):
         raise DataError(
             f"{what}: column {name!r}: {len(distinct)} different numbers, such as {distinct[0]:.17g}, are {left} in "
             f"float32; subtract an offset, or {LEAVE_OUT}: dates and identifiers are no features"

@@ -22,7 +22,7 @@ from mpifed.core.text import shown, wrong_line
 from mpifed.data.memory import room
 from mpifed.data.natural import identifiers, owners_of
 from mpifed.data.partition import Partition, training_rows
-from mpifed.data.recipe import RawColumns
+from mpifed.data.recipe import RawColumns, check_feature
 
 Values: TypeAlias = Any  # whatever NumPy makes an array of, and SciPy's sparse matrices and arrays
 
@@ -243,6 +243,8 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
         X = csr_matrix(X)
         if X.dtype.kind not in "biuf":
             raise DataError(f"{what}: a sparse array of {X.dtype}; expected numbers [samples, features]")
+        for column in np.unique(X.indices[np.abs(X.data) > _EXACT]).tolist():
+            check_feature(what, column, X.data[X.indices == column], stated=True)
         rows = csr_matrix((_as_float(X.data[:, None], what, gaps)[:, 0], X.indices, X.indptr), shape=X.shape)
         if not rows.has_canonical_format:  # several values in a cell, whose sum counts
             rows = rows.copy()
@@ -255,7 +257,14 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
         raise DataError(f"{what}: an array of {values.dtype} {values.shape}; expected numbers [samples, ...]{alone}")
     shape = values.shape[1:] if values.ndim > 2 else None
     values = values.reshape(len(values), -1)
-    return np.ascontiguousarray(values if values.dtype == np.uint8 else _as_float(values, what, gaps)), shape
+    if values.dtype == np.uint8:
+        return np.ascontiguousarray(values), shape
+    rows = _as_float(values, what, gaps)
+    if values.dtype.kind == "f" and values.dtype.itemsize > rows.itemsize:
+        alike = (rows.min(axis=0) == rows.max(axis=0)) & (values.min(axis=0) != values.max(axis=0))
+        for column in np.flatnonzero(alike | (np.abs(rows).max(axis=0) > _EXACT)).tolist():
+            check_feature(what, column, values[:, column], stated=True)
+    return np.ascontiguousarray(rows), shape
 
 
 def _as_float(values: Array, what: str, gaps: bool) -> Array:
@@ -276,13 +285,6 @@ def _as_float(values: Array, what: str, gaps: bool) -> Array:
             f"{what}: column {column}: integers up to {np.abs(values[:, column]).max()}, and float32 holds them up to "
             f"{_EXACT}; dates and identifiers are no features: leave them out; of numbers give floats"
         )
-    if values.dtype.kind == "f" and values.dtype.itemsize > rows.itemsize and len(values):
-        lost = (rows.min(axis=0) == rows.max(axis=0)) & (values.min(axis=0) != values.max(axis=0))
-        for column in np.flatnonzero(lost)[:1].tolist():
-            raise DataError(
-                f"{what}: column {column}: {values[0, column]:.17g} and all others are one number in float32; subtract "
-                "an offset, or leave it out: dates and identifiers are no features"
-            )
     return rows
 
 

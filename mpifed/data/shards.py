@@ -246,19 +246,6 @@ def common_shard(data: Federation) -> Shard | None:
     return Shard(-1, lambda: held, data.labels("test/"), values, cache(data.scaling.to))
 
 
-def common_rows(data: Federation, dtype: DTypeLike) -> tuple[Piece, Array] | None:
-    """The scaled test rows X [s, p] of `dtype`, dense or CSR, and y [s]; None where there are none."""
-    shard = common_shard(data)
-    if shard is None:
-        return None
-    at = np.arange(shard.samples)
-    if shard.sparse:
-        return shard.take_sparse(at, dtype), shard.y
-    X = np.empty((shard.samples, shard.features), dtype)
-    shard.take(at, X)
-    return X, shard.y
-
-
 def _checked(data: Federation, parts: tuple[Array, ...], rows: slice, width: int, whose: str) -> Piece:
     """The same as `_csr`, of what may be a stranger's: reading them elsewhere would leave the arrays."""
     values = _csr(parts, rows, width)

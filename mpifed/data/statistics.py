@@ -10,8 +10,17 @@ from mpifed.core.protocols import Piece
 from mpifed.core.record import Array, of_vectors
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.scaling import extremes
+from mpifed.files.schemas import Count, Number, Schema
 
 _MOST = 100  # columns that are stored
+
+
+class StatisticsJson(Schema):
+    """What `statistics` gives."""
+
+    constant_columns: list[Count]
+    target_mean: Number = 0.0
+    target_deviation: Number = 0.0
 
 
 def statistics(parts: Iterable[Piece], y: Array, regression: bool) -> Table:
@@ -65,20 +74,6 @@ def intercept_warnings(measured: ReadOnlyTable, bias: bool, names: Sequence[str]
             "intercepts, or subtract the mean, or add a column of ones"
         ]
     return []
-
-
-def check_statistics(measured: object, features: int) -> Table:
-    """Statistics that a file claims; ValueError unless they are of the types and within the ranges of `statistics`."""
-    table: Table = measured if isinstance(measured, dict) else {"constant_columns": None}
-    columns = table.get("constant_columns", [])
-    numbers = [table.get(name, 0.0) for name in ("target_mean", "target_deviation")]
-    if (
-        not isinstance(columns, list)
-        or not all(type(at) is int and 0 <= at < features for at in columns)
-        or not all(type(number) in (int, float) and abs(number) < np.inf for number in numbers)
-    ):
-        raise ValueError(f"statistics: {measured!r:.80}, expected columns below {features}, and finite numbers")
-    return dict(table)
 
 
 def target_scale(measured: ReadOnlyTable) -> float:

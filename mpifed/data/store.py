@@ -25,14 +25,14 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from mpifed.core.errors import DataError
 from mpifed.core.holdings import span
@@ -45,13 +45,12 @@ from mpifed.data.partition import Partition, training_rows
 from mpifed.data.recipe import Encoding, Recipe
 from mpifed.data.samples import pieces
 from mpifed.data.scaling import Scaling
-from mpifed.data.statistics import check_statistics
+from mpifed.data.statistics import StatisticsJson
 from mpifed.files.atomic import aside, sync_folder
 from mpifed.files.hdf5 import reserve, write_hdf5
 from mpifed.files.json_file import read_json, write_json
-from mpifed.files.schemas import MOST, Count, Digest, NotNegative, Positive, Schema, Text, checked
+from mpifed.files.schemas import MOST, Count, Digest, NotNegative, Positive, Schema, Text, checked, conforming
 
-SCHEMA = 3
 ARRAYS, ABOUT = "federation.h5", "federation.json"
 REMEDY = "make the data again with `mpifed data ... --force`"
 TESTS = "client_tests/"
@@ -85,6 +84,19 @@ class Extent(Schema):
         return values
 
 
+class ProvenanceJson(Schema):
+    """What is read of `provenance`."""
+
+    classes: list[str] | None = None
+    options: Table | None = None
+    statistics: StatisticsJson | None = None
+
+
+def _conforming(table: Table) -> Table:
+    conforming(ProvenanceJson, table)
+    return table
+
+
 class About(Schema):
     """The content of `federation.json`."""
 
@@ -102,7 +114,7 @@ class About(Schema):
     shape: list[Count] | None = None  # of a sample, such as [channels, height, width]; None: vectors
     names: list[str] | None = None  # [p] of the features
     recipe: list[Encoding] | None = None  # how they are made of the columns of a table, where they are
-    provenance: Table
+    provenance: Annotated[Table, AfterValidator(_conforming)]
     arrays: dict[Text, Extent]
     data_sha256: Digest  # of all this but provenance and places: it identifies the data
 
@@ -144,9 +156,9 @@ class Federation:
         self.where = "the data" if path is None else str(path / ARRAYS)  # what an error is about
         # each client holds all columns, so that X has whole rows, in the order of the groups of rows
         self.whole = about.split == "rows"
-        self._groups: dict[tuple[str, int], NDArray[np.int64]] = {}
+        self._groups = cache(lambda axis: np.split(self.members(axis), self.bounds[axis][1:-1]))
+        self.statistics: Table = about.provenance.get("statistics", {})
         try:
-            self.statistics = check_statistics(about.provenance.get("statistics", {}), about.features)
             self.holds = self._whole("holds")
             self.bounds = {axis: self._bounds(axis, i) for i, axis in enumerate(("rows", "columns"))}
             self.counts, self.widths = (
@@ -182,10 +194,6 @@ class Federation:
             raise DataError(f"{self.where}: {axis}/members: a group does not ascend; {REMEDY}")
         return members
 
-    @cached_property
-    def _members(self) -> dict[str, NDArray[np.int64]]:
-        return {axis: self.members(axis) for axis in self.bounds}
-
     def held(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(rows [s], columns [p]) that a client holds, as indices among all: the same arrays for clients of a group."""
         rows, columns = map(self.group, self.bounds, self.holds[client].tolist())
@@ -193,29 +201,21 @@ class Federation:
 
     def group(self, axis: str, group: int) -> NDArray[np.int64]:
         """The members of a group of "rows" or "columns"."""
-        start, stop = self.bounds[axis][group : group + 2]
-        return self._groups.setdefault((axis, group), self._members[axis][start:stop])
+        members: NDArray[np.int64] = self._groups(axis)[group]
+        return members
 
     def names(self) -> tuple[str, ...] | None:
         """[p] names of the features; None where the source has none."""
         return None if self.about.names is None else tuple(self.about.names)
 
-    def natural(self) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
-        """(identifiers [I], the client of each) of natural clients, or None."""
-        if "clients/ids" not in self._arrays:
-            return None
-        ids, of = self.array("clients/ids"), self._whole("clients/of")
-        if not np.array_equal(np.unique(of), np.arange(self.clients)):
-            raise DataError(f"{self.where}: clients/of does not name each of {self.clients} clients; {REMEDY}")
-        return tuple(text.decode("utf-8", "replace") for text in ids.tolist()), of
-
     def client_names(self) -> tuple[str, ...]:
         """[N] what natural clients are called; () where clients have numbers alone."""
-        natural = self.natural()
-        if natural is None:
+        if "clients/ids" not in self._arrays:
             return ()
-        name = dict(zip(natural[1].tolist(), natural[0], strict=True))
-        return tuple(name[client] for client in range(self.clients))
+        ids, of = self.array("clients/ids"), self._whole("clients/of")
+        if not np.array_equal(of, np.arange(self.clients)):
+            raise DataError(f"{self.where}: clients/of is not 0 to {self.clients - 1}; {REMEDY}")
+        return tuple(text.decode("utf-8", "replace") for text in ids.tolist())
 
     def nbytes(self, prefix: str = "") -> NDArray[np.int64]:
         """[N] bytes of each client's labels and values, as stored."""
@@ -351,7 +351,7 @@ class Federation:
 
     def _check(self) -> None:
         """ValueError unless each array has as many entries as the clients hold, and the facts agree with them."""
-        about, classes = self.about, self.provenance.get("classes", [])
+        about, classes = self.about, self.provenance.get("classes", ())
         outputs = self.classes or self.targets
         alike = {"rows": [1], "columns": [0]}.get(self.split, [])  # what all clients hold: all columns, or all rows
         contradictions = (
@@ -360,9 +360,9 @@ class Federation:
              f"shape = {about.shape}, expected lengths whose product is {self.features}"),
             (self.classes > max(self.samples + self.test_samples, _MOST_CLASSES),
              f"classes = {self.classes} of {self.samples} rows"),
-            (not isinstance(classes, list) or len(classes) not in (0, outputs) or set(map(type, classes)) - {str},
-             f"provenance: classes = {classes!r:.80}, expected {outputs} names"),
-            (not isinstance(self.provenance.get("options", {}), dict), "provenance: options are no table"),
+            (len(classes) not in (0, outputs), f"provenance: {len(classes)} classes, expected {outputs} names"),
+            (max(self.statistics.get("constant_columns", ()), default=0) >= self.features,
+             f"statistics: constant columns beyond the {self.features} features"),
             (self.target_scale not in 2.0 ** np.arange(128) or (self.targets > 1 and about.classes not in (0, 2)),
              f"target_scale = {self.target_scale}, targets = {self.targets}, classes = {about.classes}"),
             (about.names is not None and len(about.names) != self.features,
@@ -444,10 +444,7 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
         if not file.is_file():
             out = command_line("--out", path)
             raise DataError(f"{file}: no such file{leads_to(file)}; make the data with `mpifed data ... {out}`")
-    table = read_json(about)
-    if (version := table.get("schema_version")) != SCHEMA:
-        raise DataError(f"{about}: schema version {version!r:.80}, this mpifed reads version {SCHEMA}; {REMEDY}")
-    content = checked(about, About, table, REMEDY)
+    content = checked(about, About, read_json(about), REMEDY)
     if _identity(content) != content.data_sha256:
         raise DataError(f"{about}: its data_sha256 is not that of its content; {REMEDY}")
     federation = _of_folder(content, path)
@@ -540,8 +537,6 @@ def make_federation(
         about.data_sha256 = _identity(about)
     if folder is None:
         return Federation(about, arrays)
-    for old in [*folder.glob("shard-*.h5"), folder / "federation.sha256"]:  # of mpifed 0.1
-        old.unlink(missing_ok=True)
     write_json(folder / ABOUT, about.model_dump())
     sync_folder(folder)
     return _of_folder(about, folder)

@@ -17,8 +17,8 @@ _NAME = 24  # characters of an identifier or the name of a class
 def summary(federation: Federation) -> str:
     """A few lines on the data of a folder."""
     counts, widths, nbytes, about = federation.counts, federation.widths, federation.nbytes(), federation.provenance
-    natural, tests = federation.natural(), federation.test_counts
-    clients = _names(natural[0] if natural else range(federation.clients))
+    natural, tests = federation.client_names(), federation.test_counts
+    clients = _names(natural or range(federation.clients))
     classes = _names(about.get("classes") or range(federation.classes or federation.targets))
     own = f", and {tests.sum()} of {(tests > 0).sum()} clients' own" if tests.any() else ""
     few = clients if len(clients) < 4 else [*clients[:2], "...", clients[-1]]

@@ -7,7 +7,7 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -344,6 +344,7 @@ def read_csv(
     `texts`: of the names of all columns those that have texts, even where all are numbers.
     """
     import pyarrow as pa
+    import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
     names, width = _first_line(path, separator)
@@ -351,17 +352,31 @@ def read_csv(
     read = arrow_csv.ReadOptions(
         use_threads=False, block_size=_BLOCK_BYTES, column_names=known, skip_rows_after_names=skipped
     )  # fmt: skip
-    are_texts = dict.fromkeys(texts(known).intersection(known), pa.large_string())
-    convert = arrow_csv.ConvertOptions(null_values=_NULLS, decimal_point=decimal, column_types=are_texts)
     parse = arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
-    with open_packed(path) as file:
-        try:
-            return arrow_csv.read_csv(pa.PythonFile(file, "r"), read, parse, convert)
-        except pa.ArrowInvalid as error:
-            why = "no rows, or a line of more than 16 MiB" if "straddling" in str(error) else shown(str(error))
-            raise DataError(
-                f"{path}: {why}; expected UTF-8 with {separator!r} between cells; correct the file"
-            ) from error
+
+    def with_texts_in(columns: Iterable[str]) -> pa.Table:
+        types = dict.fromkeys(columns, pa.large_string())
+        convert = arrow_csv.ConvertOptions(null_values=_NULLS, decimal_point=decimal, column_types=types)
+        with open_packed(path) as file:
+            try:
+                return arrow_csv.read_csv(pa.PythonFile(file, "r"), read, parse, convert)
+            except pa.ArrowInvalid as error:
+                why = "no rows, or a line of more than 16 MiB" if "straddling" in str(error) else shown(str(error))
+                raise DataError(
+                    f"{path}: {why}; expected UTF-8 with {separator!r} between cells; correct the file"
+                ) from error
+
+    are_texts = texts(known).intersection(known)
+    table = with_texts_in(are_texts)
+    negative = [name for name, column in zip(known, table.columns, strict=True)
+                if column.type == pa.int64() and (pc.min(column).as_py() or 0) < 0]  # fmt: skip
+    if negative:  # Arrow reads 0xFFFFFFFFFFFFFFFF as -1
+        as_texts = with_texts_in(negative)
+        hexadecimal = [
+            name for name in negative if pc.any(pc.match_substring(as_texts[name], "x", ignore_case=True)).as_py()
+        ]
+        table = with_texts_in({*are_texts, *hexadecimal}) if hexadecimal else table
+    return table
 
 
 def as_table(frame: Any, what: str) -> pa.Table:  # whatever holds named columns

@@ -22,7 +22,7 @@ from mpifed.data.sources.dataset import listed
 from mpifed.data.summary import summary
 from mpifed.python.frames import Clients, of_frame
 from mpifed.python.ranks import alike, spoken, together
-from mpifed.python.values import Names, Pair, integer, pair, parts_of, samples_or_fraction
+from mpifed.python.values import Names, Pair, check_index, integer, pair, parts_of, samples_or_fraction
 from mpifed.run.agreement import begin_call
 
 if TYPE_CHECKING:
@@ -175,6 +175,7 @@ class FederatedDataset:
             }  # fmt: skip
             if np.ndim(clients) == 0:
                 return data, {**of_all, "clients": clients}
+            check_index("X and clients", X, clients)
             if np.shape(clients) != data.y.shape[:1]:
                 raise UsageError(
                     f"clients: {np.shape(clients)}; expected how many, or an integer or text for each of {len(data.y)} "

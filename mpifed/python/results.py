@@ -30,7 +30,7 @@ from mpifed.maths.metrics import r2
 from mpifed.maths.objectives import Objective
 from mpifed.python import describe
 from mpifed.python.ranks import spoken
-from mpifed.python.values import by_name, columns_of
+from mpifed.python.values import by_name, check_index, columns_of
 from mpifed.results.run_warnings import run_warnings
 from mpifed.run.identity import check_same_data
 
@@ -134,6 +134,7 @@ class Run:
 
         X is as for `predict`, and y [s] or [s, t] as it was given to train with.
         """
+        check_index("score: X and y", X, y)
         found, labels = self.predict(X), labels_of(by_name(y, "score: y")[0], "score: y")
         labels = in_kind(labels, found.dtype.kind)
         if (labels.dtype.kind, labels.shape) != (found.dtype.kind, found.shape):

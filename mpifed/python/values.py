@@ -50,6 +50,16 @@ def by_name(values: Values, what: str, names: Names = None) -> tuple[Values, Nam
     return values if own == names else np.asarray(values)[..., [place[column] for column in names]], names
 
 
+def check_index(what: str, *values: Values) -> None:
+    """Raise DataError for frames of pandas whose indices differ, since rows are matched by position."""
+    indices = [each.index for each in values if hasattr(each, "iloc")]
+    if any(not index.equals(indices[0]) for index in indices):
+        raise DataError(
+            f"{what}: the frames have other indices, and rows are matched by position; give them in one order, with "
+            ".reset_index(drop=True)"
+        )
+
+
 def parts_of(given: Iterable[tuple[str, Pair]], names: Names, shape: Sequence[int] | None) -> list[Samples]:
     """Samples and labels of several origins, each with what messages call it, as they are stored.
 
@@ -58,6 +68,7 @@ def parts_of(given: Iterable[tuple[str, Pair]], names: Names, shape: Sequence[in
     """
     parts, labels = list[Samples](), None
     for what, (X, y) in given:
+        check_index(f"{what}: X and y", X, y)
         X, names = by_name(X, f"{what}: X", names)
         y, labels = by_name(y, f"{what}: y", labels)
         part = Samples(X, y, shape=None if shape is None or parts else tuple(shape))

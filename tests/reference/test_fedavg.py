@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federations import common
 from loops import averaged, local_job, played, rows_of, softmax_slope
 from paper import make_data
 from sklearn.metrics import accuracy_score, log_loss
 
 from mpifed.comm.rounds import play
 from mpifed.core.round import Round
-from mpifed.data.shards import common_rows
 from mpifed.data.store import open_federation
 from mpifed.run.setup import prepare
 from mpifed.testing import Job, Solo, rounds
@@ -134,7 +134,7 @@ def test_measured_columns(digits: Path) -> None:
         return log_loss(y, share, labels=np.arange(10)), accuracy_score(y, share.argmax(axis=1))
 
     loss, _ = measured(*map(np.concatenate, zip(*rows_of(digits), strict=True)))
-    test_loss, accuracy = measured(*common_rows(open_federation(digits), "float64"))
+    test_loss, accuracy = measured(*common(open_federation(digits), "float64"))
     found, squares = last.columns, (first**2).sum() + (second**2).sum()
     assert found["train_loss"] == pytest.approx(loss, rel=1e-8)
     assert found["objective"] == pytest.approx(found["train_loss"] + 1e-2 * squares, rel=1e-12)

@@ -77,13 +77,14 @@ def _users(path: Path) -> Iterator[Part]:
 
 
 def _numbers(place: str, content: object) -> tuple[Array, Array]:
-    """(X [s, ...] float32, labels [s] numbers or texts) of a user."""
+    """(X [s, ...], labels [s] numbers or texts) of a user."""
     x, y = (content.get("x"), content.get("y")) if isinstance(content, dict) else (None, None)
     if not isinstance(x, list) or not isinstance(y, list):
         raise DataError(f'{place}: expected {{"x": [...], "y": [...]}}')
     try:
-        with np.errstate(over="ignore"):
-            X, labels = np.array(x, np.float32), np.array(y)
+        X, labels = np.array(x), np.array(y)
+        if X.dtype.kind not in "biuf":
+            raise ValueError(f"an array of {X.dtype}")
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(f"{place}: {shown(str(error))[1:-1]}; expected samples x of numbers, of one shape") from error
     if labels.shape != (len(x),) or labels.dtype.kind not in "biufU":

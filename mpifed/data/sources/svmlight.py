@@ -7,11 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from mpifed.core.errors import DataError
 from mpifed.data.memory import check_memory
-from mpifed.data.samples import Samples, Source
+from mpifed.data.samples import Samples, Source, rows_of
 from mpifed.data.sources.dataset import open_packed, shown
 
 _FEATURE_BYTES = 64  # for the number, counts and scale of a column, and copies of these
@@ -43,14 +41,15 @@ class Svmlight(Source):
         try:
             with ExitStack() as stack:
                 opened = [stack.enter_context(open_packed(path)) for path in files]
-                loaded = load_svmlight_files(opened, dtype=np.float32)
+                loaded = load_svmlight_files(opened)
         except (ValueError, IndexError, OverflowError) as error:
             what = f"{' or '.join(map(str, files))}: {shown(str(error))[1:-1]}"
             raise DataError(f"{what}; expected lines `label column:value ...`, columns ascending below 2^31") from error
-        rows, labels = loaded[::2], loaded[1::2]
-        for path, X in zip(files, rows, strict=True):
+        rows, labels = [], loaded[1::2]
+        for path, X in zip(files, loaded[::2], strict=True):
             if not X.nnz:
                 raise DataError(f"{path}: no values at all; expected lines `label column:value column:value ...`")
+            rows.append(rows_of(X, str(path))[0])
         (samples, features), count = rows[0].shape, sum(map(len, labels))
         what = f"{' and '.join(map(str, files))}: {features} features"
         check_memory(_FEATURE_BYTES * features, what, "number the columns from 1 on, without gaps")

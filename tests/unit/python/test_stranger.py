@@ -52,7 +52,7 @@ def _of_frame(frame: Any = None, **settings: Any) -> mf.FederatedDataset:
 def test_the_same_data_in_many_kinds() -> None:
     pd, sparse = pytest.importorskip("pandas"), pytest.importorskip("scipy.sparse")
     kinds = [
-        (X, Y), (X.tolist(), Y.tolist()), (pd.DataFrame(X), pd.Series(Y, index=range(7, 127))),
+        (X, Y), (X.tolist(), Y.tolist()), (pd.DataFrame(X), pd.Series(Y)),
         (X.astype(object), Y.astype(object)), (sparse.csr_matrix(X), Y[:, None]), (X, pd.Series(Y).astype("category")),
     ]  # fmt: skip
     found = {_run(_arrays(*kind)).summary["train_loss"] for kind in kinds}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import run
-from federations import held
+from federations import common, held
 from forecasts import forecast
 from jobs_in_python import checked, fedavg, job_table
 from sklearn import metrics as sklearn
@@ -17,7 +17,7 @@ from written_files import read_json
 import mpifed as mf
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
-from mpifed.data.shards import common_rows, shard_of
+from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
 from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
@@ -108,7 +108,7 @@ def test_against_a_loop(kind: str, block: int, tmp_path: Path, request: pytest.F
 def test_common_test_rows_by_scikit_learn(classes: Path, targets: Path, tmp_path: Path) -> None:
     run(job(classes, record={"metrics": ["auc", "macro_f1"]}), Solo(), tmp_path / "a")
     run(job(targets, "least-squares"), Solo(), tmp_path / "b")
-    rows, y = common_rows(open_federation(classes), "f8")
+    rows, y = common(open_federation(classes), "f8")
     model = read_model(tmp_path / "a" / "model.h5")
     z = rows @ model["first"] + model["head.bias"]
     p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
@@ -116,7 +116,7 @@ def test_common_test_rows_by_scikit_learn(classes: Path, targets: Path, tmp_path
     assert last["test_accuracy"] == sklearn.accuracy_score(y, z.argmax(axis=1))
     assert last["test_macro_f1"] == pytest.approx(sklearn.f1_score(y, z.argmax(axis=1), average="macro"))
     assert last["test_auc"] == pytest.approx(sklearn.roc_auc_score(y, p, multi_class="ovr"))
-    rows, y = common_rows(open_federation(targets), "f8")
+    rows, y = common(open_federation(targets), "f8")
     model = read_model(tmp_path / "b" / "model.h5")
     z = (rows @ model["first"] + model["head.bias"])[:, 0]
     last = {column: values[-1] for column, values in read_history(tmp_path / "b").items()}
