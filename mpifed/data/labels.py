@@ -30,7 +30,7 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
     ----------
     data : the source's data
     rule : "all", each distinct label is a class, in ascending order; "even-odd", odd labels are class 1; "class:K",
-        label K is class 1; "below:K", labels smaller than K are class 1
+        label K is class 1
     given : whether the user stated the classes, of which rows may lack some
 
     Raises
@@ -52,22 +52,19 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
     names = [texts[value] for value in values.tolist()] if texts else list(map(str, values.tolist()))
     if len(values) < 2:
         raise DataError(f"{_file(data, 0)}: all rows have the label {names[0]}; expected at least two classes")
-    kind, _, wanted = rule.partition(":")
-    number = int(wanted) if wanted.isdecimal() and len(wanted) < 19 else None
+    wanted = rule.removeprefix("class:")
     code: Callable[[Array], Array]
     if rule == "all":
         if test is not None:
             _check_known(data, test, values, names)
         code, meaning = lambda y: np.searchsorted(values, y), tuple(names)
-    elif kind == "class" and wanted in names:
+    elif wanted != rule and wanted in names:
         code, meaning = partial(np.equal, values[names.index(wanted)]), (f"not {wanted}", wanted)
     elif rule == "even-odd" and not texts:
         code, meaning = partial(np.bitwise_and, 1), ("even", "odd")
-    elif kind == "below" and number is not None and not texts and values[0] < number <= values[-1]:
-        code, meaning = partial(np.greater, number), (f"{wanted} and above", f"below {wanted}")
     else:
-        known = "all, " if texts else f"all, even-odd, below:K with K from {values[0] + 1} to {values[-1]}, "
-        raise UsageError(f"--labels {rule[:40]}: expected {known}or class:K with K one of {listed(names)}")
+        known = "all" if texts else "all, even-odd"
+        raise UsageError(f"--labels {rule[:40]}: expected {known}, or class:K with K one of {listed(names)}")
     test_y = None if test is None else code(test).astype(np.int64)
     return Labels(code(labels).astype(np.int64), test_y, meaning, len(meaning))
 

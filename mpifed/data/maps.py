@@ -113,7 +113,7 @@ def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:
         return np.arange(size)
     if not words:
         raise DataError(f"{place}: empty; every client holds at least one")
-    ranges = []
+    held = np.zeros(size, np.bool_)
     for word in words:
         first, _, last = (_number(part) for part in word.partition("-"))
         last = first if "-" not in word else last
@@ -122,12 +122,8 @@ def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:
                 f"{place}: {shown(word)}; expected numbers or ranges FIRST-LAST within 0 to {size - 1}, or all; rows "
                 "are for training, without those that --test-fraction holds out or --missing drop leaves out"
             )
-        ranges.append((first, last + 1))
-    pieces, end = [], 0
-    for first, stop in sorted(ranges):
-        pieces.append(np.arange(max(first, end), max(stop, end)))
-        end = max(stop, end)
-    return np.concatenate(pieces)
+        held[first : last + 1] = True
+    return np.flatnonzero(held)
 
 
 def _number(text: str) -> int | None:

@@ -50,8 +50,8 @@ class Options:
     """Draw the partition again until every group of rows has so many."""
     feature_noise: float | None = None
     """A shift of features: V adds Gaussian noise of variance V n / N to scaled rows of client n = 1, ..., N."""
-    labels: str = field(default="all", metadata={"metavar": "all|even-odd|class:K|below:K"})
-    """The classes: every label, odd against even, label K against the rest, or labels below K against the rest."""
+    labels: str = field(default="all", metadata={"metavar": "all|even-odd|class:K"})
+    """The classes: every label, odd against even, or label K against the rest."""
     scale: str | None = field(default=None, metadata={"metavar": "|".join(SCALES)})
     """unit: divide by the largest value. minmax, standard: each column to [0, 1], or to mean 0 and variance 1.
     unit-rows: each row to norm 1. Several in sequence: minmax,unit-rows. By default standard for tables (csv, parquet,
@@ -63,8 +63,6 @@ class Options:
     clients.csv; where rows are divided."""
     seed: int = 0
     """Seed of partition, test rows and synthetic data."""
-    origin: str | None = None
-    """Where the data come from; stored and shown."""
     force: bool = field(default=False, metadata={"off": ""})
     """Replace the data in --out."""
 

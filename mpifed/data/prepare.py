@@ -140,7 +140,7 @@ def _remarks(options: Options, data: Samples) -> dict[str, str]:
         whose = listed([data.owners[at] for at in untrained], 3)
         tests = f"{whose}: no rows to train on, so no client; rows to test with: {rows}"
     index = f"{listed(data.left_out)}: numbers rows, left out" if data.left_out else ""
-    return {"tests": tests, "index": index, "origin": options.origin or ""}
+    return {"tests": tests, "index": index}
 
 
 def _check_out(options: Options) -> None:

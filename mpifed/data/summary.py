@@ -33,7 +33,7 @@ def summary(federation: Federation) -> str:
         f"{widths.max()} features",
         "bytes": f"{nbytes.sum()} in shards, the largest {nbytes.max()}",
         "folder": "none: in memory" if federation.path is None else f"{federation.path}",
-        **{name: str(about[name]) for name in ("small", "tests", "index", "origin") if name in about},
+        **{name: str(about[name]) for name in ("small", "tests", "index") if name in about},
     }
     if missing := about.get("missing_cells"):
         lines["missing"] = f"{missing} cells that no client holds, which count as zero"

@@ -77,7 +77,7 @@ def _users(path: Path) -> Iterator[Part]:
 
 
 def _numbers(place: str, content: object) -> tuple[Array, Array]:
-    """(X [s, ...], labels [s] numbers or texts) of a user."""
+    """(X [s, ...], labels [s] or [s, t]) of a user."""
     x, y = (content.get("x"), content.get("y")) if isinstance(content, dict) else (None, None)
     if not isinstance(x, list) or not isinstance(y, list):
         raise DataError(f'{place}: expected {{"x": [...], "y": [...]}}')
@@ -87,8 +87,4 @@ def _numbers(place: str, content: object) -> tuple[Array, Array]:
             raise ValueError(f"an array of {X.dtype}")
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise DataError(f"{place}: {shown(str(error))[1:-1]}; expected samples x of numbers, of one shape") from error
-    if labels.shape != (len(x),) or labels.dtype.kind not in "biufU":
-        raise DataError(
-            f"{place}: {len(x)} samples, and y of {labels.dtype} {labels.shape}; expected a number or text for each"
-        )
     return X, labels

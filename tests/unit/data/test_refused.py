@@ -183,7 +183,7 @@ CSV = [
     of_csv(TWO, "has the label 2, which no training row has", "--test t.csv", t="x,y\n1,2\n"),
     of_csv(TEXTS, "row 1 has the label maybe, which no training row has; expected one of no, yes", "--test t.csv",
            t="x,y\n1,maybe\n"),
-    of_csv(TEXTS, "expected all, or class:K with K one of no, yes", "--labels below:3", MpifedError),
+    of_csv(TEXTS, "expected all, or class:K with K one of no, yes", "--labels even-odd", MpifedError),
     of_csv("x,b,y\n1,u,0\n2,w,1\n", "column 'b': 'v' in a test row, and in no training row; use --categorical one",
            "--test t.csv --categorical ordinal", t="x,b,y\n1,v,0\n"),
     of_csv("x,y\n1,0\n2,\n3,1\n", "row 2, column 'y' is a missing value", "--missing mean"),  # is never filled in
@@ -266,7 +266,7 @@ JSON: list[tuple[object, str]] = [
     (leaf(ann=([[1]], [0]), bob=([[1]], ["o"])),
      "'bob': labels that are texts; others have labels that are numbers"),
     (leaf(ann=(["to be"], ["o"])), "expected samples x of numbers"),
-    (leaf(ann=([[1], [2]], [0])), r"user 'ann': 2 samples, and y of int64 \(1,\)"),
+    (leaf(ann=([[1], [2]], [0])), r"'ann': samples of shape \(2, 1\), and labels of shape \(1,\)"),
     (leaf(ann=([], [])), "no rows of any client"),
     (leaf(**{"a\0b": ([[1], [2]], [0, 1])}), "has a control character"),
     (leaf(a=([[1], [2]], [2**60, 2**60 + 1])), "labels up to 1152921504606846977 can't be told apart"),
