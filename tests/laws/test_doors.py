@@ -273,6 +273,26 @@ def test_what_is_left_out_may_differ_in_each_file(here: Path) -> None:
         assert by_command("csv", "a.csv", "b.csv", label="y", ignore=ignored).names() == ("x",)
 
 
+def test_files_may_be_called_as_gaps_are(here: Path) -> None:
+    """And have a column `file`; they are no column of the table."""
+    for name in ("NA", "b"):
+        (here / f"{name}.csv").write_text("file,y\n1.5,0\n2,1\n")
+    data = by_command("csv", "NA.csv", "b.csv", label="y", missing="drop")
+    assert data.names() == ("file",) and open_federation(data.path).client_names() == ("NA", "b")
+
+
+@pytest.mark.parametrize("door", ["frame", "parquet"])
+def test_ordered_categories_keep_their_order(door: str) -> None:
+    sizes = pd.Categorical(["low", "high", "mid"] * 10, ["low", "mid", "high"], ordered=True)
+    frame, words = table(size=sizes).drop(columns="sex"), {"label": "ill", "by": "ward", "categorical": "ordinal"}
+    frame.to_parquet("t", index=False)
+    data = (
+        by_command("parquet", "t", **words) if door == "parquet" else mf.FederatedDataset.from_dataframe(frame, **words)
+    )
+    (recipe,) = [column for column in open_federation(data.path).about.recipe or () if column.name == "size"]
+    assert recipe.categories == ("low", "mid", "high")
+
+
 # --- what is given is computed from no row, and what was trained from a frame is applied to a frame ------------------
 
 

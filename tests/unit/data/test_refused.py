@@ -172,6 +172,7 @@ CSV = [
     of_csv("y,b\0\n1,2\n", r"column 2 'b\\x00' has the control character|line contains NUL"),  # Python 3.10
     of_csv("x,y\n" + "9" * 140_000 + ",1\n", "column 'x': .*is not a finite number"),
     of_csv("x,y\n" + "9" * 5000 + ",1\n", "column 'x': .*is not a finite number"),
+    of_csv("x,h,y\n1.5,0xFFFFFFFFFFFFFFFF,0\n2,-1,1\n", "row 1, column 'h': '0xFFFFFFFFFFFFFFFF' is not a number"),
     of_csv("x,y\n1,0\n", "b.csv: .*: x, z differs", "b.csv", b="z,y\n1,1\n"),
     of_csv("x,y\n1,0\n", "b.csv: row 2, column 'x': 'u' is not a number; .*a.csv has int64", "b.csv",
            b="x,y\n2,1\nu,1\n"),
@@ -222,6 +223,7 @@ LINES = {
     "1 1:1\n-1 2:1 1:1\n": "a.svm: .*expected lines `label column:value ...`, columns ascending",
     "1 1:1\n-1 1\n": "a.svm: .*expected lines `label",
     "": "a.svm: .*no values at all",
+    "1 1:1700000001\n-1 1:1700000002\n": "a.svm: column 0: 2 different numbers, .* are 1 in float32",
 }
 SVMLIGHT = [Bad(f"svmlight a.svm {ONE}", named, {"a.svm": text}) for text, named in LINES.items()]
 
@@ -266,6 +268,7 @@ JSON: list[tuple[object, str]] = [
     (leaf(ann=([[1]], [0]), bob=([[1]], ["o"])),
      "'bob': labels that are texts; others have labels that are numbers"),
     (leaf(ann=(["to be"], ["o"])), "expected samples x of numbers"),
+    (leaf(ann=([[1.7e9 + 1], [1.7e9 + 2]], [0, 1])), "X: column 0: 2 different numbers, .* are 1 in float32"),
     (leaf(ann=([[1], [2]], [0])), r"'ann': samples of shape \(2, 1\), and labels of shape \(1,\)"),
     (leaf(ann=([], [])), "no rows of any client"),
     (leaf(**{"a\0b": ([[1], [2]], [0, 1])}), "has a control character"),
@@ -338,6 +341,7 @@ ZIPS = [
         (npz(X=X, y=y), "a.npz: y: labels are ")
         for y in (Y.astype("M8[D]"), Y.astype("m8[s]"), Y * 1j, np.array([b"a", b"b"])[Y], Y.astype([("a", int)]))
     ),
+    (npz(X=X, y=np.eye(2, dtype=int)[Y], X_test=X, y_test=2.0 * np.eye(2)[Y]), r"test: y: labels are .*, such as 2"),
     (npz(X=X, y=np.array(3)), r"a.npz: y: labels are int64 \(\)"),
     (npz(X=X, y=Y + 2**60), "a.npz: y: labels up to 1152921504606846977 can't be told apart"),
 ]

@@ -263,6 +263,8 @@ class Drawn:
     (lambda: From.from_clients([(X, Y)] * 2, client_test=[(X, Y)] * 3), "3 pairs for 2 clients; 2 differ"),
     (lambda: From.from_clients({"a": FRAME, "b": FRAME.assign(a="x")}, label="ill"), "row 1, column 'a': 'x'"),
     (lambda: From.from_clients({"1": FRAME, "1.0 ": FRAME}, label="ill"), "2 clients are called '1'"),
+    (lambda: From.from_arrays(NAMED, FRAME["ill"][::-1], clients=3), "X and y: the frames have other indices"),
+    (lambda: From.from_arrays(NAMED, Y, clients=FRAME["ill"][::-1]), "X and clients: the frames have other indices"),
     (lambda: From.from_arrays(X, Y, clients=masked(np.arange(60) % 3)), "clients: 1 masked entries"),
     (lambda: From.from_arrays(np.arange(60)[:, None] + [1_700_000_000, 0], Y, clients=3), "column 0: integers up"),
     (lambda: From.from_arrays(np.arange(60)[:, None] / 1e6 + [1.7e9, 0], Y, clients=3), "column 0: 60 .* are 1 in"),

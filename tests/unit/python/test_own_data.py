@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from federations import held
 from scipy import sparse
@@ -40,38 +38,6 @@ def test_whose_each_sample_is(form: Callable[[Any], Any], test: float | None) ->
     assert first.samples + first.test_samples == 40
     if test is None:
         assert rows(first, 1) == sorted(X[WHO == "b"].reshape(-1, 6).tolist())
-
-
-def test_a_frame_with_texts_and_gaps() -> None:
-    frame = pd.DataFrame({
-        "age": [30, None, 50, 40], "sex": ["m", "f", None, "m"], "ward": [10, 9, 10, 9],
-        "ill": ["no", "yes", "no", "yes"],
-    })  # fmt: skip
-    make = partial(mf.FederatedDataset.from_dataframe, scale="none")
-    data = make(frame, label="ill", by="ward", categorical="one-hot", missing="mean", test=frame.iloc[:1])
-    assert data.classes == ("no", "yes") and folder(data).names() == ("age", "sex=f", "sex=m")
-    assert folder(data).client_names() == ("9", "10")
-    assert rows(folder(data), 0) == [[40, 0, 1], [40, 1, 0]] and rows(folder(data), 1) == [[30, 0, 1], [50, 0, 1]]
-    more = pd.concat([frame, frame.iloc[[0, 3]].assign(ward=10)])  # of ward 9 a single row is left, without gaps
-    dropped = folder(make(more, label="ill", by="ward", categorical="ordinal", missing="drop", min_rows=2))
-    assert dropped.client_names() == ("10",) and sorted(rows(dropped, 0)) == [[30, 0], [30, 0], [40, 0]]
-    for wrong, message in (
-        ({}, "row 1, column 'sex': 'm' is not a number; .* categorical='one-hot'"),
-        ({"categorical": "hash"}, "categorical = 'hash'"),
-        ({"categorical": "one-hot"}, "column 'age' is a missing value, of 1; fill it in, by missing='mean', median"),
-    ):
-        with pytest.raises(mf.MpifedError, match=message):
-            make(frame, label="ill", by="ward", **wrong)  # type: ignore[arg-type]
-
-
-def test_clients_of_identifiers_have_test_rows_of_their_own() -> None:
-    data = folder(mf.FederatedDataset.from_arrays(X, Y, clients=WHO, client_test=0.25))
-    sizes = np.array([np.sum(who == WHO) for who in "abc"])
-    assert (data.counts + data.test_counts).tolist() == sizes.tolist()
-    assert data.test_counts.tolist() == np.rint(sizes / 4).astype(int).tolist()
-    frame = pd.DataFrame({"x": np.arange(40) / 8, "who": WHO, "y": Y})
-    data = folder(mf.FederatedDataset.from_dataframe(frame, label="y", by="who", client_test=0.25))
-    assert data.test_counts.tolist() == np.rint(sizes / 4).astype(int).tolist()
 
 
 class Images:

@@ -89,6 +89,7 @@ def test_tensors() -> None:
     (lambda: _of_frame(X), "a ndarray .*expected a DataFrame"),
     (lambda: _of_frame(by=None, clients=0), "column 'by': 'b' is not a number; .* categorical='one-hot'"),
     (lambda: _of_frame(_frame().drop(columns="by"), by=None, clients=0), "give 1 to 120 clients"),
+    (lambda: _of_frame(categorical="hash"), "categorical = 'hash': expected one of None, one-hot, ordinal"),
     (lambda: _of_frame(featurenoise=1), "no argument here; did you mean \"feature_noise\""),
     (lambda: _of_frame(label="lable"), "no column 'lable'; did you mean \"label\""),
     (lambda: _of_frame(test=_frame().drop(columns="label")), "test: no column 'label'"),
