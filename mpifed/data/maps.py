@@ -29,7 +29,7 @@ from mpifed.core.io_errors import open_regular
 from mpifed.core.record import Array
 from mpifed.data.cells import check_cells
 from mpifed.data.partition import Partition, by_rectangles
-from mpifed.data.sources.dataset import check_file, shown
+from mpifed.data.sources.dataset import check_file
 
 FIELDS = ["client", "rows", "columns"]  # of a CSV file
 OF_ROWS = ["row", "client"]  # of one with a line for each row
@@ -54,13 +54,13 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
     lines = _lines(path)
     _, head = next(lines, ("", []))
     if head not in (FIELDS, OF_ROWS):
-        raise DataError(f"{path}: line 1 is {shown(head)}; expected {','.join(FIELDS)} or {','.join(OF_ROWS)}")
+        raise DataError(f"{path}: line 1 is {head!r:.80}; expected {','.join(FIELDS)} or {','.join(OF_ROWS)}")
     held = dict[int, tuple[str, list[str], list[str]]]()  # by client: place for messages, its rows and columns
     for place, cells in lines:
         text = cells[head.index("client")]
         client = _number(text)
         if client is None:
-            raise DataError(f"{place}: client {shown(text)}; expected a number from 0")
+            raise DataError(f"{place}: client {text!r:.80}; expected a number from 0")
         if head == OF_ROWS:
             held.setdefault(client, (place, [], ["all"]))[1].append(cells[0])
         elif client in held:
@@ -119,7 +119,7 @@ def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:
         last = first if "-" not in word else last
         if first is None or last is None or not first <= last < size:
             raise DataError(
-                f"{place}: {shown(word)}; expected numbers or ranges FIRST-LAST within 0 to {size - 1}, or all; rows "
+                f"{place}: {word!r:.80}; expected numbers or ranges FIRST-LAST within 0 to {size - 1}, or all; rows "
                 "are for training, without those that --test-fraction holds out or --missing drop leaves out"
             )
         held[first : last + 1] = True

@@ -38,7 +38,7 @@ from mpifed.data.recipe import (
     with_texts,
 )
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import check_file, listed, numbers_rows, open_packed
+from mpifed.data.sources.dataset import check_file, listed, numbers_rows, open_packed, train_and_test
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -286,11 +286,8 @@ class ArrowFolder(ColumnSource):
     """A folder that `datasets.save_to_disk` wrote, of a Dataset, or of a DatasetDict with `train` and `test`."""
 
     def read(self, seed: int) -> Samples:
-        folder = self.path[0]
-        if (folder / "dataset_dict.json").is_file():
-            test = self.test or (folder / "test" if (folder / "test").is_dir() else None)
-            return replace(self, path=(folder / "train",), test=test).read(seed)
-        return super().read(seed)
+        train, test = train_and_test(self.path[0], self.test)
+        return ColumnSource.read(replace(self, path=(train, *self.path[1:]), test=test), seed)
 
     def files(self, path: Path) -> list[Path]:
         files = sorted(path.glob("*.arrow"))

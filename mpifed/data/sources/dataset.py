@@ -7,7 +7,6 @@ import gzip
 import io
 import lzma
 import re
-import reprlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,10 +19,6 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.natural import distinct_names, in_order
 from mpifed.data.samples import Samples
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = 80
-shown = _SHORT.repr  # shortens content of files in messages
 
 # of files in text or bytes
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}

@@ -15,8 +15,9 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
+from mpifed.core.text import shown
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import Part, of_clients, open_packed, shown, train_and_test
+from mpifed.data.sources.dataset import Part, of_clients, open_packed, train_and_test
 
 SUFFIXES = (".json", ".json.gz", ".json.bz2", ".json.xz")
 
@@ -67,12 +68,12 @@ def _users(path: Path) -> Iterator[Part]:
         with open_packed(path) as file:
             table = json.load(file)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({shown(str(error))[1:-1]}); get the file again") from error
+        raise DataError(f"{path}: cannot be read as JSON ({shown(str(error))}); get the file again") from error
     users = table.get("user_data") if isinstance(table, dict) else None
     if not isinstance(users, dict):
         raise DataError(f"{path}: no rows; expected `users`, `num_samples` and `user_data`")
     for name, content in users.items():
-        place = f"{path}: user {shown(name)}"
+        place = f"{path}: user {name!r:.80}"
         yield Part(name, place, *_numbers(place, content))
 
 
@@ -86,5 +87,5 @@ def _numbers(place: str, content: object) -> tuple[Array, Array]:
         if X.dtype.kind not in "biuf":
             raise ValueError(f"an array of {X.dtype}")
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise DataError(f"{place}: {shown(str(error))[1:-1]}; expected samples x of numbers, of one shape") from error
+        raise DataError(f"{place}: {shown(str(error))}; expected samples x of numbers, of one shape") from error
     return X, labels

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.text import shown
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import check_file, listed, shown
+from mpifed.data.sources.dataset import check_file, listed
 
 SAMPLES, LABELS = ("X", "x", "x_train", "X_train", "data", "images"), ("y", "y_train", "labels", "target", "targets")
 
@@ -82,5 +83,5 @@ def _opened(path: Path) -> Iterator[NpzFile]:
     except (MemoryError, UsageError):
         raise
     except Exception as error:  # what a damaged archive may raise is said nowhere
-        why = shown(str(error))[1:-1]
+        why = shown(str(error))
         raise DataError(f"{path}: cannot be read ({why}); expected numbers and texts, by np.savez") from error

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from mpifed.core.errors import DataError
+from mpifed.core.text import shown
 from mpifed.data.memory import check_memory
 from mpifed.data.samples import Samples, Source, rows_of
-from mpifed.data.sources.dataset import open_packed, shown
+from mpifed.data.sources.dataset import open_packed
 
 _FEATURE_BYTES = 64  # for the number, counts and scale of a column, and copies of these
 DENSE_ABOVE = 0.3  # fraction of nonzero values; at 0.5, CSR takes as much memory as dense float32
@@ -43,7 +44,7 @@ class Svmlight(Source):
                 opened = [stack.enter_context(open_packed(path)) for path in files]
                 loaded = load_svmlight_files(opened)
         except (ValueError, IndexError, OverflowError) as error:
-            what = f"{' or '.join(map(str, files))}: {shown(str(error))[1:-1]}"
+            what = f"{' or '.join(map(str, files))}: {shown(str(error))}"
             raise DataError(f"{what}; expected lines `label column:value ...`, columns ascending below 2^31") from error
         rows, labels = [], loaded[1::2]
         for path, X in zip(files, loaded[::2], strict=True):

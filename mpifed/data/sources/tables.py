@@ -27,7 +27,7 @@ from mpifed.data.cells import check_cells
 from mpifed.data.partition import by_rectangles
 from mpifed.data.recipe import check_feature, identities, numbers
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import listed, numbers_rows, open_packed, shown
+from mpifed.data.sources.dataset import listed, numbers_rows, open_packed
 from mpifed.data.table import check_names, read_csv
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
@@ -90,17 +90,17 @@ class Tables(Source):
             X[np.ix_(rows, columns)] = table.X
             for i in np.flatnonzero(np.abs(labels[rows] - table.labels) > 0)[:1]:
                 raise DataError(
-                    f"{path}: sample {shown(table.ids[i])} has the label {table.labels[i]:g}, but {labels[rows[i]]:g} "
+                    f"{path}: sample {table.ids[i]!r:.80} has the label {table.labels[i]:g}, but {labels[rows[i]]:g} "
                     "in another file; correct one of them"
                 )
             labels[rows] = np.where(np.isnan(table.labels), labels[rows], table.labels)
         for row in np.flatnonzero(np.isnan(labels))[:1]:
             whose = " and ".join(str(path) for path, (rows, _) in zip(paths, held, strict=True) if row in rows)
-            raise DataError(f"{whose}: sample {shown(ids[row])} has no label in any file; add it, or remove the sample")
+            raise DataError(f"{whose}: sample {ids[row]!r:.80} has no label in any file; add it, or remove the sample")
         partition = check_cells(
             by_rectangles((np.sort(rows), np.sort(columns)) for rows, columns in held),
             len(ids), len(names), self.missing,
-            lambda row, column: f"{self.path}: feature {names[column]!r} of sample {shown(ids[row])}",
+            lambda row, column: f"{self.path}: feature {names[column]!r} of sample {ids[row]!r:.80}",
             lambda client: paths[client].name,
         )  # fmt: skip
         return Samples(X, labels, names=tuple(names), files=tuple(paths), partition=partition, task=self.task)
@@ -127,13 +127,13 @@ class Tables(Source):
         if not features:
             raise DataError(f"{path}: no column besides {listed(table.column_names)}; every client has a feature")
         if strange := list(filter(numbers_rows, features)):
-            raise DataError(f"{path}: column {listed(map(shown, strange))} numbers rows; rename it, or remove it")
+            raise DataError(f"{path}: column {listed(map(repr, strange))} numbers rows; rename it, or remove it")
         ids = identities(what, self.id, table[self.id]).to_pylist()
         for name, count in Counter(ids).items():
             if not name:
                 raise DataError(f"{path}: {count} rows have no identifier; every sample needs one")
             if count > 1:
-                raise DataError(f"{path}: {count} rows have the identifier {shown(name)}; keep one")
+                raise DataError(f"{path}: {count} rows have the identifier {name!r:.80}; keep one")
         X = np.stack([numbers(what, name, table[name]) for name in features], axis=1)
         for name, values in zip(features, X.T, strict=True):
             check_feature(what, name, values, stated=True)
