@@ -62,10 +62,10 @@ def in_order(ids: Iterable[str]) -> list[str]:
     return sorted(texts, key=int) if whole else sorted(texts)
 
 
-def owners_of(ids: Sequence[Array | None]) -> tuple[tuple[str, ...], list[Array | None]]:
-    """(the distinct identifiers of all arrays of texts, in order; of each array the positions of its own)."""
+def owners_of(ids: Sequence[Array | None], others: Iterable[str] = ()) -> tuple[tuple[str, ...], list[Array | None]]:
+    """(the distinct identifiers of arrays of texts and others, in order; of each array the positions of its own)."""
     distinct = [None if texts is None else np.unique(texts, return_inverse=True) for texts in ids]
-    owners = in_order({name for part in distinct if part is not None for name in part[0].tolist()})
+    owners = in_order({*others, *(name for part in distinct if part is not None for name in part[0].tolist())})
     place = {name: at for at, name in enumerate(owners)}
 
     def positions(names: Array, codes: Array) -> Array:

@@ -66,12 +66,12 @@ def prepare(options: Options) -> Federation:
         data, recipe = _encode(data, np.ones(len(data.y), bool))
     y, test_y, meaning, classes = encode(data, options.labels, given_classes)
     data = replace(data, y=y, test=data.test and replace(data.test, y=test_y))
-    ids = None
+    ids: list[str] = []
     if options.natural:
         if options.test_fraction is None and options.client_test_fraction is None:
             data = with_owners_tests(data)
         present, owner = np.unique(data.ids, return_inverse=True)
-        ids = tuple(data.owners[at] for at in present.tolist()), np.arange(len(present))
+        ids = [data.owners[at] for at in present.tolist()]
         partition = by_owners(owner, data.features)
     else:
         partition = data.partition or _partition(options, data.y, data.features)

@@ -41,7 +41,7 @@ class Samples:
     y: Values  # [s] integers or texts of classes (int64), real targets [s] or [s, t] (float64); [s, t] labels 0 or 1
     test: Samples | None = None  # common test rows; where `ids` says whose they are, its own test rows as well
     ids: Values = None  # [s] whose each row is, integers or texts (positions in `owners`)
-    owners: tuple[str, ...] = ()  # who there is, in order, where `ids` are positions; also those without rows
+    owners: tuple[str, ...] = ()  # who there is besides, without rows (all, in order)
     names: tuple[str, ...] | None = None  # [p] of the features
     shape: tuple[int, ...] | None = None  # of a sample, such as (channels, height, width); None: that of X
     top: float | None = None  # the largest possible value, by which `--scale unit` divides
@@ -177,8 +177,8 @@ def stored_samples(name: str, data: object) -> Samples:
         parts = [replace(part, y=y) for part, y in zip(parts, np.split(codes, [samples]), strict=False)]
         stored = replace(stored, classes=tuple(texts.tolist()))
     ids = [part.ids for part in parts]
-    if stored.ids is not None and not owners:
-        owners, ids = owners_of(ids)
+    if stored.ids is not None:
+        owners, ids = owners_of(ids, owners)
     test = None if data.test is None else replace(parts[1], ids=ids[1])
     if stored.top is None and stored.X.dtype == np.uint8:
         stored = replace(stored, top=255.0)
@@ -195,7 +195,7 @@ def stored_rows(what: str, part: Samples, data: Samples, task: str | None = None
         raise DataError(f"{what}: {X.shape[0]} rows and {len(y)} labels; expected a label for each row")
     if ids is not None and np.shape(ids) != (len(y),):
         raise DataError(f"{what}: ids of shape {np.shape(ids)}; expected one for each of {len(y)} rows")
-    if ids is not None and not data.owners:
+    if ids is not None:
         ids = identifiers(array(ids, f"{what}: ids"), f"{what}: ids")
     check_layout(what, shape, part.shape)
     return replace(part, X=X, y=y, ids=ids, shape=shape if part.shape is None else tuple(part.shape))

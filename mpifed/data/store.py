@@ -9,7 +9,7 @@ offsets, without HDF5, so that a received file is not parsed. With R groups of r
   columns, else [...] the rows and columns of one client after the other; or sparse, as `data`, `indices`, `indptr`
 - `client_tests/...`: the same of the rows with which the clients test; `test/...`: of common test rows
 - `scaling/scale`, `scaling/shift` [1] or [p]: the values are raw, and scaled when they are read
-- `clients/ids` [I], `clients/of` [I]: identifiers of natural clients, and whose they are
+- `clients/ids` [N], `clients/of` [N]: identifiers of natural clients, and their numbers
 - `digests` [N, 32]: the SHA-256 of each client's values and labels
 
 `federation.json` says what there is once: where each array lies, its SHA-256, where the data are from. It is
@@ -391,8 +391,7 @@ class Federation:
         yield from (("holds", (self.clients, 2)), ("digests", (self.clients, 32)))
         yield from ((f"{axis}/members", (int(bounds[-1]),)) for axis, bounds in self.bounds.items())
         if "clients/ids" in self._arrays:
-            ids = self._arrays["clients/ids"].shape[:1]
-            yield from (("clients/ids", ids), ("clients/of", ids))
+            yield from (("clients/ids", (self.clients,)), ("clients/of", (self.clients,)))
         width = int(self.widths[0])
         rows = {"": (int(self.bounds["rows"][-1]), width)}
         if f"{TESTS}bounds" in self._arrays:
@@ -461,7 +460,7 @@ def make_federation(
     scaling: Scaling,
     folder: Path | None = None,
     test: tuple[Piece, Array] | None = None,
-    ids: tuple[tuple[str, ...], Array] | None = None,
+    ids: Sequence[str] = (),
     client_tests: NDArray[np.bool_] | None = None,
     **facts: Any,  # those of `About`
 ) -> Federation:
@@ -475,7 +474,7 @@ def make_federation(
     scaling : of the columns, applied when rows are read
     folder : where the data are written, in place of earlier ones; None: they stay in memory
     test : raw rows [s, p], dense or CSR, and labels [s] that are no client's
-    ids : identifiers [I] of natural clients, and the client of each
+    ids : identifiers [N] of natural clients
     client_tests : [s] True for rows with which the client that holds them tests: they do not count as samples; the data
         are split by rows, and each client has a row to train on
     """
@@ -492,8 +491,9 @@ def make_federation(
         contents[f"{axis}/members"] = _narrow(np.concatenate(groups))
     if client_tests is not None:
         contents[f"{TESTS}bounds"] = np.cumsum([0, *map(len, sets[TESTS])])
-    if ids is not None:
-        contents["clients/ids"], contents["clients/of"] = np.array([text.encode() for text in ids[0]]), _narrow(ids[1])
+    if ids:
+        contents["clients/ids"] = np.array([text.encode() for text in ids])
+        contents["clients/of"] = _narrow(np.arange(len(ids)))
     for prefix, groups in sets.items():
         contents[f"{prefix}y"] = compact_labels(y[np.concatenate(groups)], bool(facts["classes"]))
     is_sparse = not isinstance(X, np.ndarray)

@@ -15,7 +15,7 @@ from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.data import store
-from mpifed.data.natural import distinct_names, identifiers, in_order
+from mpifed.data.natural import distinct_names, identifiers
 from mpifed.data.prepare import Options, prepare
 from mpifed.data.samples import Samples, Source, Values, array, stack_rows
 from mpifed.data.sources.dataset import listed
@@ -244,12 +244,12 @@ class FederatedDataset:
                 )
             last = [] if tested is None else [("test", pair(tested, "test"))]
             parts = parts_of([*trained.values(), *own_rows.values(), *last], names, shape)
-            place, common = {name: at for at, name in enumerate(in_order(each))}, parts.pop() if last else None
-            counts, whose = [len(part.y) for part in parts], [place[name] for name in (*trained, *own_rows)]
+            common = parts.pop() if last else None
+            counts = [len(part.y) for part in parts]
             own_tests = np.repeat(np.arange(len(parts)) >= len(trained), counts) if tests else None
             data = replace(
                 parts[0], X=stack_rows([part.X for part in parts]), y=np.concatenate([part.y for part in parts]),
-                test=common, ids=np.repeat(whose, counts), owners=tuple(place), own_tests=own_tests,
+                test=common, ids=np.repeat([*trained, *own_rows], counts), owners=tuple(each), own_tests=own_tests,
             )  # fmt: skip
             return data, {**options, "test_fraction": fraction, "client_test": own_fraction}
 

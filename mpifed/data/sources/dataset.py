@@ -17,7 +17,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.data.natural import distinct_names, in_order
+from mpifed.data.natural import distinct_names
 from mpifed.data.samples import Samples
 
 # of files in text or bytes
@@ -77,7 +77,7 @@ def of_clients(path: Path | None, parts: Iterable[Part], clients: Sequence[str])
 
     `clients`: what all of them are called.
     """
-    called = dict(zip(clients, distinct_names(clients, str(path)), strict=True)) if clients else {}
+    owners = tuple(distinct_names(clients, str(path)))
     parts = list(parts)
     for part in parts:
         if not part.X.ndim or not part.y.ndim or len(part.X) != len(part.y):
@@ -92,11 +92,9 @@ def of_clients(path: Path | None, parts: Iterable[Part], clients: Sequence[str])
         for came, first in zip(part.kind, parts[0].kind, strict=True):
             if came != first:
                 raise DataError(f"{part.place}: {came}; others have {first}; correct them")
-    owners = in_order(called.values())
-    number = {client: at for at, client in enumerate(owners)}
-    ids = np.repeat([number[called[part.client]] for part in parts], [len(part.X) for part in parts])
+    ids = np.repeat([part.client for part in parts], [len(part.X) for part in parts])
     X, y = np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts])
-    return Samples(X, y, ids=ids, owners=tuple(owners))
+    return Samples(X, y, ids=ids, owners=owners)
 
 
 def train_and_test(path: Path, test: Path | None = None) -> tuple[Path, Path | None]:
