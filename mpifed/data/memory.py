@@ -7,7 +7,7 @@ import resource
 from contextlib import suppress
 from pathlib import Path
 
-from mpifed.core.errors import MpifedError, UsageError
+from mpifed.core.errors import UsageError
 
 
 def room() -> int:
@@ -26,7 +26,7 @@ def room() -> int:
     return min(limits + [megabytes * 2**20] * (megabytes > 0))
 
 
-def check_memory(size: int, what: str, remedy: str, error: type[MpifedError] = UsageError) -> None:
-    """Raise `error` if `size` bytes exceed the `room`."""
+def check_memory(size: int, what: str, remedy: str) -> None:
+    """Raise UsageError if `size` bytes exceed the `room`."""
     if size > (most := room()):
-        raise error(f"{what}: needs {size / 2**30:.4g} GiB of memory, and there are {most / 2**30:.4g} GiB; {remedy}")
+        raise UsageError(f"{what}: needs {size / 2**30:.4g} GiB of memory, and there are {most / 2**30:.4g} GiB; {remedy}")

@@ -126,8 +126,8 @@ def test_check_memory() -> None:
     check_memory(2**20, "this", "nothing")
     with pytest.raises(UsageError, match=r"^this: needs 9.313e\+08 GiB of memory, and there are .* GiB; do that$"):
         check_memory(10**18, "this", "do that")
-    with soft_limit(resource.RLIMIT_AS, 2**40), pytest.raises(DataError, match="needs 1025 GiB"):
-        check_memory(1025 * 2**30, "this", "do that", DataError)
+    with soft_limit(resource.RLIMIT_AS, 2**40), pytest.raises(UsageError, match="needs 1025 GiB"):
+        check_memory(1025 * 2**30, "this", "do that")
 
 
 # --- tables of text --------------------------------------------------------------------------------------------------
