@@ -29,4 +29,6 @@ def room() -> int:
 def check_memory(size: int, what: str, remedy: str) -> None:
     """Raise UsageError if `size` bytes exceed the `room`."""
     if size > (most := room()):
-        raise UsageError(f"{what}: needs {size / 2**30:.4g} GiB of memory, and there are {most / 2**30:.4g} GiB; {remedy}")
+        raise UsageError(
+            f"{what}: needs {size / 2**30:.4g} GiB of memory, and there are {most / 2**30:.4g} GiB; {remedy}"
+        )
