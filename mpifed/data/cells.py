@@ -32,7 +32,7 @@ def check_cells(
     DataError : when a cell is held by several clients or, unless that is allowed, by none.
     """
     without = None
-    for first, count in _counts(partition, 0, samples, features):
+    for first, count in _counts(partition, samples, features):
         if count.max() > 1:
             row, column = divmod(first * features + int(count.argmax()), features)
             parts = map(partition.of, range(partition.clients))
@@ -47,11 +47,11 @@ def check_cells(
     return partition._replace(missing=number)
 
 
-def only_held(partition: Partition, first: int, X: Piece) -> Piece:
-    """The rows X [b, p], dense or CSR, with zeros in cells that no client holds; `first` is the index of X[0]."""
+def only_held(partition: Partition, X: Piece) -> Piece:
+    """The rows X [s, p], dense or CSR, with zeros in cells that no client holds."""
     parts = []
-    for start, count in _counts(partition, first, first + X.shape[0], X.shape[1]):
-        part = X[start - first : start - first + len(count)]
+    for start, count in _counts(partition, *X.shape):
+        part = X[start : start + len(count)]
         dense = isinstance(part, np.ndarray)
         parts.append(np.where(count, part, part.dtype.type(0)) if dense else part.multiply(count > 0).tocsr())
     held = stack_rows(parts)
@@ -60,12 +60,12 @@ def only_held(partition: Partition, first: int, X: Piece) -> Piece:
     return held
 
 
-def _counts(partition: Partition, first: int, last: int, features: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """(first row, [b, features] number of clients that hold each cell, 2 for more) of pieces of the rows to `last`."""
+def _counts(partition: Partition, samples: int, features: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """(first row, [b, features] number of clients that hold each cell, 2 for more) of pieces of the rows."""
     size = max(1, _PIECE // features)
     lowest, highest = np.array([group[[0, -1]] for group in partition.rows])[partition.holds[:, 0]].T
-    for start in range(first, last, size):
-        stop = min(start + size, last)
+    for start in range(0, samples, size):
+        stop = min(start + size, samples)
         count = np.zeros((stop - start, features), np.uint8)
         for client in np.flatnonzero((lowest < stop) & (highest >= start)).tolist():
             rows, columns = partition.of(client)

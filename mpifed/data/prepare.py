@@ -81,7 +81,7 @@ def prepare(options: Options) -> Federation:
         data, recipe = _encode(data, trained)
         partition = partition._replace(columns=[np.arange(data.features)])
     if partition.missing and options.map:
-        data = replace(data, X=by_pieces(data.X, partial(only_held, partition)))
+        data = replace(data, X=only_held(partition, data.X))
     kinds, is_bytes = options.scalings, not data.sparse and data.X.dtype == np.uint8
     if not kinds and is_bytes:  # raw pixels diverge
         kinds, remarks["scale"] = ["unit"], f"bytes divided by {data.top:g}; --scale none leaves them as they are"
@@ -193,13 +193,12 @@ def _computed(recipe: Recipe, kinds: list[str], given_classes: bool, meaning: tu
     return {"fitted": fitted, "given": given}
 
 
-def _training(data: Samples, trained: NDArray[np.bool_], scaling: Scaling | None = None) -> Iterator[Piece]:
-    """The rows `trained` [s], by pieces; with a scaling in float64."""
+def _training(data: Samples, trained: NDArray[np.bool_], scaling: Scaling) -> Iterator[Piece]:
+    """The scaled rows `trained` [s] in float64, by pieces."""
     for start, X in pieces(data.X):
         here = trained[start : start + X.shape[0]]
         if here.any():
-            rows = X if here.all() else X[here]
-            yield rows if scaling is None else scaling.apply(rows, np.float64)
+            yield scaling.apply(X if here.all() else X[here], np.float64)
 
 
 def _scale(data: Samples, kinds: list[str], missing: int, trained: NDArray[np.bool_]) -> tuple[Samples, Scaling]:
@@ -229,8 +228,8 @@ def _unit_rows(scaling: Scaling, X: Piece) -> Piece:
 
 def _every_row(data: Samples, change: Callable[[Piece], Piece]) -> Samples:
     """The data with change(rows) of training and test rows."""
-    test = data.test and replace(data.test, X=by_pieces(data.test.X, lambda _, X: change(X)))
-    return replace(data, X=by_pieces(data.X, lambda _, X: change(X)), test=test, top=None)
+    test = data.test and replace(data.test, X=by_pieces(data.test.X, change))
+    return replace(data, X=by_pieces(data.X, change), test=test, top=None)
 
 
 def _with_noise(data: Samples, scaling: Scaling, partition: Partition, options: Options) -> Samples:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 FILLS = ("zero", "mean", "median")  # of gaps
 GAPS = ("", "na", "n/a", "nan", "null", "?", "<na>")  # texts that are gaps, in small letters
 LARGEST = float(np.finfo(np.float32).max)
+_STATED = ("categories", "fill", "range")  # what a user may say of a column
 MOST_CATEGORIES = 50  # of a column, and one in two rows; where the user states them, any number
 _FEW = 20  # rows of which each may have another number
 _FEW_CATEGORIES = 10
@@ -58,10 +59,6 @@ class Encoding:
     def names(self) -> list[str]:
         """Of the columns of numbers: `colour=red` for a category."""
         return [f"{self.name}={_plain(text)}" for text in self.categories or ()] if self.one_hot else [self.name]
-
-    def stated(self) -> list[str]:
-        """What a user says of the column."""
-        return [key for key in ("categories", "fill", "range") if getattr(self, key) is not None]
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,7 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
         name, here, are_texts = before.name, x[~np.isnan(x)], before.categories is not None
         stated = raw.public.columns.get(name, Encoding())
         categories, fill = stated.categories, stated.fill
-        given += [f"{key} of {name}" for key in stated.stated()]
+        given += [f"{key} of {name}" for key in _STATED if getattr(stated, key) is not None]
         counts = np.bincount(here.astype(np.int64) if are_texts else [], minlength=len(before.categories or ()))
         if before.categories is not None and categories is None:
             categories = tuple(before.categories[code] for code in np.flatnonzero(counts))

@@ -100,13 +100,13 @@ def pieces(X: Piece) -> Iterator[tuple[int, Piece]]:
     yield from ((start, X[start : start + size]) for start in range(0, len(X), size))
 
 
-def by_pieces(X: Piece, change: Callable[[int, Piece], Piece]) -> Piece:
-    """change(number of the first row, rows) of all pieces of X [s, p], in one array."""
+def by_pieces(X: Piece, change: Callable[[Piece], Piece]) -> Piece:
+    """change(rows) of all pieces of X [s, p], in one array."""
     if not isinstance(X, np.ndarray):
-        return change(0, X)
+        return change(X)
     changed: Array | None = None
     for start, rows in pieces(X):
-        part = change(start, rows)
+        part = change(rows)
         if changed is None:
             changed = empty((len(X), part.shape[1]), part.dtype)
         changed[start : start + len(rows)] = part
