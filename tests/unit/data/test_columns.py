@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mpifed.data.shards import shard_of
 from mpifed.data.store import Federation
 
 TABLE = "size,colour,shape,y\n1,red,a,0\n,blue,b,1\n4,,a,0\n7,red,?,1\n6,red,b,1\n"
@@ -68,17 +67,6 @@ def test_rows_to_train_on_may_be_those_to_test_with(tmp_path: Path) -> None:
         folder = make(tmp_path / "out", "csv", *paths, "--test", table)
         assert federations.common(folder)[0].tolist() == [[1, 2], [3, 5]]
         assert folder.names() == ("a", "b")  # and not `file`, which says of several whose each row is
-
-
-def test_classes_of_texts(tmp_path: Path) -> None:
-    train, test = csv(tmp_path / "a.csv", "a,y\n1,no\n2,yes\n3,no\n"), csv(tmp_path / "t.csv", "a,y\n5,yes\n")
-    folder = make(tmp_path / "a", "csv", train, "--test", test)
-    tested = federations.common(folder)
-    assert folder.provenance["classes"] == ["no", "yes"] and tested[1].tolist() == [1]
-    assert shard_of(folder, 0).y.tolist() == [0, 1, 0]
-    assert make(tmp_path / "a", "csv", train, "--labels", "class:no").provenance["classes"] == ["not no", "no"]
-    train.write_text("a,y\n1,1\n2,x\n3,0\n")
-    assert make(tmp_path / "a", "csv", train, "--task", "classification").provenance["classes"] == ["0", "1", "x"]
 
 
 def test_the_numbers_are_those_of_pandas(tmp_path: Path) -> None:

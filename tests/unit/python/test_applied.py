@@ -272,7 +272,6 @@ class Drawn:
     (lambda: From.from_arrays(X, Y, clients=3, test=(X, Y + 0.6)), "test: labels are float64 .* to train on int64"),
     (lambda: From.from_arrays(X, Y, clients=3, test=(X, np.where(Y > 0, np.nan, 0))), "test: y: label of row .* nan"),
     (lambda: From.from_arrays(BYTES, Y, clients=3, test=(BYTES / 255, Y)), "test: samples are float32, .* on uint8"),
-    (lambda: From.from_arrays(X + 1j, Y, clients=3), "an array of complex64"),
     (lambda: From.from_arrays(NAMED.assign(d=pd.Timestamp("2020-01-01")), Y, clients=3), "X: no array of numbers"),
     (lambda: From.from_arrays(NAMED.assign(d="x"), Y, clients=3), "X: an array of object"),
     (lambda: From.from_arrays(X, Y, clients=3, names=["a"]), "1 names for 4 features"),
