@@ -94,7 +94,7 @@ def test_answers_a_few_at_a_time_sum_to_the_same_bits(
     skewed: Path, shared_path: Path, data: str, rule: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As all answers of a block at once: with weights of clients that differ, and with those that do not."""
-    alike = make_data(shared_path / "few-alike", "digits", "--split", "rows", "--clients", 7, "--labels", "below:7")
+    alike = make_data(shared_path / "few-alike", "digits", "--split", "rows", "--clients", 7, "--labels", "even-odd")
     folder = skewed if data == "skewed" else alike
     ready = prepare(job(folder, rule, 6, compute={"dtype": dtype}), Solo())
     models = []
