@@ -5,6 +5,7 @@ Broadcasts, uploads of the participating clients, their sums, and the bytes that
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,29 +46,24 @@ class Request:
 
 
 def broadcast(comm: Comm, order: int, question: Record) -> tuple[int, Record]:
-    """(rank 0's order, its question): in one message, but for long arrays, of which that says the forms. Collective."""
-    serves, long = comm.rank == 0, list[Array]()
+    """(rank 0's order, its question): in one message, which long arrays follow as they lie in memory. Collective."""
     if comm.size == 1:
         return order, question
+    serves, long = comm.rank == 0, list[Array]()
 
-    def form(leaf: Array) -> object:  # of what is long, a dtype with its shape
-        leaf = on_host(leaf)
-        if getattr(leaf, "nbytes", 0) < _LONG:  # a number of Python has none
-            return leaf
-        long.append(np.ascontiguousarray(leaf))
-        return np.dtype((leaf.dtype, leaf.shape))
+    def is_short(buffer: pickle.PickleBuffer) -> bool:
+        array = np.frombuffer(buffer.raw(), np.uint8)
+        if array.size >= _LONG:
+            long.append(array)
+        return array.size < _LONG
 
-    def room_for(leaf: object) -> object:
-        if isinstance(leaf, np.dtype):
-            long.append(leaf := np.empty((), leaf))
-        return leaf
-
-    order, sent = comm.bcast((order, map_leaves(form, question)) if serves else None)
+    message = pickle.dumps((order, map_leaves(on_host, question)), 5, buffer_callback=is_short) if serves else b""
+    message, sizes = comm.bcast((message, [array.size for array in long]))
     if not serves:
-        question = map_leaves(room_for, sent)
+        long = [np.empty(size, np.uint8) for size in sizes]
     for array in long:
         comm.Bcast(array)
-    return order, question
+    return (order, question) if serves else pickle.loads(message, buffers=long)
 
 
 class Ranks:

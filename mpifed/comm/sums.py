@@ -52,7 +52,7 @@ class Place:
         self.stop = start + form.limbs * field.size
         self.dtype = "float64" if field.wide or field.whole or not field.shape else dtype  # of the decoded sum
         self.shape = field.shape or (1,)  # a scalar has one value along one axis
-        self.held, self.clients = field.holdings(clients), clients
+        self.held, self.clients, self.encoder = field.holdings(clients), clients, Encoder(form)
         self.nbytes = 8 * form.limbs  # of a value
 
     def rows(self, leaf: Array | Placed, clients: int) -> Array:
@@ -155,18 +155,16 @@ class Message:
     def units(self) -> list[Unit]:
         """What all clients fill, then what only some do; alike where fields are held alike."""
         everybody = Unit(np.ones(self.clients, dtype=bool), [], False)
-        units: dict[tuple[int, bool, int], Unit] = {}
+        units = {(everybody.who.tobytes(), False): everybody}
         for place in self.places:
-            held = place.held
-            if held is None or (held.widths == held.length).all():
+            if place.held is None:
                 everybody.at.append(slice(place.start, place.stop))
                 continue
-            key, to_holders = place.field.sender, place.field.to_holders
-            key = id(held) if key is None else -1 - key
-            for number, (who, at) in enumerate(held.shared):
-                unit = units.setdefault((key, to_holders, number), Unit(who, [], to_holders))
+            for who, at in place.held.shared:
+                to_holders = place.field.to_holders and not who.all()
+                unit = units.setdefault((who.tobytes(), to_holders), Unit(who, [], to_holders))
                 unit.at.append(place.positions(at))
-        return [everybody] * bool(everybody.at) + list(units.values())
+        return [unit for unit in units.values() if unit.at]
 
     @cached_property
     def units_of(self) -> list[tuple[int, ...]]:
@@ -198,11 +196,9 @@ class Sum:
 
     def __init__(self, message: Message) -> None:
         self.message = message
-        self._encoders = [Encoder(place.form, place.field.size) for place in message.places]
         self._anew = False  # whether the next answers overwrite what is there
         self._move(np.zeros(message.size + 1, message.dtype))
-        # for the values of one client, and a buffer for their integers
-        self._encoder = cache(lambda form, size: (Encoder(form, size), np.empty(form.limbs * size, message.dtype)))
+        self._buffer = cache(lambda size: np.empty(size, message.dtype))  # for the integers of one client
         self._shared: SharedMessage | None = None
         self._reduced = False  # whether it has ever been; from then on `_shared` stays what it is
 
@@ -222,32 +218,31 @@ class Sum:
 
         NumericalError where a value is not within its field's bound, of sums times the number of clients.
         """
-        for number, (place, leaf) in enumerate(zip(self.message.places, bare_leaves(answer), strict=True)):
+        for place, sums, leaf in zip(self.message.places, self._accumulators, bare_leaves(answer), strict=True):
             if place.held is not None and not total:
-                self._put(number, leaf, clients)
+                self._put(place, sums, leaf, clients)
                 continue
             rows = place.rows(leaf[None], 1) if total else place.rows(leaf, len(clients))
             anew, times = self._anew and place.held is None, len(clients) if total else 1
-            if not self._encoders[number].add(rows, self._accumulators[number], anew, times):
+            if not place.encoder.add(rows, sums, anew, times):
                 i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound * times))
                 raise out_of_bounds(place, clients if total else clients[i : i + 1], rows[i])
         self._anew = False
 
-    def _put(self, number: int, leaf: Array | Placed, clients: NDArray[np.int64]) -> None:
+    def _put(self, place: Place, sums: Integers, leaf: Array | Placed, clients: NDArray[np.int64]) -> None:
         """Add what each client fills; of consecutive clients with the same places at once, since that is quicker."""
-        place = self.message.places[number]
-        whole = self._accumulators[number].reshape(place.form.limbs, *place.shape)
+        whole = sums.reshape(place.form.limbs, *place.shape)
         for _, alike in groupby(place.parts(leaf, clients), lambda part: id(part[2])):
             target: Integers | None = None
             for client, values, at in alike:
-                encoder, coded = self._encoder(place.form, values.size)
+                coded = self._buffer(place.form.limbs * values.size)
                 if anew := target is None:
                     target = coded
                     if len(whole) == 1 and isinstance(at, slice):
                         there = whole[0][place.index(at)]
                         if there.flags.c_contiguous:  # where they are added
                             target, anew = there.reshape(-1), False
-                if not encoder.add(values.reshape(1, -1), target, anew):
+                if not place.encoder.add(values.reshape(1, -1), target, anew):
                     raise out_of_bounds(place, np.array([client]), values)
             if target is coded:
                 for limb, part in zip(whole, coded.reshape(len(whole), *values.shape), strict=True):
@@ -300,7 +295,7 @@ def _places(exchange: Exchange, clients: int, how: Arithmetic) -> list[Place]:
     places: list[Place] = []
     for leaf, field in fields_of(exchange).items():
         name = f"{exchange.name}.{leaf}".rstrip(".")
-        given, factor = named(how.bounds, name), how.target_scale**field.degree
+        given, factor = named(how.bounds, name), how.target_scale ** (0 if field.whole else field.degree)
         if field.whole and given:
             raise UsageError(
                 f"[aggregation.bounds] {name}: whole numbers, whose bound follows from the noise of [privacy], and any "

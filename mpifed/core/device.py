@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import cast
 
@@ -48,6 +49,6 @@ def host_record(record: AnyRecord) -> AnyRecord:
     def to_host(leaf: Array) -> Array:
         if not isinstance(leaf, Placed):
             return on_host(leaf)
-        return Placed([on_host(values) for values in leaf.values], leaf.at, leaf.size, leaf.axis)
+        return replace(leaf, values=[on_host(values) for values in leaf.values])
 
     return map_leaves(to_host, record)

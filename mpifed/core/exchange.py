@@ -7,7 +7,7 @@ summed, in the clear or not, where clients live and how many ranks there are is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, cast
 
@@ -52,6 +52,7 @@ else:
     _InPlaceOfArray = object
 
 
+@dataclass(eq=False)
 class Field(_InPlaceOfArray):
     """One summed quantity: its shape, and the grid on which it is added exactly.
 
@@ -68,32 +69,23 @@ class Field(_InPlaceOfArray):
     to_holders : whether clients are sent the places alone that they hold
     sender : the one client whose answer counts
     whole : whether answers are whole multiples of `scale`, of which no digit may be lost: the sum is in float64, and
-        neither scale nor bound is the job's to choose
+        neither scale nor bound is the job's to choose, nor do targets change them
     degree : in the targets of a regression: 1 of parameters, gradients and scores, 2 of losses, 4 of their squares, 0
         of counts and weights; scale and bound are multiplied by that power of `Problem.target_scale`
     wide : whether the sum is in float64, whatever the job's dtype, as of what is measured
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, ...] = (),
-        scale: float = 2.0**-40,
-        bound: float = 2.0**10,
-        *,
-        held: Holdings | None = None,
-        axis: int = 0,
-        to_holders: bool = False,
-        sender: int | None = None,
-        whole: bool = False,
-        degree: int = 1,
-        wide: bool = False,
-    ) -> None:
-        self.shape, self.scale, self.bound = tuple(shape), float(scale), float(bound)
-        self.whole, self.degree, self.wide = whole, 0 if whole else degree, wide
-        self.held, self.axis, self.to_holders, self.sender = held, axis, to_holders, sender
-
-    def __repr__(self) -> str:
-        return f"Field({self.shape}, scale={self.scale}, bound={self.bound})"
+    shape: tuple[int, ...] = ()  # type: ignore[override]
+    scale: float = 2.0**-40
+    bound: float = 2.0**10
+    _: KW_ONLY
+    held: Holdings | None = None
+    axis: int = 0
+    to_holders: bool = False
+    sender: int | None = None
+    whole: bool = False
+    degree: int = 1
+    wide: bool = False
 
     @property
     def size(self) -> int:
@@ -152,6 +144,7 @@ def fields_of(exchange: Exchange) -> dict[str, Field]:
     return {name: cast("Field", field) for name, field in leaves(exchange.fields)}  # no array, though its class says so
 
 
+@dataclass(eq=False)
 class Placed(_InPlaceOfArray):
     """The answers of n clients to a field of which each fills its own places along an axis.
 
@@ -161,31 +154,26 @@ class Placed(_InPlaceOfArray):
     ----------
     values : n arrays, of each client's own places
     at : n positions along the axis, in arrays or slices
-    size : of the whole axis
+    length : of the whole axis
     axis : its number, counted without that of the clients
     """
 
-    def __init__(self, values: Sequence[Array], at: Sequence[Array | slice], size: int, axis: int = 0) -> None:
-        self.values = values  # n arrays [..., p_i, ...]
-        self.at = at
-        self._size, self.axis = size, axis
+    values: Sequence[Array]  # n arrays [..., p_i, ...]
+    at: Sequence[Array | slice]
+    length: int
+    axis: int = 0
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, who: slice) -> Placed:  # type: ignore[override]
         """The answers of some clients."""
-        return Placed(self.values[who], self.at[who], self.size, self.axis)
-
-    @property
-    def size(self) -> int:
-        """The length of the whole axis."""
-        return self._size
+        return replace(self, values=self.values[who], at=self.at[who])
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:  # type: ignore[override]
         """[n, ...] with zeros in all other places."""
         shape = list(self.values[0].shape)
-        shape[self.axis] = self.size
+        shape[self.axis] = self.length
         whole: Array = np.zeros((len(self), *shape), dtype or self.values[0].dtype)
         for out, values, at in zip(whole, self.values, self.at, strict=True):
             out[(slice(None),) * self.axis + (at,)] = values

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from math import prod
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, map_leaves, namespace
@@ -35,10 +34,6 @@ class Layout:
         lead = x.shape[:-1]
         return tuple(x[..., self.at[name]].reshape(lead + shape) for name, shape in self.shapes.items())
 
-    def named(self, x: Array) -> dict[str, Array]:
-        """The layers of x [..., d] by name."""
-        return dict(zip(self.shapes, self.views(x), strict=True))
-
     def flat(self, record: Record, dtype: DTypeLike | None = None) -> Array:
         """x [..., d] in new memory, from a record of the layers [..., *shape], in the order of `shapes`."""
         layers = dict(zip(self.shapes, bare_leaves(record), strict=True))
@@ -52,9 +47,3 @@ class Layout:
         """The views of x [..., d] as a record of the structure of `like`."""
         views = iter(self.views(x))
         return map_leaves(lambda _: next(views), like)
-
-    def where(self, position: int) -> str:
-        """The entry at a position of x, as messages say it: `first[12, 5]`."""
-        name = next(name for name, at in self.at.items() if at.start <= position < at.stop)
-        index = np.unravel_index(position - self.at[name].start, self.shapes[name])
-        return f"{name}[{', '.join(map(str, index))}]" if index else name

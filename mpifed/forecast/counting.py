@@ -21,10 +21,10 @@ from mpifed.core.errors import MpifedError
 from mpifed.core.exchange import Exchange, Measure, ServerRecord, States
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round
-from mpifed.core.state_check import check_state
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, next_round
 from mpifed.run.setup import all_exchanges
+from mpifed.run.state_check import check_state
 
 Bytes = dict[str, int]  # up_bytes and down_bytes
 

@@ -91,8 +91,8 @@ def _offsets(constants: tuple[float, ...], adds: int) -> tuple[int, ...]:
 class Encoder:
     """Adds encoded values [n, size] to an integer accumulator."""
 
-    def __init__(self, form: SumGrid, size: int) -> None:
-        self.form, self.size = form, size
+    def __init__(self, form: SumGrid) -> None:
+        self.form = form
         self._constants = (*[1.5 * 2.0**52 * scale for scale in form.limb_scales], 0.0)[:2]
         self._largest = 2.0**51 * form.limb_scales[0]  # the largest value that adding a constant encodes
 
@@ -130,7 +130,7 @@ class Encoder:
         """[limbs * size] the sum of the rows of `values`, each rounded to the grid."""
         xp, remainder, limbs = namespace(values), values.astype(np.float64, copy=False), []
         if xp is not np:
-            coded = xp.empty((2, self.size), np.int64)
+            coded = xp.empty((2, values.shape[1]), np.int64)
             scales = self.form.limb_scales[0], self.form.scale
             _kernel(xp)(xp.ascontiguousarray(remainder), *values.shape, *scales, *coded)
             return on_host(coded[: self.form.limbs]).ravel()

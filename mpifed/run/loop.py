@@ -12,7 +12,6 @@ from mpifed.comm.rounds import Request, play
 from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
-from mpifed.core.state_check import check_state
 from mpifed.core.tables import Table
 from mpifed.files.clients import CLIENTS
 from mpifed.files.history import last_row
@@ -33,6 +32,7 @@ from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW
 from mpifed.run.output import Results
 from mpifed.run.progress import Reporter
 from mpifed.run.setup import Ready, prepare
+from mpifed.run.state_check import check_state
 
 
 class RunLoop:

@@ -23,7 +23,6 @@ from mpifed.core.holdings import Holdings, Members
 from mpifed.core.protocols import Parameters
 from mpifed.core.record import bare_leaves, map_leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.core.state_check import Specs, check_state
 from mpifed.core.text import shown
 from mpifed.data import store
 from mpifed.data.block import Block
@@ -39,6 +38,7 @@ from mpifed.privacy.calibration import settle, settled_before
 from mpifed.privacy.ledger_file import Header
 from mpifed.run.data_cache import DataCache
 from mpifed.run.own_classes import refuse_own_by_shapes
+from mpifed.run.state_check import Specs, check_state
 
 _KIND = {
     "classification": "classes",

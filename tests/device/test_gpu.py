@@ -98,9 +98,9 @@ def test_encoded_sums_are_the_same_integers(device: Any, scale: float, bound: fl
     values[0, :3] = [0.5 * scale, 1.5 * scale, -2.5 * scale]
     here, there = (np.arange(form.limbs * 999) for _ in range(2))
     for anew in (True, False):
-        assert Encoder(form, 999).add(values, here, anew)
-        assert Encoder(form, 999).add(device.xp.asarray(values), there, anew)
+        assert Encoder(form).add(values, here, anew)
+        assert Encoder(form).add(device.xp.asarray(values), there, anew)
         assert here.tolist() == there.tolist()
     for wrong in (np.nan, 1.01 * bound, -np.inf):
         values[3, 7] = wrong
-        assert not Encoder(form, 999).add(device.xp.asarray(values), there)
+        assert not Encoder(form).add(device.xp.asarray(values), there)

@@ -31,10 +31,10 @@ def test_layers_are_the_leaves(objective: Any, dtype: str) -> None:
     model, rng = objective.start(6, 3, np.random.default_rng(0), dtype), np.random.default_rng(1)
     layout = layout_of(objective, model)
     model = map_leaves(lambda leaf: rng.standard_normal(leaf.shape).astype(dtype), model)
-    named = layout.named(x := layout.flat(model))
-    assert bits(named.items()) == bits(leaves(model))
+    x = layout.flat(model)
+    assert bits(zip(layout.shapes, layout.views(x), strict=True)) == bits(leaves(model))
     counted = bare_leaves(objective.penalized(model))
-    assert [layout.at[name].stop <= layout.penalized.stop for name in named] == counted
+    assert [layout.at[name].stop <= layout.penalized.stop for name in layout.shapes] == counted
     for each in bare_leaves(layout.record(x, model)):
         each[...] = 7
     assert (x == 7).all()
@@ -43,7 +43,7 @@ def test_layers_are_the_leaves(objective: Any, dtype: str) -> None:
 def test_intercepts_stand_at_the_end() -> None:
     model = MLP(4, bias=True).start(6, 3, np.random.default_rng(0), "float32")
     layout = layout_of(MLP(4, bias=True), model)
-    assert [layout.where(0), layout.where(layout.penalized.stop)] == ["first[0, 0]", "head.hidden_bias[0]"]
+    assert (layout.at["first"].start, layout.at["head.hidden_bias"].start) == (0, layout.penalized.stop)
     assert layout_of(MLP(4, bias=True, penalize_bias=True), model).penalized == slice(0, layout.size)
 
 

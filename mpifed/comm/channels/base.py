@@ -8,6 +8,7 @@ sum for those who may receive it: rank 0, or the ranks that host clients who hea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -67,13 +68,13 @@ class Plan:
         self.account, self.spent = Account(), Spent()
         self.noted = False  # whether every field has had values of many steps of its grid
         self.counted_for: bytes | None = None  # the participation for which `spent` holds
-        self._alone: Sum | None = None
+
+    @cached_property
+    def _alone(self) -> Sum:
+        return Sum(self.message)
 
     def integers(self, answer: Record, i: int, client: int) -> Integers:
         """[m] the `i`-th client's answer on the grids, until the next call; NumericalError if it is out of bounds."""
-        if self._alone is None:
-            self._alone = Sum(self.message)
-
         self._alone.begin(True)
         self._alone.add(map_leaves(lambda leaf: leaf[i : i + 1], answer), np.array([client]))
         return self._alone.numbers[:-1]

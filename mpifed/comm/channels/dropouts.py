@@ -23,7 +23,7 @@ from functools import lru_cache, reduce
 from hmac import compare_digest
 from itertools import chain
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,12 +127,7 @@ class Deposit(NamedTuple):
         return b"".join([*self.commitments.values(), self.keys, *self.shares])
 
 
-class RevealedShare(NamedTuple):
-    """A share of a neighbour's secret, revealed by its holder."""
-
-    giver: int  # whose secret it is
-    number: int  # of the share
-    share: bytes
+RevealedShare: TypeAlias = tuple[int, int, bytes]  # whose secret it is, the share's number, and the share
 
 
 class Dropouts:
@@ -143,8 +138,7 @@ class Dropouts:
         self.most = setting.protection.max_dropouts
         self.turn: Turn
         self.seeds: dict[int, bytes] = {}  # [16] of the self-masks of this rank's clients
-        self.held: dict[int, list[bytes]] = {}  # by giver, the sealed shares of its neighbours
-        self._deposits: dict[int, Deposit] = {}  # by client; on rank 0
+        self.deposits: dict[int, Deposit] = {}  # by client
         self._revealed: dict[tuple[int, int], bool] = {}  # by holder and giver, whether the giver had uploaded
 
     def _threshold(self, client: int) -> int:
@@ -160,13 +154,11 @@ class Dropouts:
             self._threshold(client)
         self.seeds, self._revealed = {}, {}
         with turn.plan.account.timed():
-            deposits = [self.deposit(client) for client in self._hosted(turn.now.asked)]
-        for deposit in deposits:
+            own = [self.deposit(client) for client in self._hosted(turn.now.asked)]
+        for deposit in own:
             tap(deposit.client, "deposit and sealed shares", deposit.payload)
-        gathered = self.comm.gather(deposits) or []
-        self._deposits = {deposit.client: deposit for deposit in chain(*gathered)}
-        # in a deployment each client receives only what its own neighbours have sealed for it
-        self.held = self.comm.bcast({client: deposit.shares for client, deposit in self._deposits.items()})
+        # in a deployment each client receives of them only what its own neighbours have sealed for it
+        self.deposits = {deposit.client: deposit for deposit in chain(*self.comm.allgather(own))}
 
     def deposit(self, client: int) -> Deposit:
         """Draw and share the client's two secrets, and seal the keys of its masks under the second."""
@@ -225,9 +217,8 @@ class Dropouts:
         now, revealed = self.turn.now, []
         for holder in self._hosted(now.staying):
             for giver in self.turn.graph.near[holder].tolist():
-                if giver in self.held:  # else rank 0 finds that the share is missing
-                    revealed.append(self.reveal(holder, giver, bool(now.present[giver])))
-                    tap(holder, f"share of client {giver}", revealed[-1].share)
+                revealed.append(self.reveal(holder, giver, bool(now.present[giver])))
+                tap(holder, f"share of client {giver}", revealed[-1][-1])
         return revealed
 
     def reveal(self, holder: int, giver: int, uploaded: bool) -> RevealedShare:
@@ -242,9 +233,9 @@ class Dropouts:
                 "whose upload they would reveal; it reveals its share of one only"
             )
         number = int(np.searchsorted(self.turn.graph.near[giver], holder)) + 1
-        sealed, context = self.held[giver][number - 1], self.turn.context(b"shares", giver)
+        sealed, context = self.deposits[giver].shares[number - 1], self.turn.context(b"shares", giver)
         both = unseal(*self._between(holder, giver, giver), sealed, context)
-        return RevealedShare(giver, number, both[:SHARE_BYTES] if uploaded else both[SHARE_BYTES:])
+        return giver, number, both[:SHARE_BYTES] if uploaded else both[SHARE_BYTES:]
 
     def _unmask(self, reduced: np.ndarray, revealed: list[RevealedShare]) -> None:
         """Remove the self-masks of clients that uploaded, and the uncancelled pairwise masks of those that left."""
@@ -255,7 +246,7 @@ class Dropouts:
             shares[giver][number] = share
         for client in graph.near:
             secret, what = rebuild(shares[client], self._threshold(client)), _SEED if present[client] else _KEY
-            deposit, context = self._deposits[client], turn.context(what, client)
+            deposit, context = self.deposits[client], turn.context(what, client)
             if not compare_digest(_commitment(secret, context), deposit.commitments[what]):
                 raise BrokenProtocol(
                     f"{context.decode()}: the reconstructed secret is not what the client has committed to: at least "

@@ -88,7 +88,7 @@ class Keyring:
 
     def __init__(self, setting: ChannelSetting) -> None:
         self.comm, self.hosted, self.clients = setting.comm, setting.hosted, setting.clients
-        self.public: NDArray[np.uint8] = np.zeros((0, KEY_BYTES), np.uint8)  # [N, 32]; on every rank
+        self.public: list[bytes] = []  # [N] of 32 bytes; on every rank
         self._private: dict[int, X25519PrivateKey] = {}
         self._group: bytes | None = None
         self._prf = lru_cache(None)(self._prf_of)
@@ -102,36 +102,30 @@ class Keyring:
         self._prf.cache_clear()
         with timed():
             self._private = {client: X25519PrivateKey.generate() for client in self.hosted.tolist()}
-            public_bytes = b"".join(key.public_key().public_bytes_raw() for key in self._private.values())
-        public, first = np.zeros((self.clients, KEY_BYTES), np.uint8), list[int]()  # a client of each rank
-        gathered = self.comm.gather((self.hosted, np.frombuffer(public_bytes, np.uint8).reshape(-1, KEY_BYTES)))
-        for clients, keys in gathered or []:
-            public[clients] = keys
-            first += clients[:1].tolist()
-        self.public, first = self.comm.bcast((public, first))
-        given = self.public[self.public.any(axis=1)]
-        different = len(np.unique(given, axis=0))
+            own = {client: key.public_key().public_bytes_raw() for client, key in self._private.items()}
+        ranks = self.comm.allgather(own)
+        public = {client: key for keys in ranks for client, key in keys.items()}
+        different = len(set(public.values()))
         if different < self.clients:
             raise BrokenProtocol(
-                f"{self.clients} clients, but {different} different public keys of {len(given)} of them: each must "
+                f"{self.clients} clients, but {different} different public keys of {len(public)} of them: each must "
                 "have its own"
             )
+        self.public = [public[client] for client in range(self.clients)]
         with timed():
-            self._agree_on_group(first)
+            self._agree_on_group([min(keys) for keys in ranks if keys])
 
     def _agree_on_group(self, first: list[int]) -> None:
         """Client 0 generates the group key; the `first` client of each other rank receives it for that rank.
 
         (In a deployment every client receives it, which is what is counted.)
         """
-        sealed = None
+        sealed = {}
         if 0 in self._private:
             self._group = os.urandom(KEY_BYTES)
-            sealed = {
-                client: seal(self._group_seal(0, client), _GROUP_NONCE, self._group) for client in first if client
-            }
-        gathered = self.comm.gather(sealed)
-        sealed = self.comm.bcast(next(filter(None, gathered or []), {}))
+            for client in filter(None, first):
+                sealed[client] = seal(self._group_seal(0, client), _GROUP_NONCE, self._group)
+        sealed = next(filter(None, self.comm.allgather(sealed)), {})
         for client in first:
             if client and client in self._private:
                 self._group = unseal(self._group_seal(client, 0), _GROUP_NONCE, sealed[client])
@@ -142,8 +136,8 @@ class Keyring:
     def pair(self, i: int, j: int) -> bytes:
         """[32] the secret of two clients, one of this rank; BrokenProtocol where the other's key is of small order."""
         own, other = (i, j) if i in self._private else (j, i)
-        first, second = (self.public[client].tobytes() for client in sorted((i, j)))
-        return derive(agree(self._private[own], self.public[other].tobytes()), PROTOCOL + b", pair" + first + second)
+        both = b"".join(self.public[client] for client in sorted((i, j)))
+        return derive(agree(self._private[own], self.public[other]), PROTOCOL + b", pair" + both)
 
     def _prf_of(self, i: int, j: int) -> Callable[[bytes], bytes]:
         return Cipher(algorithms.AES256(self.pair(i, j)), modes.ECB()).encryptor().update
@@ -218,17 +212,11 @@ class Turns:
         self.now = 0
         self._sealed: set[int] = set()
 
-    def next(self, turn: int | None = None) -> int:
-        """The next turn, or a later one; BrokenProtocol when it is not later than all before it."""
-        turn = self.now + 1 if turn is None else turn
-        if not self.now < turn < 2**48:
-            raise BrokenProtocol(
-                f"repeated nonce: turn {turn} after turn {self.now}; turns must increase, up to 2^48, and restart only "
-                "with new keys"
-            )
-        self.now = turn
+    def next(self) -> int:
+        """The next turn; `nonce` has room for 2^48 of them, and they restart only with new keys."""
+        self.now += 1
         self._sealed.clear()
-        return turn
+        return self.now
 
     def use(self, client: int) -> None:
         """Register that the client seals its message of this turn; BrokenProtocol when it has sealed one before."""

@@ -65,7 +65,7 @@ class Case(NamedTuple):
 
         def take(leaf: Any) -> Any:
             if isinstance(leaf, Placed):
-                return Placed([leaf.values[i] for i in who], [leaf.at[i] for i in who], leaf.size, leaf.axis)
+                return Placed([leaf.values[i] for i in who], [leaf.at[i] for i in who], leaf.length, leaf.axis)
             return leaf[who]
 
         return map_leaves(take, self.answer)

@@ -57,7 +57,7 @@ def test_the_answer_of_one_who_left_before_it_was_in_stays_hidden() -> None:
         assert secrets.reveal(holder, giver, uploaded) == secrets.reveal(holder, giver, uploaded)
         with pytest.raises(BrokenProtocol, match=f"client {holder} is asked for its shares of both .* client {giver}"):
             secrets.reveal(holder, giver, not uploaded)
-    secrets.held[2] = secrets.held[1]  # which are for others to open
+    secrets.deposits[2] = secrets.deposits[1]  # whose shares are for others to open
     with pytest.raises(BrokenProtocol, match="does not open"):
         secrets.reveal(0, 2, True)
 

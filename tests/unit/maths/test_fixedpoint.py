@@ -31,7 +31,7 @@ def summed(form: SumGrid, groups: list[list[Any]], size: int) -> Any:
     total = np.zeros(form.limbs * size, dtype=np.int64)
     for values in groups:
         if values:
-            encoder, accumulator = Encoder(form, size), np.full(form.limbs * size, 77)
+            encoder, accumulator = Encoder(form), np.full(form.limbs * size, 77)
             rows, half = np.stack(values), len(values) // 2
             encoder.add(rows[: half or None], accumulator, anew=True)
             if half:
@@ -152,7 +152,7 @@ def test_outside(values: list[float], bound: float, dtype: str) -> None:
 
 @pytest.mark.parametrize("form", [SumGrid(2.0**-40, 2.0**10, 1), SumGrid(2.0**-60, 2.0**10, 2)])
 def test_sums_above_the_bound_of_one_value(form: SumGrid) -> None:
-    rng, encoder = np.random.default_rng(1), Encoder(form, 50)
+    rng, encoder = np.random.default_rng(1), Encoder(form)
     found: Any = np.empty(50 * form.limbs, np.int64)
     totals = [(rng.uniform(-1, 1, 50) * form.bound * times).astype("f4") for times in (1, 30, 0.01, 9)]
     for i, total in enumerate(totals):
@@ -174,7 +174,7 @@ def test_sums_above_the_bound_of_one_value(form: SumGrid) -> None:
 def test_what_is_outside_is_told_wherever_it_is(bad: float, dtype: str, clients: int, limbs: int) -> None:
     form = SumGrid(2.0**-40 if limbs == 1 else 2.0**-60, 2.0**10, limbs)
     values = np.random.default_rng(0).uniform(-(2.0**10), 2.0**10, (clients, 3001)).astype(dtype)
-    encoder, sums = Encoder(form, 3001), np.empty(limbs * 3001, np.int64)
+    encoder, sums = Encoder(form), np.empty(limbs * 3001, np.int64)
     assert encoder.add(values, sums, anew=True)
     assert encoder.add(values.sum(axis=0)[None], sums, clients=clients)
     for client, place in ((0, 0), (clients - 1, 3000), (clients // 2, 1500)):
@@ -189,10 +189,10 @@ def test_in_the_place_of_other_integers() -> None:
     """`add` leaves nothing but the values."""
     form = grid(2.0**-40, 2.0**10, 5)
     values, sums = np.linspace(-1000, 1000, 5003), np.arange(5003)
-    assert Encoder(form, 5003).add(values[None], sums)
+    assert Encoder(form).add(values[None], sums)
     np.testing.assert_array_equal(sums - np.arange(5003), [rounded(float(x), 2.0**-40) for x in values])
     values[17] = nan
-    assert not Encoder(form, 5003).add(values[None], sums)
+    assert not Encoder(form).add(values[None], sums)
 
 
 @pytest.mark.parametrize("largest", [2**31, 2**50, 2**51, 2**52, 2**62])
