@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
+from mpifed.core.record import Integers
 
 MOST_RANKS = 10**6
 
@@ -17,30 +17,28 @@ class Hosted(NamedTuple):
     """The clients of a rank: a contiguous range, divided into blocks."""
 
     clients: range
-    bounds: NDArray[np.int64]  # [blocks + 1] start of each block, counted from the first of these clients
+    bounds: Integers  # [blocks + 1] start of each block, counted from the first of these clients
 
 
 class Placement(NamedTuple):
     """Blocks of clients, and the rank of each block. Blocks follow from the job, ranks from the launch."""
 
-    bounds: NDArray[np.int64]  # [blocks + 1] block i has clients bounds[i] to bounds[i + 1] - 1
-    ranks: NDArray[np.int64]  # [blocks], ascending
+    bounds: Integers  # [blocks + 1] block i has clients bounds[i] to bounds[i + 1] - 1
+    ranks: Integers  # [blocks], ascending
 
     def hosted(self, rank: int) -> Hosted:
         """The clients and block bounds of `rank`."""
         first, stop = np.searchsorted(self.ranks, [rank, rank + 1])
         bounds = self.bounds[first : stop + 1]
-        if first == stop:
-            return Hosted(range(0), np.zeros(1, np.int64))
         return Hosted(range(int(bounds[0]), int(bounds[-1])), bounds - bounds[0])
 
     @property
-    def hosts(self) -> NDArray[np.int64]:
+    def hosts(self) -> Integers:
         """[N] the rank of each client."""
         return np.repeat(self.ranks, np.diff(self.bounds))
 
 
-def place(loads: Sequence[float] | NDArray[np.int64], block: int, ranks: int, dedicated: bool) -> Placement:
+def place(loads: Sequence[float] | Integers, block: int, ranks: int, dedicated: bool) -> Placement:
     """Assign contiguous runs of blocks to ranks, with about equal loads.
 
     Raises UsageError when there are more ranks than any machine has.

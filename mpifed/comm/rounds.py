@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.comm.channels.base import (
     Channel,
@@ -30,12 +29,12 @@ from mpifed.core.device import Device, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, answering, hearing
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array, Record, map_leaves, on_host, put, take
+from mpifed.core.record import Array, Flags, Record, map_leaves, on_host, put, take
 from mpifed.core.round import SETUP, Round
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
 
-LastAnswers: TypeAlias = Mapping[str, Mapping[int, np.ndarray]]  # by `Exchange.keeps`, of each client
+LastAnswers: TypeAlias = Mapping[str, Mapping[int, Array]]  # by `Exchange.keeps`, of each client
 _LONG = 2**16  # bytes of an array from which on a copy takes longer than another message
 
 
@@ -237,9 +236,8 @@ class Ranks:
 
         def answer_block(state: Record, block: Block) -> tuple[Record, float]:
             assert answer is not None
-            start = time.perf_counter()
             after, upload = answer(state, question, block, now)
-            seconds, lazy = time.perf_counter() - start, isinstance(upload, Lazy)
+            start, lazy = time.perf_counter(), isinstance(upload, Lazy)
             total = summed and self._arithmetic.by_blocks and lazy and upload.total is not None
             whole = upload.total() if total else upload
             for few, part in upload.parts() if lazy and not total else [(slice(None), whole)]:
@@ -249,9 +247,7 @@ class Ranks:
                     plan.sum.add(part, block.clients, total=True)
                 else:
                     add(plan, part, block.clients[few], now)
-            if lazy:  # made while it was added
-                seconds = time.perf_counter() - start
-            return after, seconds
+            return after, 0.0 if lazy else time.perf_counter() - start  # what is lazy was made while it was added
 
         self._renew(plan, answering(plan.exchange, now), states, now, measured, answer_block)
 
@@ -261,14 +257,12 @@ class Ranks:
 
         def hear_block(state: Record, block: Block) -> tuple[Record, float]:
             assert hear is not None
-            start = time.perf_counter()
-            after = hear(state, total, block, now)
-            return after, time.perf_counter() - start
+            return hear(state, total, block, now), 0.0
 
         self._renew(plan, hearing(plan.exchange, now), states, now, measured, hear_block)
 
     def _renew(
-        self, plan: Plan, chosen: NDArray[np.bool_], states: States, now: Round, measured: bool,
+        self, plan: Plan, chosen: Flags, states: States, now: Round, measured: bool,
         turn: Callable[[Record, Block], tuple[Record, float]],
     ) -> None:  # fmt: skip
         """Renew the states of the `chosen` clients of this rank, block by block.
@@ -278,15 +272,16 @@ class Ranks:
 
         Parameters
         ----------
-        turn : (states of a block's chosen clients, these clients) -> their new states, the seconds of arithmetic
+        turn : (states of a block's chosen clients, these clients) -> their new states, its seconds without arithmetic
         """
         began, slowest, void = time.perf_counter(), 0.0, now.leaving is not None
         for i, who in self.blocks.among(chosen):
             whole = self.device.block(self.blocks[i])
             state, block = self.device.record(states.take(i)), whole.only(who)
             before = state if block is whole else take(state, who)
-            after, seconds = turn(before, block)
-            slowest = max(slowest, seconds / len(who))
+            start = time.perf_counter()
+            after, adding_s = turn(before, block)
+            slowest = max(slowest, (time.perf_counter() - start - adding_s) / len(who))
             if after is not before:  # most clients have no state, or do not change it
                 if block is not whole:
                     after = put(state, who, after, in_place=not (measured or void))

@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors, open_regular
-from mpifed.core.record import Array, Record, bare_leaves, leaves, map_leaves, on_host
+from mpifed.core.record import Array, Integers, Record, bare_leaves, leaves, map_leaves, on_host
 
 Arrays: TypeAlias = Mapping[str, Array]  # of one block, by name
-Form: TypeAlias = tuple[tuple[str, str, Any], ...]  # of a block: (name, dtype, shape; None of a NumPy scalar)
+Form: TypeAlias = tuple[tuple[str, str, Any], ...]  # of a block: (name, dtype, shape)
 REMEDY = "resume with the job that wrote it, or start anew without --resume, into another folder"
 STATE = "state"
 _DAMAGED = (OSError, LookupError, ValueError, TypeError, ArithmeticError, SyntaxError, RecursionError, MemoryError)
@@ -114,7 +113,7 @@ class StateFile:
 
     def write(self, file: BufferedIOBase, first: int, arrays: Arrays) -> None:
         """Write a block into the opened file, in place of what is there of it if that has the same form."""
-        form = tuple((n, a.dtype.str, None if isinstance(a, np.generic) else a.shape) for n, a in arrays.items())
+        form = tuple((name, array.dtype.str, array.shape) for name, array in arrays.items())
         begin, _, before = self.blocks.get(first, (0, 0, None))
         if form != before:
             begin, self.nbytes = self.nbytes, self.nbytes + sum(array.nbytes for array in arrays.values())
@@ -138,7 +137,7 @@ class StateFile:
                         file.seek(at)
                         if file.readinto(array.data) < array.nbytes:
                             raise OSError(0, "it ends before")
-                        found[name] = array[()] if shape is None else array
+                        found[name] = array[()]
                     at += array.nbytes
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read ({error.strerror}); {REMEDY}") from error
@@ -162,7 +161,7 @@ class ClientStates:
     room : bytes kept in memory; the rest is on the disk
     """
 
-    def __init__(self, first: NDArray[np.int64], begin: Callable[[int], Record], room: float = np.inf) -> None:
+    def __init__(self, first: Integers, begin: Callable[[int], Record], room: float = np.inf) -> None:
         self.first, self.begin, self._room = first, begin, room
         self._here: OrderedDict[int, tuple[Record, int]] = OrderedDict()  # and its bytes; least recently used first
         self.nbytes = 0  # in memory

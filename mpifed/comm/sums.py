@@ -12,21 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import groupby
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.comm.mpi import Comm
 from mpifed.comm.reduce import SharedMessage, shared_message
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Exchange, Field, Placed, fields_of
-from mpifed.core.holdings import size, span
-from mpifed.core.record import Array, Record, bare_leaves, map_leaves, on_host
+from mpifed.core.holdings import Positions, size, span
+from mpifed.core.record import Array, Flags, Integers, Record, bare_leaves, map_leaves, on_host
 from mpifed.maths.fixedpoint import Encoder, SumGrid, decode, grid, outside
-
-Positions: TypeAlias = "slice | NDArray[np.int64]"  # ascending: a slice of step 1, or an array
-Integers: TypeAlias = NDArray[np.signedinteger]
 
 ENOUGH = 2.0**8  # steps of a grid: where the largest value has fewer, more than a part in 500 of it may be lost
 OF_ALL_ROWS = "-of-all-rows"  # suffix of an exchange that evaluates on all rows, where others evaluate on a subset
@@ -65,7 +61,7 @@ class Place:
             )
         return _floats(array).reshape(clients, -1)
 
-    def parts(self, leaf: Array | Placed, clients: NDArray[np.int64]) -> Iterator[tuple[int, Array, Positions]]:
+    def parts(self, leaf: Array | Placed, clients: Integers) -> Iterator[tuple[int, Array, Positions]]:
         """(client, values, positions along the field's axis) of each client who fills a part of the field."""
         axis, shape, held = self.field.axis, self.shape, self.held
         assert held is not None
@@ -89,18 +85,18 @@ class Place:
         return (slice(None),) * self.field.axis + (at,)
 
     @cached_property
-    def sizes(self) -> NDArray[np.int64]:
+    def sizes(self) -> Integers:
         """[N] values that each client fills."""
         if self.held is None:
             return np.full(self.clients, self.field.size)
         return self.field.size // self.held.length * self.held.widths
 
     @property
-    def received(self) -> NDArray[np.int64]:
+    def received(self) -> Integers:
         """[N] values that each client receives, if it receives the sum."""
         return self.sizes if self.field.to_holders else np.full(self.clients, self.field.size)
 
-    def fewest(self, present: NDArray[np.bool_]) -> int:
+    def fewest(self, present: Flags) -> int:
         """Smallest number of participating clients behind any entry of the field; 0 where nobody fills one.
 
         What is sent to its holders alone returns to who sent it where that is a single client, and does not count.
@@ -120,7 +116,7 @@ class Place:
 class Unit(NamedTuple):
     """Entries of a message that have the same holders."""
 
-    who: NDArray[np.bool_]  # [N] the holders
+    who: Flags  # [N] the holders
     at: list[Positions]  # where they stand, field by field
     to_holders: bool  # whether the holders alone are sent the sum
 
@@ -142,12 +138,12 @@ class Message:
         return self.dtype.itemsize * self.size
 
     @cached_property
-    def sent(self) -> NDArray[np.int64]:
+    def sent(self) -> Integers:
         """[N] bytes that each client uploads."""
         return sum((place.nbytes * place.sizes for place in self.places), np.zeros(self.clients, np.int64))
 
     @cached_property
-    def received(self) -> NDArray[np.int64]:
+    def received(self) -> Integers:
         """[N] bytes of the sum that each client receives."""
         return sum((place.nbytes * place.received for place in self.places), np.zeros(self.clients, np.int64))
 
@@ -213,7 +209,7 @@ class Sum:
             if not adds or place.held is not None:
                 accumulator.fill(0)
 
-    def add(self, answer: Record, clients: NDArray[np.int64], total: bool = False) -> None:
+    def add(self, answer: Record, clients: Integers, total: bool = False) -> None:
         """Add the answers [n, ...] of `clients` [n], or with `total` their sum, rounded to the grid as one.
 
         NumericalError where a value is not within its field's bound, of sums times the number of clients.
@@ -229,15 +225,14 @@ class Sum:
                 raise out_of_bounds(place, clients if total else clients[i : i + 1], rows[i])
         self._anew = False
 
-    def _put(self, place: Place, sums: Integers, leaf: Array | Placed, clients: NDArray[np.int64]) -> None:
+    def _put(self, place: Place, sums: Integers, leaf: Array | Placed, clients: Integers) -> None:
         """Add what each client fills; of consecutive clients with the same places at once, since that is quicker."""
         whole = sums.reshape(place.form.limbs, *place.shape)
         for _, alike in groupby(place.parts(leaf, clients), lambda part: id(part[2])):
             target: Integers | None = None
             for client, values, at in alike:
-                coded = self._buffer(place.form.limbs * values.size)
                 if anew := target is None:
-                    target = coded
+                    target = coded = self._buffer(place.form.limbs * values.size)
                     if len(whole) == 1 and isinstance(at, slice):
                         there = whole[0][place.index(at)]
                         if there.flags.c_contiguous:  # where they are added
@@ -322,7 +317,7 @@ def named(settings: Mapping[str, float], field: str) -> float | None:
     return settings[max(names, key=len)] if names else None
 
 
-def out_of_bounds(place: Place, clients: NDArray[np.int64], values: Array) -> NumericalError:
+def out_of_bounds(place: Place, clients: Integers, values: Array) -> NumericalError:
     """Error for a client whose values, or several clients whose sum, are not all within the bound of so many."""
     n, values = len(clients), on_host(values)
     finite = values[np.isfinite(values)]

@@ -39,31 +39,29 @@ def breaches(part: type, base: type) -> Iterator[str]:
     for name in sorted(getattr(part, "__abstractmethods__", ())):
         suggestion = nearest(name, [own for own in vars(part) if own not in dir(base)])
         yield f"has no {name}, which every {base.__name__} must have{suggestion}"
-    fields = [field.name for field in dataclasses.fields(part)]
     ours = [kind for kind in part.__mro__ if kind.__module__.partition(".")[0] == "mpifed"]
-    own = [kind for kind in part.__mro__[:-1] if kind not in ours]
     taken = {"name"}.union(*map(dir, ours))  # by mpifed's classes
-    keys = {field.name for kind in ours if dataclasses.is_dataclass(kind) for field in dataclasses.fields(kind)}
+    keys = {field.name for kind in ours if dataclasses.is_dataclass(kind) for field in fields_of(kind)}
+    fields, members = {field.name for field in fields_of(part)}, [name for name in dir(base) if name[0] != "_"]
     final = {name: kind.__name__ for kind in ours for name, member in vars(kind).items() if _is_final(member)}
-    added = {name: None for kind in own for name in (*vars(kind), *inspect.get_annotations(kind)) if name[0] != "_"}
-    for name in fields:
-        if name not in added or name not in taken - keys:
+    own = [kind for kind in part.__mro__[:-1] if kind not in ours]
+    for name in dict.fromkeys(name for kind in own for name in (*vars(kind), *inspect.get_annotations(kind))):
+        if name[0] == "_":
             continue
-        if name == "name":
-            yield 'has a key "name", which says in the table what class this is; rename the field'
-        else:
+        if name in fields and name in taken - keys:
+            meaning = "which says in the table what class this is"
+            if name != "name":
+                meaning = f"a name that {base.__name__} has for something else"
             yield (
-                f'has a key "{name}", a name that {base.__name__} has for something else; rename the field (the '
-                'job can keep its key by field(metadata={"key": ...})), or annotate a constant as ClassVar'
+                f'has a key "{name}", {meaning}; rename the field (the job can keep its key by '
+                'field(metadata={"key": ...})), or annotate a constant as ClassVar'
             )
-    members = [member for member in dir(base) if not member.startswith("_")]
-    for name in added:
-        if name in final:
+        elif name in final:
             yield (
                 f'has "{name}", which is {final[name]}\'s for all methods; leave it out, and say what differs by '
                 f"{final[name]}'s hooks, or derive from its base class"
             )
-        elif name not in taken and name not in fields and (near := _near(name, members)):
+        elif name not in taken | fields and (near := _near(name, members)):
             yield f'has "{name}": did you mean "{near}"? If not, rename it, or begin it with an underscore'
 
 
@@ -143,8 +141,8 @@ def own_object(name: str, place: str, base: type = object) -> Any:  # a class, o
         what, wanted = ("functions", object) if base is object else ("classes", type)
         own = [value for value in vars(imported).values() if getattr(value, "__module__", None) == module]
         own = [value for value in own if callable(value) and isinstance(value, wanted)]
-        own = [value for value in own if base is object or issubclass(value, base)] or own
-        names = [value.__name__ for value in own]
+        names = [value.__name__ for value in own if base is object or issubclass(value, base)]
+        names = names or [value.__name__ for value in own]
         known = f"its {what} are {', '.join(names)}" if names else f"it has no {what}"
         raise UsageError(f"{place}: {module} has no {attribute}{nearest(attribute, names)}; {known}")
     return getattr(imported, attribute)

@@ -154,13 +154,13 @@ class Placed(_InPlaceOfArray):
     ----------
     values : n arrays, of each client's own places
     at : n positions along the axis, in arrays or slices
-    length : of the whole axis
+    size : of the whole axis
     axis : its number, counted without that of the clients
     """
 
     values: Sequence[Array]  # n arrays [..., p_i, ...]
     at: Sequence[Array | slice]
-    length: int
+    size: int  # type: ignore[override]
     axis: int = 0
 
     def __len__(self) -> int:
@@ -173,13 +173,14 @@ class Placed(_InPlaceOfArray):
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:  # type: ignore[override]
         """[n, ...] with zeros in all other places."""
         shape = list(self.values[0].shape)
-        shape[self.axis] = self.length
+        shape[self.axis] = self.size
         whole: Array = np.zeros((len(self), *shape), dtype or self.values[0].dtype)
         for out, values, at in zip(whole, self.values, self.at, strict=True):
             out[(slice(None),) * self.axis + (at,)] = values
         return whole
 
 
+@dataclass(eq=False)
 class Lazy(_InPlaceOfArray):
     """Uploads of a block's clients, made by who adds them: a few at a time, while they are in the cache, or as one sum.
 
@@ -192,10 +193,8 @@ class Lazy(_InPlaceOfArray):
     total : () -> the sum of all uploads, by fewer and larger products; where there is such a way
     """
 
-    def __init__(
-        self, parts: Callable[[], Iterator[tuple[Array, Record]]], total: Callable[[], Record] | None = None
-    ) -> None:
-        self.parts, self.total = parts, total
+    parts: Callable[[], Iterator[tuple[Array, Record]]]
+    total: Callable[[], Record] | None = None
 
     def made(self) -> Record:
         """All the uploads, leaves [n, ...]."""

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, partial
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mpifed.core.record import Array
+from mpifed.core.record import Array, Flags, Integers
+
+Positions: TypeAlias = "slice | Integers"  # ascending: a slice of step 1, or an array
 
 
 class Members:
     """The positions held by each group, in one array that is loaded on first use."""
 
-    def __init__(self, bounds: NDArray[np.int64], load: Callable[[], NDArray[np.int64]]) -> None:
+    def __init__(self, bounds: Integers, load: Callable[[], Integers]) -> None:
         """Group g has the places from bounds[g] to bounds[g + 1] of `load()` [places of all groups], ascending."""
         self.bounds, self._load = bounds, load
         self.of = cache(lambda g: span(self.flat[bounds[g] : bounds[g + 1]]))  # the places of a group
 
     @cached_property
-    def flat(self) -> NDArray[np.int64]:
+    def flat(self) -> Integers:
         """The positions of all groups, concatenated."""
         return self._load()
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def __iter__(self) -> Iterator[slice | NDArray[np.int64]]:
+    def __iter__(self) -> Iterator[Positions]:
         return map(self.of, range(len(self)))
 
 
@@ -41,9 +43,7 @@ class Holdings:
     members : the places of each group, ascending
     """
 
-    def __init__(
-        self, length: int, groups: NDArray[np.int64], members: Members | Sequence[slice | NDArray[np.int64]]
-    ) -> None:
+    def __init__(self, length: int, groups: Integers, members: Members | Sequence[Positions]) -> None:
         if not isinstance(members, Members):
             parts = [np.arange(length)[at] for at in members]
             members = Members(np.cumsum([0, *map(len, parts)]), partial(np.concatenate, parts))
@@ -60,21 +60,21 @@ class Holdings:
         """One client holds the whole axis, and the others nothing."""
         return cls(length, (np.arange(clients) != client).astype(np.int64), (slice(0, length), slice(0, 0)))
 
-    def of(self, client: int) -> slice | NDArray[np.int64]:
+    def of(self, client: int) -> Positions:
         """The positions of one client."""
         return self.members.of(int(self.groups[client]))
 
     @cached_property
-    def widths(self) -> NDArray[np.int64]:
+    def widths(self) -> Integers:
         """[N] number of positions of each client."""
         return self._sizes[self.groups]
 
     @cached_property
-    def holders(self) -> NDArray[np.int64]:
+    def holders(self) -> Integers:
         """[length] number of holders of each position."""
         return self.held_by(np.ones(len(self.groups), dtype=bool))
 
-    def held_by(self, who: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def held_by(self, who: Flags) -> Integers:
         """[length] how many of the clients `who` [N] hold each position."""
         return self.summed(who).astype(np.int64)
 
@@ -84,7 +84,7 @@ class Holdings:
         return np.bincount(self.members.flat, np.repeat(of_groups, self._sizes), self.length)
 
     @cached_property
-    def first(self) -> NDArray[np.int64]:
+    def first(self) -> Integers:
         """[length] the lowest client who holds each position; -1 where nobody does."""
         first = np.full(self.length, -1)
         groups, lowest = np.unique(self.groups, return_index=True)
@@ -98,7 +98,7 @@ class Holdings:
         return bool((np.bincount(self.members.flat, minlength=self.length) <= 1).all())
 
     @cached_property
-    def shared(self) -> list[tuple[NDArray[np.bool_], slice | NDArray[np.int64]]]:
+    def shared(self) -> list[tuple[Flags, Positions]]:
         """(who [N], places) for places that have the same holders, all of them together; held places only."""
         if self.apart:
             return [(self.groups == group, self.members.of(group)) for group in np.flatnonzero(self._sizes).tolist()]
@@ -111,13 +111,13 @@ class Holdings:
         return [(held[self.groups, at[0]], at) for at in parts if held[:, at[0]].any()]
 
 
-def span(numbers: Array) -> Array | slice:
+def span(numbers: Array) -> Positions:
     """A slice in place of ascending numbers without a gap: indexing with it makes no copy."""
     if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
         return slice(int(numbers[0]), int(numbers[-1]) + 1)
     return numbers
 
 
-def size(at: slice | Array, length: int) -> int:
+def size(at: Positions, length: int) -> int:
     """How many of `length` positions `at` selects."""
     return len(range(*at.indices(length))) if isinstance(at, slice) else len(at)

@@ -34,16 +34,6 @@ def _loaded() -> Any:  # a module in C, or None
 compiled = _loaded()
 
 
-def scale_dense(raw: Array, scale: Array | None, shift: Array | None, out: Array, at: Array | None = None) -> None:
-    """Put raw[at] * scale + shift into `out`, as `scale_columns` does into several arrays.
-
-    Parameters
-    ----------
-    out : [b, p], each row contiguous; may be `raw` itself where there is no `at`
-    """
-    scale_columns(raw, scale, shift, (out,), at)
-
-
 def scale_columns(
     raw: Array, scale: Array | None, shift: Array | None, outs: Sequence[Array], at: Array | None = None
 ) -> None:
@@ -53,7 +43,7 @@ def scale_columns(
     ----------
     raw : [s, p]
     scale, shift : of the dtype of `outs`, [] or [p]; None changes nothing
-    outs : each [b, p_i] of one dtype, each row contiguous; the sum of all p_i is p
+    outs : each [b, p_i] of one dtype, each row contiguous; the sum of all p_i is p; one may be `raw`, without `at`
     at : [b] rows of `raw`, from 0 to s - 1; all of them by default
 
     Raises

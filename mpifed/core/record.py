@@ -10,13 +10,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial, reduce
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 # of any shape and dtype, which comments give; also a cupy.ndarray, whose interface is the same
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Integers: TypeAlias = NDArray[np.int64]
+Flags: TypeAlias = NDArray[np.bool_]
 # a NamedTuple of arrays and records, an array, a NumPy scalar, or (); `leaves` refuses plain tuples
 Record: TypeAlias = "Array | np.generic | tuple[Record, ...]"
 
@@ -130,7 +132,7 @@ def of_vectors(y: Array) -> Array:
 def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Array]]:
     """The (dotted name, leaf) pairs of a record, depth first."""
     if not isinstance(record, tuple):
-        yield name, _leaf(record)
+        yield name, record  # type: ignore[misc]  # as in `bare_leaves`
         return
     if record and not hasattr(record, "_fields"):
         raise TypeError(f"{name or 'record'}: a plain tuple has no field names; use a NamedTuple")
@@ -138,21 +140,16 @@ def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Array]]:
         yield from leaves(value, f"{name}.{field}" if name else field)
 
 
-def _leaf(leaf: Array | np.generic) -> Array:
-    """A scalar has the interface of an array without axes."""
-    return leaf  # type: ignore[return-value]  # a call of `cast` for each takes its time
-
-
 def bare_leaves(record: Record) -> list[Array]:
     """The leaves of a record, depth first; quicker than with their names."""
     if not isinstance(record, tuple):
-        return [_leaf(record)]
+        return [record]  # type: ignore[list-item]  # a scalar has the interface of an array; `cast` takes its time
     if record and not hasattr(record, "_fields"):
         raise TypeError("a plain tuple has no field names; use a NamedTuple")
     parts: list[Array] = []
     for part in record:  # a call for each array, or for what is absent, takes as long as all else
         if not isinstance(part, tuple):
-            parts.append(part)  # type: ignore[arg-type]  # as `_leaf`
+            parts.append(part)  # type: ignore[arg-type]
         elif part:
             parts += bare_leaves(part)
     return parts
@@ -258,10 +255,3 @@ def zeros(like: AnyRecord) -> AnyRecord:
 
 def nbytes(record: Record) -> int:
     return sum(int(leaf.nbytes if hasattr(leaf, "nbytes") else np.asarray(leaf).nbytes) for leaf in bare_leaves(record))
-
-
-class Spec(NamedTuple):
-    """Shape and dtype of a leaf that does not exist yet."""
-
-    shape: tuple[int, ...]
-    dtype: str

@@ -18,14 +18,16 @@ import os
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.random import Generator, Philox
 from numpy.typing import ArrayLike, NDArray
 
 from mpifed.core.loops import first_distinct
-from mpifed.core.record import Array
+from mpifed.core.record import Array, Flags, Integers
+
+Words: TypeAlias = NDArray[np.uint64]
 
 SETUP = -1  # the index of the exchanges before round 0
 _WORD = 2**64 - 1
@@ -55,7 +57,7 @@ class _Stream:
 _stream = lru_cache(maxsize=64)(_Stream)  # a new generator costs ten times as much as a new counter
 
 
-def secret_words(key: bytes, index: int = 0) -> Callable[[int], NDArray[np.uint64]]:
+def secret_words(key: bytes, index: int = 0) -> Callable[[int], Words]:
     """A function (count) -> the next random words of a round under a secret key of 16 or 32 bytes.
 
     They are the key stream of AES in counter mode, the round's number being the upper half of the counter.
@@ -65,7 +67,7 @@ def secret_words(key: bytes, index: int = 0) -> Callable[[int], NDArray[np.uint6
     counter = modes.CTR((index & _WORD).to_bytes(8, "big") + bytes(8))
     stream: Any = Cipher(algorithms.AES(key), counter).encryptor()  # whose types want no buffer of NumPy's
 
-    def words(count: int) -> NDArray[np.uint64]:
+    def words(count: int) -> Words:
         made = np.empty(8 * count + _SPARE, np.uint8)  # the library needs a few bytes beyond its output
         stream.update_into(bytes(8 * count), made)
         return made[: 8 * count].view(np.uint64)
@@ -73,14 +75,14 @@ def secret_words(key: bytes, index: int = 0) -> Callable[[int], NDArray[np.uint6
     return words
 
 
-def uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+def uniform(words: Words) -> NDArray[np.float64]:
     """The multiples of 2^-53 from 0 to 1 that the upper bits of random words are, as NumPy's generators have them."""
     numbers: NDArray[np.float64] = (words >> np.uint64(11)) * _UNIT
     return numbers
 
 
 @lru_cache(maxsize=1)
-def _own_words() -> Callable[[int], NDArray[np.uint64]]:
+def _own_words() -> Callable[[int], Words]:
     """This process's secret random words, which are never rewound."""
     return secret_words(os.urandom(16))
 
@@ -101,8 +103,8 @@ class Leaving(NamedTuple):
     there until its sum is opened and received.
     """
 
-    who: NDArray[np.bool_]  # [N] takes part in the round
-    halves: NDArray[np.int64]  # [N]
+    who: Flags  # [N] takes part in the round
+    halves: Integers  # [N]
     most: int  # how many may leave; with more of them the round is void
 
     @property
@@ -116,14 +118,14 @@ class Round(NamedTuple):
 
     index: int  # type: ignore[assignment]  # 0, 1, ...; SETUP before them
     seed: int  # of the job
-    present: NDArray[np.bool_]  # [N] who takes part; in an exchange, who answers
+    present: Flags  # [N] who takes part; in an exchange, who answers
     secure: bool = False  # whether `secret` numbers come from the system's entropy
     leaving: Leaving | None = None  # nobody when absent
     number: int = 0  # of the exchange
-    returning: NDArray[np.bool_] | None = None  # [N] who is present after a round without it; nobody when absent
+    returning: Flags | None = None  # [N] who is present after a round without it; nobody when absent
 
     @property
-    def back(self) -> NDArray[np.bool_]:
+    def back(self) -> Flags:
         """[N] who is present after a round without it."""
         return np.zeros_like(self.present) if self.returning is None else self.returning
 
@@ -134,18 +136,17 @@ class Round(NamedTuple):
         return self._replace(present=self.leaving.who & (self.leaving.halves > 2 * number), number=number)
 
     @property
-    def asked(self) -> NDArray[np.bool_]:
+    def asked(self) -> Flags:
         """[N] clients to whom this exchange's question is sent."""
-        return self.present if self.leaving is None else self._beyond(2 * self.number - 1)
+        return self._beyond(2 * self.number - 1)
 
     @property
-    def staying(self) -> NDArray[np.bool_]:
+    def staying(self) -> Flags:
         """[N] clients who stay until the sum of this exchange is opened, and receive it."""
-        return self.present if self.leaving is None else self._beyond(2 * self.number + 1)
+        return self._beyond(2 * self.number + 1)
 
-    def _beyond(self, half: int) -> NDArray[np.bool_]:
-        assert self.leaving is not None
-        return self.leaving.who & (self.leaving.halves > half)
+    def _beyond(self, half: int) -> Flags:
+        return self.present if self.leaving is None else self.leaving.who & (self.leaving.halves > half)
 
     @property
     def void(self) -> bool:
@@ -168,21 +169,19 @@ class Round(NamedTuple):
         """The counter's words; the first counts the numbers of the stream."""
         return 0, client & _WORD, self.index & _WORD, turn
 
-    def words(self, purpose: str, client: int) -> Callable[[int], NDArray[np.uint64]]:
+    def words(self, purpose: str, client: int) -> Callable[[int], Words]:
         """A function (count) -> secret random words of a client; in secure rounds from this process's key stream."""
         if self.secure:
             return _own_words()
         return _stream(self.seed, purpose).at(self._counter(client)).random_raw
 
-    def words_of_clients(
-        self, purpose: str, clients: NDArray[np.int64], turn: int = 0, secret: bool = False
-    ) -> NDArray[np.int64]:
+    def words_of_clients(self, purpose: str, clients: Integers, turn: int = 0, secret: bool = False) -> Integers:
         """[n] a random word of each of `clients` [n], ascending; in each turn another one."""
         keyed = None if secret and self.secure else purpose
         return self._numbers(keyed, clients, 1, turn)[:, 0].view(np.int64)
 
     def normals(
-        self, purpose: str, clients: NDArray[np.int64], shape: tuple[int, ...], dtype: str = "float32"
+        self, purpose: str, clients: Integers, shape: tuple[int, ...], dtype: str = "float32"
     ) -> NDArray[np.floating]:
         """[n, *shape] standard normal numbers, secret, for each of `clients` [n]; client -1 is the server."""
         if self.secure:
@@ -199,11 +198,11 @@ class Round(NamedTuple):
     def draw(
         self,
         purpose: str,
-        clients: NDArray[np.int64],
-        sizes: NDArray[np.int64],
+        clients: Integers,
+        sizes: Integers,
         count: int,
         secret: bool = False,
-    ) -> NDArray[np.int64]:
+    ) -> Integers:
         """Rows for each client: `count` of its `sizes[i]`, uniformly, without replacement, in random order.
 
         A `count` above the size gives whole permutations of the shard one after the other, then a draw without
@@ -241,9 +240,7 @@ class Round(NamedTuple):
                     rows[i, part] = stream.generator.choice(size, part.stop - part.start, replace=False)
         return rows
 
-    def _by_rejection(
-        self, purpose: str | None, clients: NDArray[np.int64], sizes: NDArray[np.int64], count: int
-    ) -> NDArray[np.int64]:
+    def _by_rejection(self, purpose: str | None, clients: Integers, sizes: Integers, count: int) -> Integers:
         """[n, count] rows drawn with replacement, without repetitions."""
         rows = np.empty((len(clients), count), dtype=np.int64)
         width = count + count // 2 + _SPARE  # of 1.15 times as many, a quarter has been drawn before at most
@@ -254,7 +251,7 @@ class Round(NamedTuple):
             words = np.hstack([words, self._numbers(purpose, clients, width, turn)])
         return rows
 
-    def _by_sorting(self, purpose: str | None, clients: NDArray[np.int64], size: int, turn: int) -> NDArray[np.int64]:
+    def _by_sorting(self, purpose: str | None, clients: Integers, size: int, turn: int) -> Integers:
         """[n, size] permutations, by sorting random keys whose low bits are the rows; of secret ones, any number."""
         keys = self._numbers(purpose, clients, size, turn)
         if purpose is None:
@@ -266,9 +263,7 @@ class Round(NamedTuple):
         keys &= low
         return keys.view(np.int64)
 
-    def _numbers(
-        self, purpose: str | None, clients: NDArray[np.int64], width: int, turn: int = 0
-    ) -> NDArray[np.uint64]:
+    def _numbers(self, purpose: str | None, clients: Integers, width: int, turn: int = 0) -> Words:
         """[n, width] random words; those of client c begin at c * stride of the stream of (purpose, stride, turn).
 
         So neighbours come in one call; it costs a tenth of a generator for each client. Without a purpose they are

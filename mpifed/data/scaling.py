@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mpifed.core.errors import UsageError
-from mpifed.core.loops import scale_dense
+from mpifed.core.loops import scale_columns
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 
@@ -43,7 +43,7 @@ class Scaling(NamedTuple):
         if not isinstance(X, np.ndarray):
             return scale_sparse(X, self.to(dtype)[0], dtype)
         out = np.empty(X.shape, dtype)
-        scale_dense(X, *self.to(dtype), out)
+        scale_columns(X, *self.to(dtype), (out,))
         return out
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.errors import DataError
-from mpifed.core.loops import scale_columns, scale_dense
+from mpifed.core.loops import scale_columns
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.data.block import Block, Joint
@@ -68,7 +68,7 @@ class Shard:
         if self.sparse:
             self.take_sparse(at, out.dtype).toarray(out=out)
         else:
-            scale_dense(self.values, *self.factors(out.dtype), out, at)
+            scale_columns(self.values, *self.factors(out.dtype), (out,), at)
 
     def take_sparse(self, at: Array, dtype: DTypeLike) -> Piece:
         """The scaled rows `at` [b] of a sparse shard as a CSR matrix [b, p] of `dtype`."""
@@ -121,7 +121,7 @@ class Shard:
             raw.flags.writeable = False
             return raw
         out = np.empty(raw.shape, dtype)
-        scale_dense(raw, scale, shift, out)
+        scale_columns(raw, scale, shift, (out,))
         return out
 
 

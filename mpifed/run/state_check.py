@@ -6,14 +6,22 @@ Python's own numbers would not do: they come back as NumPy's, which round and pr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.record import Record, Spec, namespace
+from mpifed.core.record import Record, namespace
 
 _KINDS = "biuf"  # of dtypes: booleans, integers, floating point
+
+
+class Spec(NamedTuple):
+    """Shape and dtype of a leaf that does not exist yet."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
 
 Specs = dict[str, Spec]  # shape and dtype of each leaf, by its name
 

@@ -52,14 +52,13 @@ def happens(trouble: str, turn: int = 3 * ROUND) -> bool:
 
 
 def tamper_with_masks() -> None:
-    from mpifed.comm.channels.dropouts import Deposit, Dropouts, RevealedShare
+    from mpifed.comm.channels.dropouts import Deposit, Dropouts
     from mpifed.comm.channels.keys import Keyring, Turns
 
     def reveal(before: Any, self: Any, holder: int, *arguments: Any) -> Any:
-        found: RevealedShare = before(self, holder, *arguments)
-        if holder == HOLDER and happens("share", self.turn.number):
-            return found._replace(share=flipped(found.share, 0))
-        return found
+        giver, number, share = before(self, holder, *arguments)
+        changed = holder == HOLDER and happens("share", self.turn.number)
+        return giver, number, flipped(share, 0) if changed else share
 
     def deposit(before: Any, self: Any, client: int, *arguments: Any) -> Any:
         found: Deposit = before(self, client, *arguments)
@@ -72,30 +71,25 @@ def tamper_with_masks() -> None:
         if not happens("public key"):
             before(self, *arguments)
             return
-        gather = self.comm.gather
+        allgather = self.comm.allgather
 
         def altered(value: Any) -> Any:
-            found = gather(value)
-            if found is not None and found and isinstance(found[0], tuple):
-                clients, keys = found[-1]
-                keys = np.array(keys)
-                keys[-1] = keys[0] if len(keys) > 1 else 0
-                found[-1] = clients, keys
+            self.comm.allgather = allgather
+            found = allgather(value)
+            first, *_, last = [min(found[-1]), *found[-1]]
+            found[-1][last] = found[-1][first] if first != last else bytes(32)
             return found
 
-        self.comm.gather = altered
-        try:
-            before(self, *arguments)
-        finally:
-            self.comm.gather = gather
+        self.comm.allgather = altered
+        before(self, *arguments)
 
     def all_shares(before: Any, self: Any, *arguments: Any) -> Any:
-        found: list[RevealedShare] = before(self, *arguments)
+        found = before(self, *arguments)
         missing = happens("missing shares", self.turn.number)
-        return [one for one in found if one.giver != CLIENT or one.number > 3 or not missing]
+        return [(giver, *rest) for giver, *rest in found if giver != CLIENT or rest[0] > 3 or not missing]
 
     def next_turn(before: Any, self: Any, *arguments: Any) -> Any:
-        return before(self, 1) if happens("repeated nonce", self.now + 1) else before(self, *arguments)
+        return self.now if happens("repeated nonce", self.now + 1) else before(self, *arguments)
 
     instead(Dropouts, "_reveal_all", all_shares)
     instead(Turns, "next", next_turn)

@@ -40,7 +40,13 @@ TROUBLES: dict[str, tuple[str, dict[str, Any], int, str, int]] = {
     "a share": ("share", MASKED, 1, "share", 2),
     "a sealed share": ("sealed share", MASKED, 1, "a sealed message of .* does not open", 2),
     "missing shares": ("missing shares", MASKED, 1, "4 shares of a secret that takes 5", 2),
-    "a repeated nonce": ("repeated nonce", MASKED, 1, "repeated nonce: turn 1 after turn 5", 2),
+    "a repeated nonce": (
+        "repeated nonce",
+        MASKED,
+        1,
+        "repeated nonce: client . would seal a second message in turn 5",
+        2,
+    ),
     "a public key": ("public key", MASKED, 1, "public key", 0),
 }
 AMONG_RANKS = ("a ciphertext", "a sealed share")

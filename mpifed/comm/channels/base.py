@@ -7,20 +7,19 @@ sum for those who may receive it: rank 0, or the ranks that host clients who hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.comm.costs import Account, Spent
 from mpifed.comm.mpi import Comm
-from mpifed.comm.sums import Integers, Message, Sum, names_field
+from mpifed.comm.sums import Message, Sum, names_field
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import answering, hearing
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Record, leaves, map_leaves, nbytes, of_columns
+from mpifed.core.record import Array, Flags, Integers, Record, leaves, map_leaves, nbytes, of_columns
 from mpifed.core.round import Round
 from mpifed.core.text import counted
 
@@ -38,7 +37,7 @@ class ChannelSetting(NamedTuple):
     """What a channel knows about ranks and clients; of this rank."""
 
     comm: Comm
-    hosted: NDArray[np.int64]  # clients of this rank
+    hosted: Integers  # clients of this rank
     clients: int  # N
     protection: Protection = Protection()
 
@@ -51,7 +50,7 @@ class Kept:
     """A memory in which absent clients go on counting: what each has sent, and the sum that the server keeps of it."""
 
     def __init__(self, clients: int) -> None:
-        self.sent: dict[int, np.ndarray] = {}  # by client of this rank: the integers at its own positions
+        self.sent: dict[int, Array] = {}  # by client of this rank: the integers at its own positions
         self.answered = np.zeros(clients, dtype=bool)  # [N] whether each client ever has; alike on all ranks
         self.total: Any = 0  # on rank 0: of what all have sent, in the form in which it travels
         self.moved: dict[int, int] = {}  # masked, for clients: the turn of the stream under which each unit stands
@@ -99,7 +98,8 @@ class Channel:
     name = "plain"
 
     def __init__(self, setting: ChannelSetting) -> None:
-        self.setting, self.comm = setting, setting.comm
+        self.setting = setting
+        self.comm, self.hosted, self.clients, self.protection = setting
         self.tap: Tap = lambda client, what, payload: None  # told what clients send beside uploads
         self.keys = Account()  # of the key agreement
 
@@ -109,31 +109,31 @@ class Channel:
     def begin(self, plan: Plan, now: Round) -> None:
         """Prepare for the answers of one exchange. Called on all ranks alike."""
         participating = answering(plan.exchange, now)
-        plan.sum.begin(plan.kept is None and bool(participating[self.setting.hosted].any()))
+        plan.sum.begin(plan.kept is None and bool(participating[self.hosted].any()))
         if plan.kept is not None:
             plan.kept.answered |= participating
 
-    def add(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+    def add(self, plan: Plan, answer: Record, clients: Integers, now: Round) -> None:
         """Add the answers [n, ...] of `clients` [n] of this rank."""
         plan.sum.add(answer, clients)
 
-    def add_one_by_one(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+    def add_one_by_one(self, plan: Plan, answer: Record, clients: Integers, now: Round) -> None:
         """As `add`, but each upload on its own: where it is recorded or encrypted, or goes on counting."""
         for i, client in enumerate(clients.tolist()):
             integers = plan.integers(answer, i, client)
             upload = self.seal(plan, integers, client, now)
             self.gather(plan, upload, client)
 
-    def seal(self, plan: Plan, integers: Integers, client: int, now: Round) -> np.ndarray:
+    def seal(self, plan: Plan, integers: Integers, client: int, now: Round) -> Array:
         """The client's upload: in the plain channel its integers [m], elsewhere their `Plan.change`."""
-        upload: np.ndarray = integers.copy()
+        upload: Array = integers.copy()
         return upload
 
-    def sent(self, plan: Plan, upload: np.ndarray, client: int) -> np.ndarray:
+    def sent(self, plan: Plan, upload: Array, client: int) -> Array:
         """The part of an upload that a deployment sends and that is counted: values of fields that the client fills."""
         return upload[plan.message.own(client)]
 
-    def gather(self, plan: Plan, upload: np.ndarray, client: int) -> None:
+    def gather(self, plan: Plan, upload: Array, client: int) -> None:
         """Add a client's upload to the partial sum of this rank."""
         plan.sum.numbers[:-1] += plan.change(upload, client)
 
@@ -171,7 +171,7 @@ class Channel:
         if plan.kept is not None and self.comm.rank == 0:
             plan.kept.total = plan.reduced[:-1].copy()
 
-    def traffic(self, plan: Plan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, plan: Plan, now: Round) -> tuple[Integers, Integers]:
         """[N] bytes that each client uploads and receives, without the broadcast, as in a deployment."""
         return plan.message.sent * answering(plan.exchange, now), plan.message.received * hearing(plan.exchange, now)
 
@@ -205,7 +205,7 @@ class Channel:
 # --- groups of clients too small for a sum to hide anybody: the sum of a single upload is that upload ----------------
 
 
-def small(message: Message, protection: Protection, present: NDArray[np.bool_]) -> Iterator[tuple[str, int]]:
+def small(message: Message, protection: Protection, present: Flags) -> Iterator[tuple[str, int]]:
     """(field, clients) of each field with sums of fewer clients than `min_clients`, unless the job allows it."""
     for place in message.places:
         count = place.fewest(present)
@@ -222,33 +222,39 @@ def _allowing(fields: Iterable[str]) -> str:
 def check_groups(messages: Iterable[Message], protection: Protection) -> None:
     """UsageError, naming fields, for a job whose sums would be over too few clients even if all participate."""
     too_small = {
-        name: count
+        name: str(count)
         for message in messages
         for name, count in small(message, protection, np.ones(message.clients, dtype=bool))
     }
-    if too_small:
-        listed = ", ".join(f"{name} ({count})" for name, count in too_small.items())
-        raise UsageError(
-            f"[aggregation] min_clients = {protection.min_clients}: these fields have values of fewer clients, which "
-            f"no channel can hide from the receiver of the sum: {listed}; if they may be known, allow them by name: "
-            f"{_allowing(too_small)}"
-        )
+    _refuse(
+        protection, too_small,
+        "these fields have values of fewer clients, which no channel can hide from the receiver of the sum: ",
+        "if they may be known",
+    )  # fmt: skip
 
 
 def check_rounds(messages: Iterable[Message], protection: Protection, rounds: Iterable[Round]) -> None:
     """UsageError, naming fields and first rounds, where a sum would be over too few participating clients."""
-    first_round: dict[str, int] = {}
+    first_round: dict[str, str] = {}
     partial = [message for message in messages if any(place.held is not None for place in message.places)]
     for now in rounds if partial else ():  # elsewhere all participating clients fill every entry
         for message in partial:
             for name, _ in small(message, protection, message.exchange.at(now, 0).present):
-                first_round.setdefault(name, int(now.index))
-    if first_round:
-        listed = ", ".join(f"{name} (first in round {index})" for name, index in first_round.items())
+                first_round.setdefault(name, f"first in round {now.index}")
+    _refuse(
+        protection, first_round,
+        "in these rounds fewer participating clients fill values, and their sum would not be opened: ",
+        "let more clients participate, or if single clients' values may be known",
+    )  # fmt: skip
+
+
+def _refuse(protection: Protection, fields: Mapping[str, str], why: str, remedy: str) -> None:
+    """UsageError where there are such fields, with a word on each."""
+    if fields:
+        listed = ", ".join(f"{name} ({word})" for name, word in fields.items())
         raise UsageError(
-            f"[aggregation] min_clients = {protection.min_clients}: in these rounds fewer participating clients "
-            f"fill values of {listed}, and their sum would not be opened; let more clients participate, or if "
-            f"single clients' values may be known, allow them by name: {_allowing(first_round)}"
+            f"[aggregation] min_clients = {protection.min_clients}: {why}{listed}; {remedy}, allow them by name: "
+            f"{_allowing(fields)}"
         )
 
 

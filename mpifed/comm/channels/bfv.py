@@ -16,10 +16,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mpifed.core.errors import BrokenProtocol, UsageError
+from mpifed.core.record import Integers
 
 LibraryObject: TypeAlias = Any  # the library has no types
 
@@ -75,7 +73,7 @@ class Bfv:
         if secret is not None:
             self._decryptor = self._seal.Decryptor(self._context, self._context.from_secret_str(secret))
 
-    def encrypt(self, values: NDArray[np.int64]) -> bytes:
+    def encrypt(self, values: Integers) -> bytes:
         """A ciphertext of up to `slots` integers, under the public key."""
         return bytes(self._encryptor.encrypt(self._encoder.encode(values)).to_string())
 
@@ -85,7 +83,7 @@ class Bfv:
         self._evaluator.add_inplace(total, self._load(y))
         return bytes(total.to_string())
 
-    def open(self, block: bytes) -> NDArray[np.int64]:
+    def open(self, block: bytes) -> Integers:
         """Decrypt: [slots] integers; BrokenProtocol when the ciphertext is not valid, or too damaged."""
         cipher = self._load(block)
         if self._decryptor is None:
@@ -96,7 +94,7 @@ class Bfv:
                 f"a ciphertext has {self.budget} bits of noise budget left, and {_LEAST_BUDGET} are needed: it was "
                 "altered, or is the sum of more ciphertexts than its parameters allow; nothing was opened"
             )
-        numbers: NDArray[np.int64] = self._encoder.decode(self._decryptor.decrypt(cipher))
+        numbers: Integers = self._encoder.decode(self._decryptor.decrypt(cipher))
         return numbers
 
     def _load(self, block: bytes) -> LibraryObject:

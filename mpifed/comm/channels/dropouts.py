@@ -26,13 +26,13 @@ from math import prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.comm.channels.base import ChannelSetting, Plan, Tap
 from mpifed.comm.channels.graph import MaskGraph
 from mpifed.comm.channels.keys import PROTOCOL, STREAM_BYTES, TAG_BYTES, Keyring, Pad, Stream, derive, seal, unseal
 from mpifed.comm.mpi import agreed
 from mpifed.core.errors import BrokenProtocol, TooFewClients
+from mpifed.core.record import Array, Flags, Integers
 from mpifed.core.round import Round
 
 PRIME = 2**130 - 5  # shares are numbers mod it
@@ -122,10 +122,6 @@ class Deposit(NamedTuple):
     keys: bytes  # of its pairwise masks, in the order of its partners; sealed
     shares: list[bytes]  # of both, for its neighbours, ascending, each sealed for it
 
-    @property
-    def payload(self) -> bytes:
-        return b"".join([*self.commitments.values(), self.keys, *self.shares])
-
 
 RevealedShare: TypeAlias = tuple[int, int, bytes]  # whose secret it is, the share's number, and the share
 
@@ -134,8 +130,8 @@ class Dropouts:
     """The clients' part and, on rank 0, the server's, where up to `most` clients may leave within a turn."""
 
     def __init__(self, setting: ChannelSetting, keyring: Keyring, pad: Pad) -> None:
-        self.setting, self.comm, self.keyring, self._pad = setting, setting.comm, keyring, pad
-        self.most = setting.protection.max_dropouts
+        self.comm, self.hosted, self.clients, protection = setting
+        self.keyring, self._pad, self.most = keyring, pad, protection.max_dropouts
         self.turn: Turn
         self.seeds: dict[int, bytes] = {}  # [16] of the self-masks of this rank's clients
         self.deposits: dict[int, Deposit] = {}  # by client
@@ -144,8 +140,8 @@ class Dropouts:
     def _threshold(self, client: int) -> int:
         return threshold(len(self.turn.graph.near[client]), self.most)
 
-    def _hosted(self, chosen: NDArray[np.bool_]) -> list[int]:
-        return [client for client in self.setting.hosted.tolist() if client in self.turn.graph.near and chosen[client]]
+    def _hosted(self, chosen: Flags) -> list[int]:
+        return [client for client in self.hosted.tolist() if client in self.turn.graph.near and chosen[client]]
 
     def begin(self, turn: Turn, tap: Tap) -> None:
         """Participating clients share their secrets. Collective; TooFewClients when so few do that nobody may leave."""
@@ -155,8 +151,8 @@ class Dropouts:
         self.seeds, self._revealed = {}, {}
         with turn.plan.account.timed():
             own = [self.deposit(client) for client in self._hosted(turn.now.asked)]
-        for deposit in own:
-            tap(deposit.client, "deposit and sealed shares", deposit.payload)
+        for client, commitments, keys, shares in own:
+            tap(client, "deposit and sealed shares", b"".join([*commitments.values(), keys, *shares]))
         # in a deployment each client receives of them only what its own neighbours have sealed for it
         self.deposits = {deposit.client: deposit for deposit in chain(*self.comm.allgather(own))}
 
@@ -198,7 +194,7 @@ class Dropouts:
                     "and the sum is not opened"
                 )
 
-    def open(self, reduced: np.ndarray, tap: Tap) -> None:
+    def open(self, reduced: Array, tap: Tap) -> None:
         """Remaining clients reveal their shares; rank 0 removes the reconstructed masks from `reduced`. Collective.
 
         Raises BrokenProtocol or TooFewClients on all ranks alike, when shares were changed or are missing.
@@ -237,7 +233,7 @@ class Dropouts:
         both = unseal(*self._between(holder, giver, giver), sealed, context)
         return giver, number, both[:SHARE_BYTES] if uploaded else both[SHARE_BYTES:]
 
-    def _unmask(self, reduced: np.ndarray, revealed: list[RevealedShare]) -> None:
+    def _unmask(self, reduced: Array, revealed: list[RevealedShare]) -> None:
         """Remove the self-masks of clients that uploaded, and the uncancelled pairwise masks of those that left."""
         turn, present = self.turn, self.turn.now.present
         message, graph = turn.plan.message, turn.graph
@@ -262,9 +258,9 @@ class Dropouts:
                     stream = Stream(keys[at * STREAM_BYTES :][:STREAM_BYTES])
                     self._pad.add([(stream, 1 if client < other else -1)], reduced, message.positions(units))
 
-    def traffic(self, now: Round, graph: MaskGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, now: Round, graph: MaskGraph) -> tuple[Integers, Integers]:
         """[N] bytes of deposits and shares that each client uploads and receives, as in a deployment."""
-        up, down = np.zeros((2, self.setting.clients), dtype=np.int64)
+        up, down = np.zeros((2, self.clients), dtype=np.int64)
         for client, holders in graph.near.items():
             near = len(holders)
             up[client] = 2 * _COMMITMENT_BYTES + len(graph.partners(client)) * STREAM_BYTES + TAG_BYTES

@@ -17,16 +17,15 @@ from functools import cache
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.comm.channels.base import Channel, ChannelSetting, Plan, refuse_small
 from mpifed.comm.channels.bfv import Bfv
 from mpifed.comm.channels.keys import Keyring, derive, seal, unseal
 from mpifed.comm.channels.packing import Packing
 from mpifed.comm.mpi import Bytes
-from mpifed.comm.sums import Integers
 from mpifed.core.errors import BrokenProtocol, TooFewClients
 from mpifed.core.exchange import answering, hearing
+from mpifed.core.record import Flags, Integers
 from mpifed.core.round import Round
 
 Sealed: TypeAlias = dict[int, bytes]  # ciphertexts of an exchange, by number
@@ -56,7 +55,7 @@ class Encrypted(Channel):
 
         Raises BrokenProtocol when the sum of all clients' largest integers is not decrypted correctly.
         """
-        keyring, hosted = Keyring(self.setting), self.setting.hosted.tolist()
+        keyring, hosted = Keyring(self.setting), self.hosted.tolist()
         keyring.prepare(self.keys.timed)
         key = derive(keyring.group, _LABEL + b"secret key") if hosted else b""
         made = None
@@ -69,12 +68,12 @@ class Encrypted(Channel):
         public, sealed = next(filter(None, self.comm.allgather(made)))
         self.scheme.use(public, unseal(key, _NONCE, sealed, _LABEL) if hosted else None)
         nbytes, (up, down) = len(public) + len(sealed), keyring.setup_bytes
-        self.keys.costs |= {"up_bytes": up + nbytes, "down_bytes": down + (self.setting.clients - 1) * nbytes}
+        self.keys.costs |= {"up_bytes": up + nbytes, "down_bytes": down + (self.clients - 1) * nbytes}
         self._try()
 
     def _try(self) -> None:
         """The self-test: the largest integers, positive and negative, and random ones, of all clients."""
-        n, hosted, total = self.setting.clients, len(self.setting.hosted), Sealed()
+        n, hosted, total = self.clients, len(self.hosted), Sealed()
         most = self.scheme.capacity // n
         values = np.random.default_rng(0).integers(-most, most, self.scheme.slots, endpoint=True)
         values[0::4], values[1::4] = most, -most
@@ -129,7 +128,7 @@ class Encrypted(Channel):
         BrokenProtocol when ciphertexts are missing or damaged, or do not decrypt to a sum of integers within the
         bounds.
         """
-        refuse_small(plan.message, self.setting.protection, now)
+        refuse_small(plan.message, self.protection, now)
         serves = self.comm.rank == 0
         self.comm.Reduce(plan.sum.numbers[-1:], plan.reduced[-1:] if serves else None)
         receivers = self._receivers(plan, now)
@@ -140,7 +139,7 @@ class Encrypted(Channel):
         sealed = self.comm.bcast(self.comm.reduce(self._totals, op=plan.account.timed()(self._added)))
         if plan.kept is not None and serves:
             plan.kept.total = sealed
-        packing, hosted, message = self.packing(plan.message), self.setting.hosted, None
+        packing, hosted, message = self.packing(plan.message), self.hosted, None
         summed = (packing.senders & counted).any(axis=1)
         if receivers[hosted].any():
             with plan.account.timed():
@@ -160,14 +159,14 @@ class Encrypted(Channel):
         return message is not None
 
     @staticmethod
-    def _receivers(plan: Plan, now: Round) -> NDArray[np.bool_]:
+    def _receivers(plan: Plan, now: Round) -> Flags:
         """[N] who decrypts the sum: those who hear it; where it is for the server, the first client that stays."""
         receivers = hearing(plan.exchange, now)
         if plan.exchange.hear is None and not now.void:
             receivers[np.flatnonzero(now.staying)[:1]] = True
         return receivers
 
-    def traffic(self, plan: Plan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, plan: Plan, now: Round) -> tuple[Integers, Integers]:
         """[N] bytes of each client's ciphertexts, of the sum that one opens for the server, and of what each opens."""
         packing, receivers = self.packing(plan.message), self._receivers(plan, now)
         answers = answering(plan.exchange, now)

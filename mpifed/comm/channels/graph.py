@@ -15,17 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.comm.sums import Message
+from mpifed.core.record import Integers
 from mpifed.core.round import SETUP, Round
 
 
 @lru_cache(maxsize=8)
-def order(seed: int, clients: int) -> NDArray[np.int64]:
+def order(seed: int, clients: int) -> Integers:
     """[N] position of each client on the ring; alike on all ranks."""
     nobody = np.zeros(0, dtype=bool)
     return Round(SETUP, seed, nobody).rng("masks").permutation(clients)
 
 
-def neighbours(asked: NDArray[np.int64], k: int, places: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+def neighbours(asked: Integers, k: int, places: Integers) -> dict[int, Integers]:
     """Neighbours, ascending, of each participating client; a symmetric relation.
 
     Parameters
@@ -72,7 +73,7 @@ def enough(n: int, leaving: int, colluding: float = 1 / 3, chance: float = 2.0**
     return max(n - 1, 0)
 
 
-def _log_comb(n: int, k: int | NDArray[np.int64]) -> NDArray[np.float64]:
+def _log_comb(n: int, k: int | Integers) -> NDArray[np.float64]:
     """Logarithm of the number of ways to choose k of n, which itself no float holds where clients are many."""
     from scipy.special import gammaln
 
@@ -88,7 +89,7 @@ class MaskGraph:
     of the sum.
     """
 
-    def __init__(self, message: Message, asked: NDArray[np.int64], k: int, places: NDArray[np.int64]) -> None:
+    def __init__(self, message: Message, asked: Integers, k: int, places: Integers) -> None:
         self._message, self.asked, self.near = message, asked, neighbours(asked, k, places)
         self._others = [None if unit.who.all() else asked[unit.who[asked]] for unit in message.units]
         self._partners: dict[int, dict[int, tuple[int, ...]]] = {}

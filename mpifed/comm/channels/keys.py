@@ -20,7 +20,7 @@ import os
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -33,8 +33,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from mpifed.comm.channels.base import ChannelSetting
-from mpifed.comm.sums import Integers, Positions
 from mpifed.core.errors import BrokenProtocol
+from mpifed.core.holdings import Positions
+from mpifed.core.record import Integers
 
 PROTOCOL = b"mpifed masked sums, version 1"
 KEY_BYTES = 32  # of a public key, a pair's secret and the group key
@@ -87,11 +88,11 @@ class Keyring:
     """The keys of this rank's clients; the ranks pass on public keys."""
 
     def __init__(self, setting: ChannelSetting) -> None:
-        self.comm, self.hosted, self.clients = setting.comm, setting.hosted, setting.clients
+        self.comm, self.hosted, self.clients, _ = setting
         self.public: list[bytes] = []  # [N] of 32 bytes; on every rank
         self._private: dict[int, X25519PrivateKey] = {}
         self._group: bytes | None = None
-        self._prf = lru_cache(None)(self._prf_of)
+        self._prf = cache(lambda i, j: Cipher(algorithms.AES256(self.pair(i, j)), modes.ECB()).encryptor().update)
         # the public key of each client, and the group key, sealed for each client but its creator, who receive it; and
         # each of them and the creator the other's public key
         others = (KEY_BYTES + TAG_BYTES) * (self.clients - 1)
@@ -138,9 +139,6 @@ class Keyring:
         own, other = (i, j) if i in self._private else (j, i)
         both = b"".join(self.public[client] for client in sorted((i, j)))
         return derive(agree(self._private[own], self.public[other]), PROTOCOL + b", pair" + both)
-
-    def _prf_of(self, i: int, j: int) -> Callable[[bytes], bytes]:
-        return Cipher(algorithms.AES256(self.pair(i, j)), modes.ECB()).encryptor().update
 
     def key(self, i: int, j: int, label: bytes, turn: int, halves: Sequence[int] = (0,)) -> bytes:
         """[16 each half] the key of one message of two clients, one of this rank, for a label of 7 bytes."""

@@ -20,16 +20,14 @@ from collections import defaultdict
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.comm.channels.base import Channel, ChannelSetting, Plan, refuse_small
 from mpifed.comm.channels.dropouts import Dropouts, Turn
 from mpifed.comm.channels.graph import MaskGraph, enough, order
 from mpifed.comm.channels.keys import KEY_BYTES, STREAM_BYTES, Keyring, Mask, Pad, Stream, Turns, nonce
-from mpifed.comm.sums import Integers
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import answering, hearing
-from mpifed.core.record import Record
+from mpifed.core.record import Integers, Record
 from mpifed.core.round import SETUP, Round
 
 _FEW = 20  # up to this many clients every pair shares a mask: a third of so few could easily be one more
@@ -52,10 +50,10 @@ class Masked(Channel):
 
     def neighbours(self, n: int) -> int:
         """Number of neighbours of each of n clients; n - 1 or more means all others."""
-        return n - 1 if n <= _FEW else enough(n, self.setting.protection.max_dropouts)
+        return n - 1 if n <= _FEW else enough(n, self.protection.max_dropouts)
 
     def prepare(self, plans: list[Plan]) -> None:
-        keyring, clients = self.keyring, self.setting.clients
+        keyring, clients = self.keyring, self.clients
         keyring.prepare(self.keys.timed)
         self._turns = Turns()
         self._stream = lru_cache(_STREAMS)(lambda i, j: Stream(keyring.key(i, j, b"streams", 0)))
@@ -65,12 +63,12 @@ class Masked(Channel):
             sent = self._introduced(graphs)  # the group key takes those of client 0 and its partners anyway
             up, down = keyring.setup_bytes
             self.keys.costs |= {"up_bytes": up, "down_bytes": down + int(sent.sum() - 2 * sent[0])}
-        for client in self.setting.hosted.tolist():
+        for client in self.hosted.tolist():
             self.tap(client, "public key", keyring.public[client])
 
-    def _introduced(self, graphs: list[MaskGraph]) -> NDArray[np.int64]:
+    def _introduced(self, graphs: list[MaskGraph]) -> Integers:
         """[N] bytes of public keys that each client is sent: those of its partners."""
-        sent = np.zeros(self.setting.clients, dtype=np.int64)
+        sent = np.zeros(self.clients, dtype=np.int64)
         for client in {client for graph in graphs for client in graph.near}:
             sent[client] = KEY_BYTES * len(set[int]().union(*(graph.partners(client) for graph in graphs)))
         return sent
@@ -79,7 +77,7 @@ class Masked(Channel):
         graph = self._graphs.get(plan.exchange.name)
         who = np.flatnonzero(now.asked & (plan.exchange.answer is not None))
         if graph is None or not np.array_equal(graph.asked, who):
-            graph = MaskGraph(plan.message, who, self.neighbours(len(who)), order(now.seed, self.setting.clients))
+            graph = MaskGraph(plan.message, who, self.neighbours(len(who)), order(now.seed, self.clients))
             self._graphs[plan.exchange.name] = graph
         return graph
 
@@ -94,7 +92,7 @@ class Masked(Channel):
         if self._dropouts is not None:
             self._dropouts.begin(self._turn, self.tap)
 
-    def add(self, plan: Plan, answer: Record, clients: NDArray[np.int64], now: Round) -> None:
+    def add(self, plan: Plan, answer: Record, clients: Integers, now: Round) -> None:
         """Add the answers and all masks of each client."""
         super().add(plan, answer, clients, now)
         with plan.account.timed():
@@ -131,9 +129,9 @@ class Masked(Channel):
         if kept is None and plan.exchange.hear is not None:
             masks[own].append((self._of_clients(client, turn), 1))
         for unit in (unit for unit, mover in self._movers.items() if mover == client):
-            masks[unit,].append((self._of_clients(self.setting.clients + unit, turn), 1))
+            masks[unit,].append((self._of_clients(self.clients + unit, turn), 1))
             if kept is not None and unit in kept.moved:
-                masks[unit,].append((self._of_clients(self.setting.clients + unit, kept.moved[unit]), -1))
+                masks[unit,].append((self._of_clients(self.clients + unit, kept.moved[unit]), -1))
         for units, streams in masks.items():
             self.pad.add(streams, numbers, plan.message.positions(units))
 
@@ -161,7 +159,7 @@ class Masked(Channel):
 
     def _refuse(self, plan: Plan, now: Round) -> None:
         """Check participation before anything is reduced: where nobody may leave, the reduction opens the sum."""
-        refuse_small(plan.message, self.setting.protection, now)
+        refuse_small(plan.message, self.protection, now)
         if self._dropouts is not None:
             self._dropouts.refuse()
         for client in np.flatnonzero(now.asked & ~now.present).tolist():
@@ -174,23 +172,23 @@ class Masked(Channel):
 
     def _hear(self, plan: Plan, now: Round) -> bool:
         """Remove the clients' streams, if a client of this rank receives the sum; whether one does."""
-        if not hearing(plan.exchange, now)[self.setting.hosted].any():
+        if not hearing(plan.exchange, now)[self.hosted].any():
             return False
         message, plan.reduced = plan.message, plan.reduced.copy()  # ranks may share it
         clients, turn = np.flatnonzero(answering(plan.exchange, now)).tolist(), self._turns.now
         sealed = [(client, turn, message.units_of[client]) for client in clients]
         if plan.kept is not None:
-            sealed = [(self.setting.clients + unit, turn, (unit,)) for unit, turn in plan.kept.moved.items()]
+            sealed = [(self.clients + unit, turn, (unit,)) for unit, turn in plan.kept.moved.items()]
         with plan.account.timed():
             for number, turn, units in sealed:
                 self.pad.add([(self._of_clients(number, turn), -1)], plan.reduced, message.positions(units))
         return True
 
-    def traffic(self, plan: Plan, now: Round) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def traffic(self, plan: Plan, now: Round) -> tuple[Integers, Integers]:
         """[N] bytes of uploads and shares, and of what each client receives: shares, sums, keys of new partners."""
         up, down = super().traffic(plan, now)
         graph = self._graph(plan, now)
-        if len(graph.asked) < self.setting.clients:  # drawn anew in every round
+        if len(graph.asked) < self.clients:  # drawn anew in every round
             down = down + self._introduced([graph])
         if self._dropouts is not None:
             more_up, more_down = self._dropouts.traffic(now, graph)

@@ -9,10 +9,10 @@ as in every channel.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mpifed.comm.sums import Integers, Message, Unit
+from mpifed.comm.sums import Message, Unit
 from mpifed.core.errors import BrokenProtocol, NumericalError
+from mpifed.core.record import Flags, Integers
 
 
 class Packing:
@@ -44,24 +44,24 @@ class Packing:
         self.senders = np.repeat([unit.who for unit in units], counts, axis=0)  # [k, N]
         self.hearers = np.repeat(hearers, counts, axis=0)  # [k, N] who may open the sum
 
-    def _laid(self, unit: Unit, slots: int) -> NDArray[np.int64]:
+    def _laid(self, unit: Unit, slots: int) -> Integers:
         """[k, slots] the limbs of a unit."""
         low = np.concatenate([np.zeros(0, np.int64), *(np.r_[at] for at in unit.at)])
         limbs = np.append(low, self.size + 1 + np.flatnonzero(np.isin(self.split, low)))
         unused = -len(limbs) % slots
         return np.pad(limbs, (0, unused), constant_values=self.size).reshape(-1, slots)
 
-    def pack(self, integers: Integers, client: int) -> NDArray[np.int64]:
+    def pack(self, integers: Integers, client: int) -> Integers:
         """[j, slots] what is in the client's ciphertexts, of its integers [m]; NumericalError if one is too large."""
         low, at = np.append(integers, 0).astype(np.int64), self.at[self.senders[:, client]]
         high = (low[self.split] + self._half) >> self.width
         low[self.split] -= high << self.width
-        slots: NDArray[np.int64] = np.append(low, high)[at]
+        slots: Integers = np.append(low, high)[at]
         if (np.abs(slots) > self.most[at]).any():
             raise NumericalError(f"{self.name}: client {client} sends an integer beyond its bound; it is not encrypted")
         return slots
 
-    def unpack(self, opened: NDArray[np.int64], which: NDArray[np.int64], counted: NDArray[np.bool_]) -> Integers:
+    def unpack(self, opened: Integers, which: Integers, counted: Flags) -> Integers:
         """[m] the sum in the ciphertexts `which` [j], and zeros elsewhere; BrokenProtocol where it cannot be that sum.
 
         Parameters
@@ -75,7 +75,7 @@ class Packing:
                 f"{self.name}: what was decrypted is no sum of integers within the bounds: ciphertexts were altered, "
                 "or have other keys"
             )
-        limbs: NDArray[np.int64] = np.zeros_like(self.most)
+        limbs: Integers = np.zeros_like(self.most)
         limbs[at] = opened
         limbs[self.split] += limbs[self.size + 1 :] << self.width
         return limbs[: self.size]

@@ -10,7 +10,7 @@ from ranks import Threads, on_ranks
 
 from mpifed.comm.channels.base import Channel, ChannelSetting, Kept, Plan, Protection
 from mpifed.comm.rounds import make_channel
-from mpifed.comm.sums import Arithmetic, Message
+from mpifed.comm.sums import Message
 from mpifed.core.exchange import Exchange, Field, Placed
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import map_leaves
@@ -37,7 +37,6 @@ class Case(NamedTuple):
     to_clients: bool = False
     protection: Protection = Protection("masked")
     now: Round | None = None
-    dtype: str = "float64"
     keeps: bool = False
 
     @property
@@ -54,7 +53,7 @@ class Case(NamedTuple):
         hears = {"hear": nothing} if self.to_clients else {"absorb": nothing}
         exchange = Exchange("up", self.fields, nothing, nothing, **hears)  # type: ignore[arg-type]
         kept = Kept(self.clients) if self.keeps else None
-        return Plan(Message(exchange, self.clients, Arithmetic(self.dtype)), channel, kept)
+        return Plan(Message(exchange, self.clients), channel, kept)
 
     def channel(self, comm: Any) -> Channel:
         mine = np.array(self.hosted[comm.rank], dtype=np.int64)
@@ -65,7 +64,7 @@ class Case(NamedTuple):
 
         def take(leaf: Any) -> Any:
             if isinstance(leaf, Placed):
-                return Placed([leaf.values[i] for i in who], [leaf.at[i] for i in who], leaf.length, leaf.axis)
+                return Placed([leaf.values[i] for i in who], [leaf.at[i] for i in who], leaf.size, leaf.axis)
             return leaf[who]
 
         return map_leaves(take, self.answer)

@@ -6,7 +6,7 @@ import functools
 import pickle
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -65,9 +65,6 @@ class Threads:
             if one is not None:
                 raise one
 
-    def abort(self, code: int) -> NoReturn:
-        raise SystemExit(code)
-
 
 def on_ranks(size: int, play: Callable[[Threads], Any]) -> list[Any]:
     """What `play` gives on each rank; the first error of a rank that did not just wait for another."""
@@ -92,9 +89,3 @@ def on_ranks(size: int, play: Callable[[Threads], Any]) -> list[Any]:
     if errors:
         raise errors[0]
     return found
-
-
-def totals(traffic: Any) -> tuple[int, int]:
-    """(up, down) bytes of all clients."""
-    up, down = traffic
-    return int(up.sum()), int(down.sum())

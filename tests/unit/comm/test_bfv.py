@@ -56,16 +56,12 @@ def test_ciphertexts_and_changes_of_sums_show_nothing(keyed: Bfv) -> None:
 
 
 def test_who_has_which_key(keyed: Bfv) -> None:
-    server, client = Bfv(), Bfv()
-    public, secret = client.make_keys()
-    server.use(public)
-    total = server.add(server.encrypt(np.array([1])), server.encrypt(np.array([2])))
-    client.use(public, secret)
-    assert client.open(total)[0] == 3
+    server = Bfv()
+    server.use(server.make_keys()[0])
     for scheme, said in ((server, "no secret key"), (keyed, "0 bits of noise budget.*nothing was opened")):
         with pytest.raises(BrokenProtocol, match=said):
-            scheme.open(total)
+            scheme.open(server.encrypt(np.array([1])))
     with pytest.raises(TypeError, match="pickle"):
-        pickle.dumps(client)
+        pickle.dumps(keyed)
     with pytest.raises(ValueError, match="encryption parameters"):
         Bfv([60, 60, 33])  # less than 192 bits

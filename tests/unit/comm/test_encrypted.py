@@ -90,11 +90,14 @@ def test_the_self_test(bits: tuple[int, ...], room: int, clients: int, said: str
 
 
 def test_bytes_are_those_of_ciphertexts() -> None:
-    """Of 9000 values, two; where columns are held by few, of their own; and of an opened sum, to the server."""
-    block, many = Bfv().nbytes, Holdings(20000, np.array([0, 0, 0, 1, 1]), (slice(0, 10000), slice(10000, 20000)))
+    """Of 9000 values, two; where many columns are held by few, of their own; and of an opened sum, to the server."""
+    block, sides = Bfv().nbytes, np.array([0, 0, 0, 1, 1])
+    many, few = (Holdings(2 * n, sides, (slice(0, n), slice(n, 2 * n))) for n in (10000, 20))
     for field, to_clients, up, down in [
         (Field((9000,)), False, 8 * block + 8 * 9000, 2 * block), (Field((9000,)), True, 8 * block, 8 * block),
         (Field((20000,), held=many), False, 8 * block + 8 * 20000, 4 * block),
+        (Field((40,), held=few), False, 4 * block + 8 * 40, block),
+        (Field((40,), held=few, to_holders=True), True, 4 * block, 4 * block),
         (Field((20000,), held=many, to_holders=True), True, 8 * block, 8 * block),
     ]:  # fmt: skip
         case = Case([list(range(5))], None, field, to_clients, ENCRYPTED)

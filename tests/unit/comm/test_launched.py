@@ -10,30 +10,16 @@ from mpifed.comm.mpi import connect, launched_ranks
 from mpifed.core.errors import DataError, UsageError
 from mpifed.testing import Solo
 
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, 1),
-        ({"PMI_SIZE": "4"}, 4),
-        ({"PMIX_SIZE": "5"}, 5),
-        ({"OMPI_COMM_WORLD_SIZE": "3"}, 3),
-        ({"SLURM_STEP_NUM_TASKS": "6"}, 6),
-        ({"MV2_COMM_WORLD_SIZE": "2"}, 2),
-        ({"SLURM_NTASKS": "8"}, 1),  # an allocation's, set in a batch script as well
-        ({"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}, 1),
-        ({"SLURM_STEP_NUM_TASKS": "1", "PMI_SIZE": "4"}, 4),  # mpiexec within one step
-        ({"PMI_SIZE": "1"}, 1),
-        ({"PMI_SIZE": ""}, 1),
-        ({"PMI_SIZE": "many"}, 1),
-    ],
-)
-def test_launched_ranks(environment: dict[str, str], expected: int) -> None:
-    assert launched_ranks(environment) == expected
+ALLOCATION = {"SLURM_NTASKS": "8"}  # set in a batch script as well
+STARTED = ("PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "MV2_COMM_WORLD_SIZE")
 
 
-def test_without_a_launcher_there_is_no_mpi() -> None:
-    assert isinstance(connect({"SLURM_NTASKS": "8"}), Solo)
+def test_launched_ranks() -> None:
+    for alone in ({}, ALLOCATION, ALLOCATION | {"SLURM_STEP_NUM_TASKS": "1"}, {"PMI_SIZE": ""}, {"PMI_SIZE": "many"}):
+        assert launched_ranks(alone) == 1
+    for name in STARTED:  # mpiexec within one step
+        assert launched_ranks({"SLURM_STEP_NUM_TASKS": "1", name: "4"}) == 4
+    assert isinstance(connect(ALLOCATION), Solo)
 
 
 def test_who_has_launched_the_ranks_learns_that_they_have_joined(tmp_path: Path) -> None:

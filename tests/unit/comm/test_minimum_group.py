@@ -1,4 +1,4 @@
-"""Groups too small for a sum to hide anybody, against counting place by place."""
+"""Groups too small for a sum to hide anybody; `test_sums.py` counts who is behind each place."""
 
 from __future__ import annotations
 
@@ -32,37 +32,26 @@ class Upload(NamedTuple):
     of_one: Any
 
 
-def message(name: str = "up", own: Holdings | None = OWN) -> Message:
-    parts = Parts(Field((2, 9), held=own, axis=1), Field((9,), held=own, to_holders=True))
-    return Message(Exchange(name, Upload(Field((3,)), parts, Field((4,), sender=4)), *3 * [lambda *_: ()]), 6)  # type: ignore[arg-type]
-
-
-def counted(present: Any) -> dict[str, int]:
-    """The least number of clients present behind any value; what alone goes back to who sent it does not count."""
-    held = np.zeros((6, 9), dtype=bool)
-    for client in range(6):
-        held[client, OWN.of(client)] = present[client]
-    behind = held.sum(axis=0).tolist()
-    columns, back = (min([n for n in behind if n > least], default=0) for least in (0, 1))
-    return {"everybody": int(present.sum()), "parts.columns": columns, "parts.back": back, "of_one": int(present[4])}
+UPLOAD = Upload(Field((3,)), Parts(Field((9,), held=OWN), Field((9,), held=OWN, to_holders=True)), Field(sender=4))
+MESSAGE = Message(Exchange("up", UPLOAD, *3 * [lambda *_: ()]), 6)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("least", [1, 2, 4])
 def test_small_names_what_would_show_too_few(least: int) -> None:
+    """What alone goes back to who sent it does not count, nor what the job allows by a name."""
     for bits in range(64):
         present = np.array([bits >> client & 1 for client in range(6)], dtype=bool)
-        expected = {f"up.{name}": count for name, count in counted(present).items() if 0 < count < least}
-        assert dict(small(message(), Protection("masked", least), present)) == expected, present
-        for allowed in ("up", "up.parts", "up.parts.columns", "up.part", "up.of_one", "u", "down"):
-            left = {name: n for name, n in expected.items() if not f"{name}.".startswith(f"{allowed}.")}
-            assert dict(small(message(), Protection("masked", least, (allowed,)), present)) == left, present
+        counts = {place.name: place.fewest(present) for place in MESSAGE.places}
+        for allowed in ("", "up", "up.parts", "up.parts.columns", "up.part", "up.of_one", "u", "down"):
+            expected = {n: k for n, k in counts.items() if 0 < k < least and not f"{n}.".startswith(f"{allowed}.")}
+            assert dict(small(MESSAGE, Protection("masked", least, (allowed,)), present)) == expected, present
 
 
 def test_a_sum_of_too_few_answers_is_refused_by_name_on_all_ranks() -> None:
     """Answers count, and not those who hear: of four who are asked, one leaves before its answer, two after theirs."""
     present = np.array([1, 1, 1, 1, 0, 0], dtype=bool)
     now = Round(5, 1, present, leaving=Leaving(present, np.array([0, 1, 1, 2, 2, 2]), 3)).at(0)
-    refuse_small(message(own=None), Protection("masked", 3), now)
+    refuse_small(MESSAGE, Protection("masked", 3, ("up.parts",)), now)
     with pytest.raises(TooFewClients, match=r"up\.everybody: round 5 .* 3 client.*min_clients = 4") as caught:
-        refuse_small(message(own=None), Protection("masked", 4), now)
+        refuse_small(MESSAGE, Protection("masked", 4, ("up.parts",)), now)
     assert caught.value.agreed and caught.value.exit_code == 1

@@ -12,7 +12,6 @@ from mpifed.comm.sums import Arithmetic, Message
 from mpifed.core.errors import BrokenProtocol
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.holdings import Holdings
-from mpifed.maths.fixedpoint import grid
 
 
 def message_of(fields: Any, clients: int) -> Message:
@@ -50,19 +49,3 @@ def test_sums_come_back_exactly(
     slots[-1, -1] += clients * packing.most[packing.at[-1, -1]] + abs(slots[-1, -1]) + 1
     with pytest.raises(BrokenProtocol, match="e: what was decrypted is no sum"):
         packing.unpack(slots.astype(np.int64), which, everybody)
-
-
-def test_the_largest_integer_is_what_the_grid_makes_of_the_bound() -> None:
-    """Rounded up: a bound between two multiples of the scale may round to the one above."""
-    assert grid(1.0, 2.5, 3).largest == (3,)
-
-
-def test_large_groups_of_columns_travel_apart_and_small_ones_together() -> None:
-    held = Holdings(4, np.arange(2), (np.array([0, 2]), np.array([1, 3])))
-    message = message_of(Field((3, 4), held=held, axis=1), 2)
-    apart, together = Packing(message, 4, 2**57), Packing(message, 100, 2**57)
-    assert apart.senders.tolist() == [[True, False]] * 2 + [[False, True]] * 2  # 6 values each, in 2 ciphertexts
-    assert sorted(apart.at[apart.at < 12].tolist()) == list(range(12))
-    assert together.senders.tolist() == [[True, True]]
-    own = message_of(Field((3, 4), held=held, axis=1, to_holders=True), 2)
-    assert Packing(own, 100, 2**57).senders.tolist() == [[True, False], [False, True]]  # whom it concerns alone

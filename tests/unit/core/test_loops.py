@@ -156,7 +156,7 @@ def test_rows(dtype: str, raw: str, scale: str | None, shift: str | None) -> Non
     factor, term = kinds[scale], kinds[shift]
     beside = np.full((50, p + 5), 7, dtype)  # columns of others, left and right
     for rows, out in ((at, beside[:, 3:-2]), (at, np.empty((50, p), dtype)), (None, np.empty((23, p), dtype))):
-        loops.scale_dense(values, factor, term, out, rows)
+        loops.scale_columns(values, factor, term, (out,), rows)
         for i, row in enumerate(range(23) if rows is None else rows):
             wanted = values[row].astype(dtype)
             if factor is not None:
@@ -165,18 +165,18 @@ def test_rows(dtype: str, raw: str, scale: str | None, shift: str | None) -> Non
     assert (beside[:, :3] == 7).all() and (beside[:, -2:] == 7).all()
     left, right = np.empty((50, 4), dtype), np.empty((50, p - 4), dtype)
     loops.scale_columns(np.hstack([values, values])[:, p:], factor, term, [left, right], at)  # columns of others too
-    loops.scale_dense(values, factor, term, whole := np.empty((50, p), dtype), at)
+    loops.scale_columns(values, factor, term, (whole := np.empty((50, p), dtype),), at)
     same(np.hstack([left, right]), whole)
     if raw == dtype:
         there = values.copy()
-        loops.scale_dense(there, factor, term, there)
+        loops.scale_columns(there, factor, term, (there,))
         same(there, out)
 
 
 @pytest.mark.parametrize("row", [23, 2**40, -24])
 def test_rows_that_are_not_there(row: int) -> None:
     with pytest.raises(IndexError):
-        loops.scale_dense(np.zeros((23, 3), "u1"), None, None, np.empty((2, 3), "f4"), np.array([0, row]))
+        loops.scale_columns(np.zeros((23, 3), "u1"), None, None, (np.empty((2, 3), "f4"),), np.array([0, row]))
 
 
 def test_first_rows_that_differ() -> None:
