@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import stat
@@ -11,25 +10,41 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import (
+    EACCES,
+    EDQUOT,
+    EFBIG,
+    EINVAL,
+    EIO,
+    EISDIR,
+    EMFILE,
+    ENAMETOOLONG,
+    ENOENT,
+    ENOSPC,
+    ENOTDIR,
+    EPERM,
+    EROFS,
+    ESTALE,
+)
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from mpifed.core.errors import DataError, MpifedError
 
 _REMEDIES = {
-    errno.ENOSPC: "make room there, or name another folder",
-    errno.EDQUOT: "remove files of yours there, or name a folder with a larger quota",
-    errno.EFBIG: "raise the limit on the size of a file (`ulimit -f`), or name another file system",
-    errno.EROFS: "name a folder that can be written",
-    errno.EACCES: "name a folder and files that you may read and write",
-    errno.EPERM: "name a folder and files that you may read and write",
-    errno.EIO: "see whether the disk, or the connection to it, works",
-    errno.ESTALE: "see whether the folder was removed or its disk taken away",
-    errno.ENOENT: "see whether it, or the folder, was removed",
-    errno.ENOTDIR: "name a folder where one is expected",
-    errno.EISDIR: "name a file where one is expected",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EMFILE: "raise the limit on open files (`ulimit -n`)",
+    ENOSPC: "make room there, or name another folder",
+    EDQUOT: "remove files of yours there, or name a folder with a larger quota",
+    EFBIG: "raise the limit on the size of a file (`ulimit -f`), or name another file system",
+    EROFS: "name a folder that can be written",
+    EACCES: "name a folder and files that you may read and write",
+    EPERM: "name a folder and files that you may read and write",
+    EIO: "see whether the disk, or the connection to it, works",
+    ESTALE: "see whether the folder was removed or its disk taken away",
+    ENOENT: "see whether it, or the folder, was removed",
+    ENOTDIR: "name a folder where one is expected",
+    EISDIR: "name a file where one is expected",
+    ENAMETOOLONG: "choose a shorter name",
+    EMFILE: "raise the limit on open files (`ulimit -n`)",
 }
 _LIBRARIES = {"h5py", "numpy", "matplotlib", "PIL"}  # they read and write files on mpifed's behalf
 
@@ -40,7 +55,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return file
     file.close()
-    raise OSError(errno.EINVAL, "a pipe, a device or a folder, and no file", str(path))
+    raise OSError(EINVAL, "a pipe, a device or a folder, and no file", str(path))
 
 
 def sha256(path: Path) -> str:

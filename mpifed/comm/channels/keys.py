@@ -49,9 +49,9 @@ _GROUP_NONCE = b"group key   "  # its key, of the creator and a client, encrypts
 # --- secrets ----------------------------------------------------------------------------------------------------------
 
 
-def derive(secret: bytes, info: bytes, length: int = KEY_BYTES, salt: bytes | None = None) -> bytes:
-    """HKDF-SHA256 (RFC 5869)."""
-    return HKDF(SHA256(), length, salt, info).derive(secret)
+def derive(secret: bytes, info: bytes) -> bytes:
+    """[32] by HKDF-SHA256 (RFC 5869), without salt."""
+    return HKDF(SHA256(), KEY_BYTES, None, info).derive(secret)
 
 
 def agree(private: X25519PrivateKey, public: bytes) -> bytes:
