@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from ranks import Threads, on_ranks
 
 from mpifed.comm.channels.base import Channel, ChannelSetting, Kept, Plan, Protection
 from mpifed.comm.rounds import make_channel
 from mpifed.comm.sums import Message
+from mpifed.core.errors import MpifedError
 from mpifed.core.exchange import Exchange, Field, Placed
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import map_leaves
@@ -70,8 +72,11 @@ class Case(NamedTuple):
         return map_leaves(take, self.answer)
 
 
-def play(case: Case, meddle: Callable[[Channel, Plan], None] | None = None, turns: int = 1) -> list[Heard]:
-    """What each rank has in the end; `meddle` is called after answers are in."""
+Meddle = Callable[[Channel, Plan], None] | None
+
+
+def play(case: Case, meddle: Meddle = None, turns: int = 1, errors: list[Exception] | None = None) -> list[Heard]:
+    """What each rank has in the end; `meddle` is called after answers are in, and `errors` are those of `collect`."""
 
     def on(comm: Threads) -> Heard:
         channel, now = case.channel(comm), case.round
@@ -87,7 +92,13 @@ def play(case: Case, meddle: Callable[[Channel, Plan], None] | None = None, turn
             plan.sum.numbers[-1] = comm.rank
             if meddle is not None:
                 meddle(channel, plan)
-            opened = channel.collect(plan, now)
+            if errors is None:
+                opened = channel.collect(plan, now)
+                continue
+            opened = False
+            with pytest.raises(MpifedError) as caught:
+                channel.collect(plan, now)
+            errors.append(caught.value)
         return Heard(opened, plan.reduced.copy(), plan, channel)
 
     return on_ranks(len(case.hosted), on)
@@ -105,27 +116,11 @@ def check_alike(case: Case, turns: int = 1) -> list[Heard]:
     return found
 
 
-def errors_of(case: Case, meddle: Callable[[Channel, Plan], None] | None = None) -> list[Exception]:
+def errors_of(case: Case, meddle: Meddle = None) -> list[Exception]:
     """What `collect` raises: on all ranks alike."""
-    found: list[Exception] = []
-
-    def catching(channel: Any, plan: Plan) -> None:
-        if meddle is not None:
-            meddle(channel, plan)
-        collect = channel.collect
-
-        def collecting(plan: Plan, now: Round) -> bool:
-            try:
-                return bool(collect(plan, now))
-            except Exception as error:
-                found.append(error)
-                return False
-
-        channel.collect = collecting
-
-    ranks = play(case, catching)
-    assert len(found) == len(ranks), found
-    return found
+    errors: list[Exception] = []
+    play(case, meddle, errors=errors)
+    return errors
 
 
 def leaving(clients: int, most: int, before: list[int], after: list[int] | None = None, asked: Any = None) -> Round:
