@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mpifed.comm.channels.base import Protection, refuse_small, small
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import Arithmetic, Message, Sum
-from mpifed.core.errors import NumericalError, UsageError
+from mpifed.core.errors import NumericalError, TooFewClients, UsageError
 from mpifed.core.exchange import Exchange, Field, Lazy, Placed, fields_of
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import leaves, map_leaves
-from mpifed.core.round import Round
+from mpifed.core.round import Leaving, Round
 from mpifed.data.block import Block
 from mpifed.testing import Solo
 
@@ -280,3 +281,30 @@ def test_bounds_of_the_job_and_what_no_job_may_bound() -> None:
             Message(exchange, 5, Arithmetic(bounds={name: 2.0**20}))
     with pytest.raises(UsageError, match=r"\[aggregation\] up\.v: .*lower the bound or raise the scale"):
         Message(exchange, 5, Arithmetic(bounds={"up.v": 2.0**80}))
+
+
+# --- groups too small for a sum to hide anybody ----------------------------------------------------------------------
+
+OWN = Holdings(9, np.array([0, 0, 1, 1, 2, 1]), (slice(0, 4), slice(3, 8), np.array([2, 8])))
+GROUPS = Message(three(Field((9,), held=OWN), Field((9,), held=OWN, to_holders=True), Field(sender=4)), 6)
+
+
+@pytest.mark.parametrize("least", [1, 2, 4])
+def test_small_names_what_would_show_too_few(least: int) -> None:
+    """What alone goes back to who sent it does not count, nor what the job allows by a name."""
+    for bits in range(64):
+        present = np.array([bits >> client & 1 for client in range(6)], dtype=bool)
+        counts = {place.name: place.fewest(present) for place in GROUPS.places}
+        for allowed in ("", "up", "up.inner", "up.inner.m", "up.inn", "up.v", "u", "down"):
+            expected = {n: k for n, k in counts.items() if 0 < k < least and not f"{n}.".startswith(f"{allowed}.")}
+            assert dict(small(GROUPS, Protection("masked", least, (allowed,)), present)) == expected, present
+
+
+def test_a_sum_of_too_few_answers_is_refused_by_name_on_all_ranks() -> None:
+    """Answers count, and not those who hear: of four who are asked, one leaves before its answer, two after theirs."""
+    present, message = np.array([1, 1, 1, 1, 0, 0], dtype=bool), Message(three(*3 * [Field((2,))]), 6)
+    now = Round(5, 1, present, leaving=Leaving(present, np.array([0, 1, 1, 2, 2, 2]), 3)).at(0)
+    refuse_small(message, Protection("masked", 3), now)
+    with pytest.raises(TooFewClients, match=r"up\.v: round 5 .* 3 client.*min_clients = 4") as caught:
+        refuse_small(message, Protection("masked", 4), now)
+    assert caught.value.agreed and caught.value.exit_code == 1
