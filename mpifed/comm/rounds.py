@@ -254,12 +254,9 @@ class Ranks:
     def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> None:
         """Have the clients who are sent the sum hear it."""
         hear, total = plan.exchange.hear, self.device.record(total)
-
-        def hear_block(state: Record, block: Block) -> tuple[Record, float]:
-            assert hear is not None
-            return hear(state, total, block, now), 0.0
-
-        self._renew(plan, hearing(plan.exchange, now), states, now, measured, hear_block)
+        assert hear is not None
+        who = hearing(plan.exchange, now)
+        self._renew(plan, who, states, now, measured, lambda own, block: (hear(own, total, block, now), 0.0))
 
     def _renew(
         self, plan: Plan, chosen: Flags, states: States, now: Round, measured: bool,

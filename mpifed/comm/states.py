@@ -31,7 +31,6 @@ Arrays: TypeAlias = Mapping[str, Array]  # of one block, by name
 Form: TypeAlias = tuple[tuple[str, str, Any], ...]  # of a block: (name, dtype, shape)
 REMEDY = "resume with the job that wrote it, or start anew without --resume, into another folder"
 STATE = "state"
-_DAMAGED = (OSError, LookupError, ValueError, TypeError, ArithmeticError, SyntaxError, RecursionError, MemoryError)
 
 
 def named(kind: str, record: Record) -> Arrays:
@@ -102,7 +101,7 @@ class StateFile:
                 if not 0 <= begin <= opened.nbytes - sizes[number]:
                     raise ValueError("a block outside")
                 opened.blocks[first] = int(begin), int(begin) + sizes[number], forms[number]
-        except _DAMAGED as error:
+        except Exception as error:  # a damaged index may be anything
             raise DataError(f"{path}: its index cannot be read ({type(error).__name__}); {REMEDY}") from error
         return opened
 
