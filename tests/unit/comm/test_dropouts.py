@@ -6,7 +6,7 @@ import math
 import os
 from contextlib import suppress
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -139,16 +139,12 @@ def suffice(k: int, n: int, leaving: int, colluding: float, chance: float) -> bo
     return cut <= Fraction(chance) and rebuilt <= Fraction(chance)
 
 
-@pytest.mark.parametrize(("colluding", "chance"), [(1 / 3, 2.0**-40), (0.1, 2.0**-20), (0.5, 0.02)])
-def test_enough_is_the_least_that_suffices(colluding: float, chance: float) -> None:
-    for n in (*range(24), 60, 150):
-        for left in (0, 1, 2, 5, n // 4, n // 2):
-            sufficient = (k for k in range(2, n - 1, 2) if suffice(k, n, left, colluding, chance))
-            assert enough(n, left, colluding, chance) == next(sufficient, max(n - 1, 0)), (n, left)
-
-
-@pytest.mark.parametrize(("n", "left"), [(1000, 0), (1000, 20), (10_000, 50), (100_000, 20), (100_000, 200)])
-def test_enough_among_many(n: int, left: int) -> None:
-    """Where the number of ways to choose them is larger than any float."""
-    k = enough(n, left)
-    assert suffice(k, n, left, 1 / 3, 2.0**-40) and not suffice(k - 2, n, left, 1 / 3, 2.0**-40)
+def test_enough_is_the_least_that_suffices() -> None:
+    """Among many, too, where the number of ways to choose them is larger than any float."""
+    cases = [(n, left) for n in (*range(24), 60, 150) for left in (0, 1, 2, 5, n // 4, n // 2)]
+    for (n, left), (colluding, chance) in product(cases, ((1 / 3, 2.0**-40), (0.1, 2.0**-20), (0.5, 0.02))):
+        sufficient = (k for k in range(2, n - 1, 2) if suffice(k, n, left, colluding, chance))
+        assert enough(n, left, colluding, chance) == next(sufficient, max(n - 1, 0)), (n, left)
+    for n, left in ((1000, 0), (1000, 20), (10_000, 50), (100_000, 20), (100_000, 200)):
+        k = enough(n, left)
+        assert suffice(k, n, left, 1 / 3, 2.0**-40) and not suffice(k - 2, n, left, 1 / 3, 2.0**-40)

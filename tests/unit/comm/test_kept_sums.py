@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from masking import CHANCE, check_alike, chi_square, errors_of, leaving, vector
-from ranks import on_ranks
+from masking import CHANCE, check_alike, chi_square, errors_of, leaving, on_ranks, vector
 
 from mpifed.comm.channels.base import Protection
 from mpifed.comm.rounds import Ranks, play

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from ranks import on_ranks
+from masking import on_ranks
 
 from mpifed.comm.channels.base import ChannelSetting
 from mpifed.comm.channels.keys import PIECE_BYTES, Keyring, Pad, Stream, Turns, agree, derive, nonce, seal, unseal

@@ -257,12 +257,7 @@ def test_uploads_of_another_shape_name_the_field_and_both_shapes() -> None:
     for v, placed, of_one, said in (
         (3, (2, 3, 2), 4, r"up\.inner\.m: client 0 answers with shape \(2, 3, 2\) for its 2 entries, .* \(2, 2, 2\)"),
         (3, (2, 2, 2), 5, r"up\.inner\.k: the answer of 1 clients has shape \(1, 5\), .* \(1, 4\)"),
-        (
-            2,
-            (2, 2, 2),
-            4,
-            r"up\.v: the answer of 1 clients has shape \(1, 2\), .* \(1, 3\); the leading axis is clients",
-        ),
+        (2, (2, 2, 2), 4, r"up\.v: the answer of 1 clients .* \(1, 2\), .* \(1, 3\); the leading axis is clients"),
     ):
         upload = Upload(np.ones((1, v)), Inner(Placed([np.ones(placed)], [slice(0, 2)], 9, 1), np.ones((1, of_one))))
         adder.begin(True)
