@@ -64,11 +64,6 @@ class ModelFunction(NamedTuple):
         scores, back = self.model.forward(at.model, at.X, *self.keys)
         return back(self.term.slope(self.model, at.model.head, scores, at.y, at.weights))
 
-    def server(self, model: Parameters) -> float:
-        """The value of the part that needs no samples."""
-        part = self.term.server(model)
-        return 0.0 if part is None else float(part[0])
-
 
 def trial(problem: Problem, rng: Generator, dtype: str, spread: float = 0.3) -> Trial:
     """Normal features, and models near the start, by `spread` times the spread of each leaf."""
@@ -129,9 +124,6 @@ def check_function(function: ModelFunction, problem: Problem, rng: Generator, pr
     if function.model.convex and function.term.convex:
         for spread in (0.3, 1.0, 5.0):
             _check_convex(function, at, at._replace(model=trial(problem, rng, "float64", spread).model))
-    one = map_leaves(lambda leaf: leaf[0], at.model)
-    if (server := function.term.server(one)) is not None:
-        _check_derivative("the gradient of server()", function.server, one, server[1], rng)
 
 
 def check_alone(function: ModelFunction, at: Trial, private: bool) -> None:

@@ -50,9 +50,7 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
     w = flat(wide)
 
     def slope(term: Term, added: Array | float) -> Array:
-        value = next(rows) + added if term.sampled else np.zeros_like(w)
-        part = term.server(model)
-        return value if part is None else value + flat(part[1])
+        return flat(term.server(wide)[1]) if isinstance(term, Norm) else next(rows) + added
 
     first = slope(objective_term(problem), flat(penalty_gradient(problem.objective, wide)))
     others = [slope(constraint.term, 0.0) for constraint in problem.constraints]

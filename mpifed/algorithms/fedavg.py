@@ -12,11 +12,15 @@ T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: "Federated Opt
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import LocalMethod, Sent
-from mpifed.core.record import Array
+from mpifed.algorithms.local_method import LocalMethod
 from mpifed.maths.ranges import Weight
+
+if TYPE_CHECKING:
+    from mpifed.algorithms.local import Local
+    from mpifed.algorithms.local_method import Sent
+    from mpifed.core.record import Array
 
 
 @dataclass(frozen=True)

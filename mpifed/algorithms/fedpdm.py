@@ -6,7 +6,7 @@ Problems with Non-smooth Regularization" (IEEE MLSP 2023), Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -17,7 +17,6 @@ from mpifed.algorithms.local_method import Done, LocalMethod, Sent
 from mpifed.algorithms.optimality import Iterates, measure_of_optimality
 from mpifed.core.exchange import Measure
 from mpifed.core.record import Array
-from mpifed.core.refusals import Refusal
 from mpifed.maths.ranges import Size, Weight
 
 
@@ -51,8 +50,8 @@ class FedPDM(LocalMethod):
     rho: Size = field(kw_only=True)
     """Weight of the augmented Lagrangian's quadratic term."""
     local_rule: Literal["prox", "fedpd", "paper"] = "prox"
-    """What the client's learning rate eta means: prox: the step is 1 / (rho + 1/eta); fedpd: eta / rho; paper: eta,
-    refused unless eta rho < 2."""
+    """What the client's learning rate eta means: prox: the step is 1 / (rho + 1/eta), stable for all; fedpd: eta / rho;
+    paper: eta, refused unless eta rho < 2."""
     tolerance: Weight = 0.0
     """Local steps end when the squared norm of their direction is at most this, nu of (11); 0: all are taken. Not with
     noise on the upload."""
@@ -105,16 +104,3 @@ class FedPDM(LocalMethod):
     def measures(self) -> tuple[Measure, ...]:
         """Training loss and gradient norm; the optimality measure (21)."""
         return (*super().measures, measure_of_optimality(self, self.rho))
-
-    def conflicts(self) -> Iterator[Refusal]:
-        """Local steps must also be stable."""
-        yield from super().conflicts()
-        keep = max(self.keeps(self.step_of(1)), key=abs)
-        eta, rho = self.client_optimizer.at(1), self.rho
-        why = f"eta * rho = {eta:g} * {rho:g} = {eta * rho:g}" if self.local_rule == "paper" else f"eta = {eta:g}"
-        yield Refusal(
-            abs(keep) >= 1,
-            f'[algorithm] local_rule = "{self.local_rule}"',
-            f"with {why} a local step multiplies x - x_0 by {keep:.3g}, and so diverges; it must stay between -1 and 1",
-            'lower the learning rate, or take local_rule = "prox", which is stable for all',
-        )

@@ -227,15 +227,14 @@ def smooth_value(problem: Problem, model: Parameters, total: Tally) -> float:
 
 def _measured(problem: Problem, term: Term, model: Parameters, total: Tally) -> tuple[float, float, float]:
     """A term's mean, 1.96 standard errors of it, and its root mean square, as `Levels` has them."""
-    part = term.server(model)
-    of_server = 0.0 if part is None else float(part[0])
-    if not term.sampled:
-        return of_server, 0.0, abs(of_server)
+    if isinstance(term, Norm):
+        value, _ = term.server(model)
+        return value, 0.0, value
     i = terms(problem).index(term)
     with np.errstate(invalid="ignore"):  # of rows that are drawn, none may count
         mean, square = total.total[i] / total.count[i], total.square[i] / total.count[i]
         error = float(np.sqrt(max(square - mean**2, 0.0) / total.count[i]))
-    return float(mean) + of_server, 1.96 * error, float(np.sqrt(square)) + abs(of_server)
+    return float(mean), 1.96 * error, float(np.sqrt(square))
 
 
 def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str, float]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Measure, Problem
-from mpifed.core.record import Array
 from mpifed.core.refusals import Refusal, messages
-from mpifed.core.round import Round
-from mpifed.data.block import Batch, Block
+
+if TYPE_CHECKING:
+    from mpifed.core.exchange import Measure, Problem
+    from mpifed.core.record import Array
+    from mpifed.core.round import Round
+    from mpifed.data.block import Batch, Block
 
 
 class Rows(Algorithm):

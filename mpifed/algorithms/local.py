@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from typing_extensions import final
@@ -27,12 +27,15 @@ from mpifed.core.exchange import Lazy, Problem, Weighted
 from mpifed.core.loops import combination
 from mpifed.core.record import Array, added, beside, namespace, take
 from mpifed.core.refusals import Refusal, messages
-from mpifed.core.round import Round
-from mpifed.data.block import Batch, Block
-from mpifed.maths.objectives import Parameters, concave_gradient
+from mpifed.maths.objectives import concave_gradient
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats
 from mpifed.privacy.open import Minibatch, Open
+
+if TYPE_CHECKING:
+    from mpifed.core.round import Round
+    from mpifed.data.block import Batch, Block
+    from mpifed.maths.objectives import Parameters
 
 MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
 ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
@@ -154,7 +157,15 @@ class LocalSteps(Algorithm):
             "with [privacy] every minibatch is drawn anew, which is what is accounted for",
             "give local_steps",
         )
-        wrong = self.client_optimizer.wrong("client_optimizer") + messages([both, unaccounted])
+        keep = min(self.keeps(self.step_of(1)))
+        unstable = Refusal(
+            self.pull and keep <= -1,
+            "[client_optimizer] learning_rate",
+            f"a local step of {self.step_of(1):g} multiplies how far a client's model is from the one that it is drawn "
+            f"to by {keep:.3g}, and so diverges",
+            "lower it, or the weight by which models are drawn there",
+        )
+        wrong = self.client_optimizer.wrong("client_optimizer") + messages([both, unaccounted, unstable])
         if plain := self.refuses.get("momentum"):
             wrong += self.client_optimizer.wrong_momentum("client_optimizer", plain)
         return wrong + wrong_draw("local_epochs" if epochs else "local_steps", rows)

@@ -10,27 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import chain
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from typing_extensions import final
 
 from mpifed.algorithms.horizontal import Rows, check_rows
-from mpifed.algorithms.initial import model_layout, model_template, start_model
+from mpifed.algorithms.initial import initial_model, model_layout, model_template
 from mpifed.algorithms.local import Local, LocalSteps
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Exchange, Lazy, OwnRecord, Problem, Weighted
+from mpifed.core.exchange import Exchange, OwnRecord
 from mpifed.core.record import Array, bare_leaves, map_leaves, read_only
 from mpifed.core.refusals import Refusal, messages
-from mpifed.core.round import SETUP, Round
-from mpifed.core.vector import Layout
-from mpifed.data.block import Block, without_rows
-from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
-from mpifed.maths.privacy.release import Release
 from mpifed.privacy.open import LocalWork, Open
+
+if TYPE_CHECKING:
+    from mpifed.core.exchange import Lazy, Weighted
+    from mpifed.core.round import Round
+    from mpifed.core.vector import Layout
+    from mpifed.data.block import Block
+    from mpifed.maths.objectives import Parameters
+    from mpifed.maths.privacy.release import Release
 
 # records of a method's own classes
 State: TypeAlias = Any  # what clients keep, [n, ...]; before round 1 that of one client
@@ -217,7 +220,7 @@ class LocalMethod(LocalSteps, Rows):
         whole = Local(self, block, now, step, guard)
         sent = map_leaves(read_only, sent)
         own = own if now.leaving is None else map_leaves(lambda leaf: leaf.copy(), own)  # which a void round gives back
-        local = replace(whole, block=without_rows(block)) if guard.clips else whole  # noise covers `change` alone
+        local = replace(whole, block=guard.shown(block))
         start, push = self.begin(own, sent, local), self.push(own, sent, local)
         if start is None and self.upload is None and self.retain is None and self.renew is None:
             lazy = whole.lazy(sent.model, push)
@@ -310,13 +313,6 @@ class LocalMethod(LocalSteps, Rows):
             "weight",
             'take name = "sgd"',
         )
-
-
-@lru_cache(maxsize=2)  # every block of clients asks for it
-def initial_model(problem: Problem, seed: int) -> Array:
-    """[d] the initial model."""
-    now = Round(SETUP, seed, np.ones(problem.clients, dtype=bool))
-    return read_only(model_layout(problem).flat(start_model(problem, now)))
 
 
 def _as_before(leaf: Array, before: Array) -> Array:

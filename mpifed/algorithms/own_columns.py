@@ -227,14 +227,3 @@ class HyFEM(OwnColumns):
     @property
     def pull(self) -> float:
         return self.mu
-
-    def check(self) -> list[str]:
-        """As for all, and local steps must be stable."""
-        wrong, step = super().check(), self.step_of(1)
-        keep, _ = self.keeps(step)
-        if abs(keep) >= 1 and self.mu:
-            wrong.append(
-                f"[algorithm] mu = {self.mu:g}: with a step of {step:g} a local step multiplies w_k - w_0 by "
-                f"{keep:.3g}, and so diverges; it must stay between -1 and 1: lower the learning rate or mu"
-            )
-        return wrong

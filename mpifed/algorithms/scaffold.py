@@ -25,11 +25,6 @@ class Both(NamedTuple):
     change: Array  # y_i - x
     gradient: Array  # (x - y_i) / (K_i step), a client's mean gradient plus c_i - c
 
-    @classmethod
-    def of(cls, upload: OwnRecord, rate: float | Array) -> Both:
-        """Both parts, also where the change alone was sent."""
-        return upload if isinstance(upload, Both) else cls(upload, upload * (-1 / rate))
-
 
 @dataclass(frozen=True)
 class Scaffold(LocalMethod):
@@ -69,10 +64,14 @@ class Scaffold(LocalMethod):
     def upload(self, c_i: Array, sent: Sent, change: Array, local: Local) -> OwnRecord:
         return Both(change, change / -local.rate) if self.uneven else change
 
+    def both(self, upload: OwnRecord, rate: float | Array) -> Both:
+        """Both parts, also where the change alone was sent."""
+        return upload if self.uneven else Both(upload, upload * (-1 / rate))
+
     def renew(self, c_i: Array, sent: Sent, upload: OwnRecord, local: Local) -> OwnRecord:
-        return Both.of(upload, local.rate).gradient + c_i - sent.memory
+        return self.both(upload, local.rate).gradient + c_i - sent.memory
 
     def absorb(self, c: Array, mean: OwnRecord, done: Done) -> tuple[Array, Array]:
         """c moves by the share of those present times the mean change of their c_i."""
-        both = Both.of(mean, done.rate)
+        both = self.both(mean, done.rate)
         return c - done.share * (c - both.gradient), both.change

@@ -42,10 +42,10 @@ from mpifed.algorithms.ssca_tuning import (
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Lazy, Weighted, weighted_fields
 from mpifed.core.protocols import Features
-from mpifed.core.record import ABSENT, Array, added, bare_leaves, beside, in_memory, map_leaves, on_host, zeros
+from mpifed.core.record import ABSENT, Array, added, beside, in_memory, map_leaves, on_host, zeros
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block
-from mpifed.maths.dual import lemma_1, levels, multipliers
+from mpifed.maths.dual import multipliers
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.ranges import Count, Size
 from mpifed.maths.schedules import StepSize, unmet
@@ -90,19 +90,11 @@ def solve(surrogate: Surrogate, form: Forms, cost: Floats, margin: Floats | floa
     constants, curvatures, rows = form
     if not len(constants):  # (9), (19)
         return Solution((1 / (2 * curvatures[0]),), np.zeros(0), np.zeros(0), float(curvatures[0]))
-    constants = constants + margin
-    products = gram(surrogate, rows)
-    if rows == (None, 0):  # (38): ||w||^2 and one constraint
-        constant, square, curvature = float(constants[0]), float(products[1, 1]), float(curvatures[1])
-        multiplier = lemma_1(constant, square, curvature, float(cost[0]))
-        factor = multiplier / (2 * (1 + multiplier * curvature))
-        level = constant - factor * square * (1 - factor * curvature)  # at w = -factor l
-        return Solution((factor,), np.array([multiplier]), np.array([max(level, 0.0)]), 1 + multiplier * curvature)
-    nu = multipliers(constants, products, curvatures, cost)
+    nu, levels = multipliers(constants + margin, gram(surrogate, rows), curvatures, cost)
     total = float(curvatures[0] + nu @ curvatures[1:])
     weights = zip([1.0, *nu.tolist()], rows, strict=True)
     factors = tuple(multiplier / (2 * total) for multiplier, row in weights if row is not None)
-    return Solution(factors, nu, np.maximum(levels(nu, constants, products, curvatures), 0), total)
+    return Solution(factors, nu, np.maximum(levels, 0), total)
 
 
 # --- the server, of either split ----------------------------------------------------------------------------------
@@ -295,7 +287,7 @@ class SSCA(Algorithm):
             newest, carried = 1.0, float(self.keep(server))
             sums = estimate = renewed_estimate(estimate, sums, weight, carried)
             surrogate, weight = zeros(surrogate), 1.0
-        gradient, level = self._with_server_parts(w, sums, weight)
+        gradient, level = sums
         penalties = [function.penalty for function in self.functions]
         parts = self.problem.objective.penalized(w)
         surrogate = track(surrogate, newest, gradient, level, w, self.tau, penalties, weight, parts)
@@ -321,19 +313,6 @@ class SSCA(Algorithm):
             margins=margins,
         )
         return self._next_stage(new)
-
-    def _with_server_parts(self, model: Parameters, sums: Statistics, weight: float) -> Statistics:
-        """`weight` times the means, plus the parts of the functions that need no samples."""
-        for k, function in enumerate(self.functions):
-            part = function.term.server(model)
-            if part is None:
-                continue
-            sums = map_leaves(lambda leaf: leaf.copy(), sums)
-            for leaf, slope in zip(bare_leaves(sums.gradient), bare_leaves(part[1]), strict=True):
-                leaf[k] += slope * leaf.dtype.type(weight)
-            if len(sums.level):
-                sums.level[k] += weight * float(part[0])
-        return sums
 
     def _next_stage(self, server: SSCAServer) -> SSCAServer:
         """At the end of a stage: the next penalty c_j, or, if ||s|| is small, another stage with the same."""

@@ -227,7 +227,7 @@ def _best_of_bound(point: CertifiedPoint, curvatures: Floats) -> Floats:
     scale = max(float(np.linalg.norm(point.gradient)), float(curvatures[0] * np.abs(excess).max())) or 1.0
     tau[0] = tau[0] or 1e-9 * float(tau.max()) * scale
     try:
-        return dual_multipliers(excess, rows @ rows.T, tau, _MOST * scale) / units
+        return dual_multipliers(excess, rows @ rows.T, tau, _MOST * scale)[0] / units
     except NumericalError:
         return np.zeros_like(units)
 

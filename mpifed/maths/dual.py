@@ -81,8 +81,12 @@ class _Problem:
         return float((np.abs(wrong) / at.sizes).max())
 
 
-def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats | float) -> Floats:
-    """The multipliers nu [M] of the surrogates' constraints, each in [0, cost]: the dual of Problem 5.
+def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Floats | float) -> tuple[Floats, Floats]:
+    """The multipliers nu of the surrogates' constraints, each in [0, cost]: the dual of Problem 5; and the levels.
+
+    A single constraint has the closed form of Lemma 1.
+    # differs from the paper: (42) is computed without the cancellation in sqrt(...) - 1; and where w = 0 meets the
+    # limit with equality (A = U), it is 0 even for b = 0, where every multiplier is optimal.
 
     Where the gradients of constraints are linearly dependent nu is not unique, but w(nu) and the levels are.
 
@@ -95,7 +99,8 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Float
 
     Returns
     -------
-    [M] float64; exactly 0 for constraints that are not active, exactly `cost` for violated ones
+    [M] float64 nu; exactly 0 for constraints that are not active, exactly `cost` for violated ones
+    [M] the values of the surrogates at w(nu), the gradient of the dual: s = max(0, levels)
 
     Raises
     ------
@@ -109,50 +114,14 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Float
         error = problem.error(nu)  # little for M = 1, and where no violated constraint has a gradient
         if error > _GOOD:
             nu, error = _interior(problem, nu)
+        levels = problem.at(nu).levels
     if not error <= _SOLVED:
         raise NumericalError(
             f"the convex problem of SSCA: its optimality conditions hold up to {error:.3g} only, relative to its "
             f"numbers (constants {problem.a}, lengths of gradients {problem.norms}, curvatures {problem.tau}, costs "
             f"{problem.c}); scale the objective and the constraints alike"
         )
-    return nu
-
-
-def lemma_1(constant: float, square: float, curvature: float, cost: float) -> float:
-    """The multiplier of a single constraint with the objective ||w||^2: (42), in closed form.
-
-    # differs from the paper: computed without the cancellation in sqrt(...) - 1; and where w = 0 meets the limit
-    # with equality (A = U), it is 0 even for b = 0, where every multiplier is optimal.
-
-    Parameters
-    ----------
-    constant : A - U of the paper
-    square : b of the paper, the squared norm of the constraint's linear part
-    curvature : tau >= 0
-    cost : c > 0
-
-    Returns
-    -------
-    nu in [0, cost], with which w = -nu f_1 / (2 (1 + nu tau)) by (40) and (41)
-
-    Raises
-    ------
-    NumericalError : when an input is not finite, or the curvature is negative.
-    """
-    problem = _problem([constant], np.diag([0.0, square]), [1.0, curvature], cost)
-    with np.errstate(all="ignore"):
-        return float(_alone(problem, problem.a, problem.norms[1:])[0])  # at w = 0, where the level is the constant
-
-
-def levels(nu: Floats, constants: Floats, gram: Floats, curvatures: Floats) -> Floats:
-    """The values [M] of the surrogates at w(nu): the gradient of the dual. At its maximizer s = max(0, levels).
-
-    Parameters
-    ----------
-    nu : [M] from `multipliers`, whose parameters the others are
-    """
-    with np.errstate(all="ignore"):
-        return _problem(constants, gram, curvatures, 1.0).at(nu).levels
+    return nu, levels
 
 
 def _problem(constants: ArrayLike, products: ArrayLike, curvatures: ArrayLike, cost: ArrayLike) -> _Problem:

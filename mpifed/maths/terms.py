@@ -20,7 +20,7 @@ from mpifed.maths.objectives import Objective, Parameters, Slope, squares
 
 
 class Term(MadeByKeywords, ABC):
-    """F is the mean of `loss` over the counted samples, plus the value of `server` where there is one.
+    """F is the mean of `loss` over the counted samples; `Norm` alone needs no samples.
 
     A subclass is a frozen dataclass whose fields are keys of `[minimize]` or `[[constraint]]`; it derives from `OfLoss`
     or `OfOutputs`.
@@ -47,10 +47,6 @@ class Term(MadeByKeywords, ABC):
     def slope(self, objective: Objective, head: Record, scores: Array, y: Array, weights: Array) -> Slope:
         """Derivatives of the sum over samples, counted or not, of weights [..., s] times the term."""
         return objective.slope(head, scores, y, weights)
-
-    def server(self, model: Parameters) -> tuple[float, Record] | None:
-        """Value in float64 and gradient of the part of F that needs no samples; None: no such part."""
-        return None
 
     def check(self, objective: Objective, outputs: int) -> list[str]:
         """Messages on what does not fit the objective or the data, without the name of the table."""
@@ -165,7 +161,7 @@ class Norm(Term):
     convex: ClassVar[bool] = True
 
     def server(self, model: Parameters) -> tuple[float, Record]:
-        """||w||^2 and 2 w."""
+        """||w||^2 in float64, and its gradient 2 w."""
         return squares(model), map_leaves(lambda leaf: 2 * leaf, model)
 
 

@@ -42,6 +42,7 @@ from mpifed.core.record import (
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
+from mpifed.data.block import without_rows
 from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient, record_factors
 from mpifed.maths.objectives import LinearScores
@@ -77,6 +78,10 @@ class _Private(Open):
         """Whether sums of clipped gradients may be in float32, which the mechanism then counts."""
         known = isinstance(self.problem.objective, LinearScores) and self.problem.dtype == "float32"
         return known and may_be_narrow(self.privacy, self.layout.size, self.work.batch)
+
+    def shown(self, block: Block) -> Block:
+        """No row, where noise covers the change alone."""
+        return without_rows(block) if self.clips else block
 
     def clipped(self, at: Parameters, batch: Minibatch) -> Parameters:
         """[n, ...] sums of the rows' clipped gradients."""

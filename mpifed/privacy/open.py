@@ -98,6 +98,10 @@ class Open:
     def check_gain(self, upload: Callable[[Array], OwnRecord], change: Array) -> None:
         """See that an upload, of a change [n, d], is `work.gain` times that and what does not depend on it."""
 
+    def shown(self, block: Block) -> Block:
+        """What of the clients a method's hooks may read beside their changes."""
+        return block
+
     def leave(self, uploaded: OwnRecord, step: float, block: Block, now: Round) -> tuple[OwnRecord, OwnRecord]:
         """The uploads [n, ...] as they leave their clients, and as all others see them, for states."""
         return uploaded, uploaded

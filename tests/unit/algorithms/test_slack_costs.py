@@ -20,7 +20,7 @@ def course(scale: np.ndarray, rounds: int = 60) -> tuple[np.ndarray, np.ndarray]
         f = rng.normal(size=(4, 5)) * scale[:, None]
         curvatures, constants = np.array([0.5, 0.3, 0.2, 0.6]) * scale, rng.normal(3, 1, size=3) * scale[1:]
         cost, cap = next_costs(costs, curvatures)
-        nu = multipliers(constants, f @ f.T, curvatures, cost)
+        nu, _ = multipliers(constants, f @ f.T, curvatures, cost)
         total = curvatures[0] + nu @ curvatures[1:]
         costs = after_round(costs, t, cost, cap, nu, total)
         found.append(cost)
