@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from mpifed.algorithms.certificate import STEP
-from mpifed.algorithms.functions import constrains, squares_alone
+from mpifed.algorithms.functions import constrains, refused, squares_alone
 from mpifed.algorithms.initial import model_template
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import (
@@ -217,11 +217,6 @@ def trust_of_duals(problem: Problem, sums: str, clear: bool, plain: bool) -> Ite
 # --- checks ---------------------------------------------------------------------------------------------------------
 
 
-def refused(*rows: tuple[bool, str]) -> list[str]:
-    """The messages of what is wrong, of a table (whether it is wrong, the message)."""
-    return [message for wrong, message in rows if wrong]
-
-
 def check_cells(problem: Problem) -> list[str]:
     """Errors of the job for algorithms on cells, one message each."""
     return squares_alone(problem) + refused(
@@ -398,8 +393,14 @@ def measures_of_cells(
         def ask(server: CellsEvaluation, now: Round) -> Record:
             return server.for_duals
 
-        fields, answer = ByRows(of_rows((problem.samples,), 2.0**-36, 2.0**12)), partial(answer_shares, problem, duals)
-        all_duals = Exchange("all-duals", fields, ask, answer, hear=partial(hear_rows, problem, "alpha"))
+        all_duals = Exchange(
+            "all-duals", ByRows(of_rows((problem.samples,), 2.0**-36, 2.0**12)), ask,
+            lambda clients, sent, block, now: (
+                clients,
+                ByRows(placed_by_rows(problem, duals(clients.states, sent, block).astype(np.float64), block)),
+            ),
+            hear=partial(hear_rows, problem, "alpha"),
+        )  # fmt: skip
         all_primal = Exchange(
             "all-primal", ByColumns(primal), ask_nothing, partial(answer_pulled, problem, "alpha"),
             lambda server, total, now: server._replace(pulled=total.pulled), clear=not private,
@@ -411,14 +412,6 @@ def measures_of_cells(
         return CellsClients(states, zeros, ABSENT if duals is None else zeros[..., 0])
 
     return (Measure(tuple(exchanges), start, partial(_reported, algorithm, primal.scale), start_clients),)
-
-
-def answer_shares(
-    problem: Problem, duals: Duals, clients: CellsClients, broadcast: Record, block: Block, now: Round
-) -> tuple[CellsClients, ByRows]:
-    """Parts of alpha."""
-    shares = duals(clients.states, broadcast, block).astype(np.float64)
-    return clients, ByRows(placed_by_rows(problem, shares, block))
 
 
 def _reported(
@@ -433,17 +426,17 @@ def _reported(
     l2, N, target = problem.objective.l2, problem.samples, problem.target_scale
     loss, at_zero, *conjugates = (sums / N).tolist()
     objective = loss + penalty(problem.objective, model)
-    columns: dict[str, float] = {"train_loss": loss, "objective": objective, **algorithm.report(server)}
+    columns: Columns = {"train_loss": loss, "objective": objective, **algorithm.report(server)}
+    dual = columns.get("dual")
     for conjugate in conjugates:
-        w = pulled.astype(np.float64) / lambda_n(problem)
-        columns["dual"] = dual_value(l2, w, conjugate, 1)
-    if "dual" not in columns:
-        return dict(columns)
-    columns["duality_gap"] = gap = objective - columns["dual"]
+        dual = dual_value(l2, pulled.astype(np.float64) / lambda_n(problem), conjugate, 1)
+    if dual is None:
+        return columns
+    gap = objective - dual
     if not len(pulled):  # it is of sums that were received in the rounds
         step = field_of_pulled(problem).scale
     off = step * target * float(np.linalg.norm(problem.columns.holders)) / (4 * N * l2**0.5)  # l2^0.5 e
-    lost = off * (2 * abs(at_zero - columns["dual"]) ** 0.5 + off) + STEP * target**2 * problem.clients / N
+    lost = off * (2 * abs(at_zero - dual) ** 0.5 + off) + STEP * target**2 * problem.clients / N
     if lost > ROUNDING * max(at_zero, gap):
-        columns |= dict.fromkeys(("dual", "duality_gap"), np.nan)
-    return dict(columns)
+        dual = gap = np.nan
+    return {**columns, "dual": dual, "duality_gap": gap}

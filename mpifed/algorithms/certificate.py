@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mpifed.algorithms.functions import CHUNK, Levels, Tally, levels, objective_term, sampled, smooth_value, terms
+from mpifed.algorithms.functions import CHUNK, Tally, all_terms, levels, objective_term, sampled, smooth_value, terms
 from mpifed.core.exchange import FirstNumbers, Problem
 from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves, unflat
 from mpifed.maths import certificates
@@ -54,11 +54,11 @@ def point_at(problem: Problem, model: Parameters, total: Tally, gradient: Record
 
     first = slope(objective_term(problem), flat(penalty_gradient(problem.objective, wide)))
     others = [slope(constraint.term, 0.0) for constraint in problem.constraints]
-    measured: Levels = levels(problem, model, total)
+    values, _, spreads = levels(problem, model, total)
     limits = np.array([constraint.limit for constraint in problem.constraints])
     return CertifiedPoint(
-        smooth_value(problem, model, total), first, measured.value - limits,
-        np.array(others).reshape(len(others), len(w)), limits, measured.spread,
+        smooth_value(problem, model, total), first, values - limits,
+        np.array(others).reshape(len(others), len(w)), limits, spreads,
         (off * objective_term(problem).sampled, off),
     )  # fmt: skip
 
@@ -119,10 +119,6 @@ def _finite(point: CertifiedPoint) -> bool:
     return all(np.isfinite(part).all() for part in point)
 
 
-def _all_terms(problem: Problem) -> list[Term]:
-    return [objective_term(problem), *(constraint.term for constraint in problem.constraints)]
-
-
 def is_convex(problem: Problem) -> bool:
     """Whether bounds hold for the whole problem: all functions are known to be convex, and all rows are evaluated.
 
@@ -133,7 +129,7 @@ def is_convex(problem: Problem) -> bool:
         return False
     if objective_term(problem).sampled and (problem.objective.nonconvex_penalty or problem.objective.l2 < 0):
         return False
-    return all(isinstance(term, Norm) or (problem.objective.convex and term.convex) for term in _all_terms(problem))
+    return all(isinstance(term, Norm) or (problem.objective.convex and term.convex) for term in all_terms(problem))
 
 
 def strong_convexity(problem: Problem, model: Parameters) -> Floats:
@@ -141,7 +137,7 @@ def strong_convexity(problem: Problem, model: Parameters) -> Floats:
 
     The norm is of all parameters; where l2 leaves intercepts out, it makes nothing strongly convex.
     """
-    moduli = np.array([2.0 if isinstance(term, Norm) else 0.0 for term in _all_terms(problem)])
+    moduli = np.array([2.0 if isinstance(term, Norm) else 0.0 for term in all_terms(problem)])
     if objective_term(problem).sampled and all(bare_leaves(problem.objective.penalized(model))):
         moduli[0] += 2 * problem.objective.l2
     return moduli

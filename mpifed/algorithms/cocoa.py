@@ -13,7 +13,8 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 from annotated_types import Gt, Le
 
-from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded, refused
+from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded
+from mpifed.algorithms.functions import refused
 from mpifed.algorithms.horizontal import check_rows
 from mpifed.algorithms.local import wrong_draw
 from mpifed.core.exchange import Exchange, Field, Measure

@@ -24,7 +24,7 @@ import numpy as np
 
 from mpifed.algorithms.cells import ask_nothing
 from mpifed.algorithms.certificate import STEP, certificate_columns
-from mpifed.algorithms.functions import CHUNK, Statistics, Tally, sampled, slope_of_each, stacked, tally
+from mpifed.algorithms.functions import CHUNK, Statistics, Tally, refused, sampled, slope_of_each, stacked, tally
 from mpifed.algorithms.initial import model_template
 from mpifed.algorithms.measures import (
     Evaluation,
@@ -266,13 +266,13 @@ class Columns(Algorithm):
         def exchanges(name: str, gradients: bool) -> tuple[Exchange, ...]:
             return Pass(problem, size, self.label_holder, self.sender, name, True, gradients).exchanges(ask, absorb)
 
-        def start(server: Record) -> EvaluationServer:
-            return EvaluationServer(self.model(server), np.int64(0), ABSENT, ABSENT)
-
+        measure = partial(
+            Measure, start=lambda server: EvaluationServer(self.model(server), np.int64(0), ABSENT, ABSENT), turns=turns
+        )
         return (
-            Measure(exchanges("all-", False), start, partial(reported_levels, self), turns=turns),
-            Measure(
-                exchanges("certificate-", True), start, partial(reported_certificate, self), turns=turns,
+            measure(exchanges("all-", False), report=partial(reported_levels, self)),
+            measure(
+                exchanges("certificate-", True), report=partial(reported_certificate, self),
                 certificate=certificate_columns(problem), first=partial(numbers_of_first, self),
             ),
         )  # fmt: skip
@@ -286,14 +286,18 @@ def draw_rows(problem: Problem, now: Round, batch: int) -> Array:
 
 def check_columns(problem: Problem, batch: int, holder: int | None) -> list[str]:
     """Errors of data and settings for vertical algorithms, one message each."""
-    wrong: list[str] = []
-    if problem.split != "columns":
-        wrong.append(
+    return refused(
+        (
+            problem.split != "columns",
             f"[algorithm] name: needs data split by columns, and the folder is split by {problem.split}; "
-            "make another with `mpifed data ... --split columns`"
-        )
-    if batch > problem.samples:
-        wrong.append(f"[algorithm] batch_size = {batch}: there are {problem.samples} samples; lower batch_size")
-    if holder is not None and not 0 <= holder < problem.clients:
-        wrong.append(f"[algorithm] label_holder = {holder}: clients are numbered 0 to {problem.clients - 1}")
-    return wrong
+            "make another with `mpifed data ... --split columns`",
+        ),
+        (
+            batch > problem.samples,
+            f"[algorithm] batch_size = {batch}: there are {problem.samples} samples; lower batch_size",
+        ),
+        (
+            not 0 <= (holder or 0) < problem.clients,
+            f"[algorithm] label_holder = {holder}: clients are numbered 0 to {problem.clients - 1}",
+        ),
+    )

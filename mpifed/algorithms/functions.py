@@ -38,6 +38,11 @@ def objective_term(problem: Problem) -> Term:
     return Loss() if problem.minimize is None else problem.minimize
 
 
+def all_terms(problem: Problem) -> list[Term]:
+    """[M + 1] those of the objective and of the constraints."""
+    return [objective_term(problem), *(constraint.term for constraint in problem.constraints)]
+
+
 def sampled(problem: Problem) -> tuple[Function, ...]:
     """[K] the functions that are means over samples."""
     first = Function(objective_term(problem), 0.0, problem.objective.l2)
@@ -50,40 +55,45 @@ def constrains(problem: Problem) -> bool:
     return bool(problem.constraints) or objective_term(problem) != Loss()
 
 
+def refused(*rows: tuple[object, str]) -> list[str]:
+    """The messages of what is wrong, of a table (what is true where it is wrong, the message)."""
+    return [message for wrong, message in rows if wrong]
+
+
 def wrong_functions(problem: Problem) -> list[str]:
     """Errors in the functions for this data, one message each."""
     wrong = [f"[minimize] {line}" for line in objective_term(problem).check(problem.objective, problem.outputs)]
     for m, constraint in enumerate(problem.constraints, 1):
         wrong += [f"[constraint {m}] {line}" for line in constraint.term.check(problem.objective, problem.outputs)]
-        never = constraint.term.nonnegative and problem.objective.nonnegative
-        if never and constraint.aim <= 0:
-            wrong.append(
+        wrong += refused(
+            (
+                constraint.term.nonnegative and problem.objective.nonnegative and constraint.aim <= 0,
                 f"[constraint {m}] limit - margin = {constraint.aim:g}: the function is never below zero, so no model "
-                "can meet it; raise the limit"
+                "can meet it; raise the limit",
             )
-    exact = [objective_term(problem), *(constraint.term for constraint in problem.constraints)]
-    wrong += [
+        )
+    return wrong + [
         f"{type(term).__name__}: only Norm may declare that it needs no samples; give the class `sampled = True`"
-        for term in exact
+        for term in all_terms(problem)
         if not term.sampled and not isinstance(term, Norm)
     ]
-    return wrong
 
 
 def squares_alone(problem: Problem) -> list[str]:
     """Errors for an algorithm that supports no penalty but l2, one message each."""
-    wrong = []
-    if beta := problem.objective.nonconvex_penalty:
-        wrong.append(
+    beta, other = problem.objective.nonconvex_penalty, "take fedavg, scaffold or fedpdm, for data split by rows"
+    return refused(
+        (
+            beta,
             f"[model] nonconvex_penalty = {beta:g}: this algorithm supports no penalty but l2; set "
-            "nonconvex_penalty = 0, or take fedavg, scaffold or fedpdm, for data split by rows"
-        )
-    if problem.regularizer is not None:
-        wrong.append(
+            f"nonconvex_penalty = 0, or {other}",
+        ),
+        (
+            problem.regularizer is not None,
             f"[regularizer] {type(problem.regularizer).__name__}: this algorithm has no prox step; leave the table "
-            "out, or take fedavg, scaffold or fedpdm, for data split by rows"
-        )
-    return wrong
+            f"out, or {other}",
+        ),
+    )
 
 
 def counts_some(problem: Problem) -> bool:
@@ -205,18 +215,11 @@ def tally(problem: Problem, head: Record, scores: Array, y: Array, weights: Arra
     return Tally(*(xp.stack([row[i] for row in rows], axis=-1) for i in range(3)))
 
 
-class Levels(NamedTuple):
-    """F_m of every constraint, with standard errors."""
-
-    value: Array  # [M]
-    margin: Array  # [M] 1.96 standard errors of the mean
-    spread: Array  # [M] root mean square of the term over its samples
-
-
-def levels(problem: Problem, model: Parameters, total: Tally) -> Levels:
-    """The constraints' values from sums over all rows."""
+def levels(problem: Problem, model: Parameters, total: Tally) -> Array:
+    """[3, M] of every constraint from sums over all rows: F_m, 1.96 standard errors of it, and its root mean square."""
     rows = [_measured(problem, constraint.term, model, total) for constraint in problem.constraints]
-    return Levels(*np.array(rows).reshape(-1, 3).T)
+    each: Array = np.array(rows).reshape(-1, 3).T
+    return each
 
 
 def smooth_value(problem: Problem, model: Parameters, total: Tally) -> float:
@@ -226,7 +229,7 @@ def smooth_value(problem: Problem, model: Parameters, total: Tally) -> float:
 
 
 def _measured(problem: Problem, term: Term, model: Parameters, total: Tally) -> tuple[float, float, float]:
-    """A term's mean, 1.96 standard errors of it, and its root mean square, as `Levels` has them."""
+    """A term's mean over its samples, 1.96 standard errors of it, and its root mean square."""
     if isinstance(term, Norm):
         value, _ = term.server(model)
         return value, 0.0, value
@@ -242,7 +245,7 @@ def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str
     loss, objective = float(total.total[0] / total.count[0]), smooth_value(problem, model, total)
     if problem.regularizer is not None:
         objective += problem.regularizer.value(model)
-    constraint_levels = levels(problem, model, total)
     columns = {"train_loss": loss, "objective": objective}
-    columns |= {f"constraint_{m}": float(value) for m, value in enumerate(constraint_levels.value, 1)}
-    return columns | {f"margin_{m}": float(value) for m, value in enumerate(constraint_levels.margin, 1)}
+    for name, row in zip(("constraint", "margin"), levels(problem, model, total), strict=False):
+        columns |= {f"{name}_{m}": float(number) for m, number in enumerate(row, 1)}
+    return columns

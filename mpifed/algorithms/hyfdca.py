@@ -42,10 +42,10 @@ from mpifed.algorithms.cells import (
     placed_by_rows,
     products,
     pulled,
-    refused,
     summed_once,
     trust_of_duals,
 )
+from mpifed.algorithms.functions import refused
 from mpifed.core.exchange import Exchange, Measure, Problem
 from mpifed.core.record import ABSENT, Array, beside, by_columns, namespace
 from mpifed.core.round import Round

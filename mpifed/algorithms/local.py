@@ -30,6 +30,7 @@ from mpifed.core.refusals import Refusal, messages
 from mpifed.maths.objectives import concave_gradient
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats
+from mpifed.maths.schedules import CosineDecay
 from mpifed.privacy.open import Minibatch, Open
 
 if TYPE_CHECKING:
@@ -157,6 +158,15 @@ class LocalSteps(Algorithm):
             "with [privacy] every minibatch is drawn anew, which is what is accounted for",
             "give local_steps",
         )
+        rate = self.client_optimizer.learning_rate
+        ends = Refusal(
+            "schedule" in self.refuses and isinstance(rate, CosineDecay) and not rate.final,
+            "[client_optimizer] learning_rate",
+            "ends at 0, by which this method would divide",
+            "give a final above 0",
+        )
+        if ends.applies:  # of which no step could be computed
+            return messages([ends])
         keep = min(self.keeps(self.step_of(1)))
         unstable = Refusal(
             self.pull and keep <= -1,

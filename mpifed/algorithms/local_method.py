@@ -276,8 +276,6 @@ class LocalMethod(LocalSteps, Rows):
 
     def check(self) -> list[str]:
         """Batch size, local steps, optimizers and privacy must fit the data and each other."""
-        if "schedule" in self.refuses and (wrong := self.client_optimizer.wrong_end("client_optimizer")):
-            return wrong  # of which no step could be computed
         wrong = check_rows(self.problem, 1 if self.local_epochs else self.batch_size) + self.wrong_steps()
         rows = messages(chain(self.conflicts(), self.guard.conflicts()))
         return wrong + self.server_optimizer.wrong("server_optimizer") + rows

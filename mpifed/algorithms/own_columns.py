@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from mpifed.algorithms.cells import Grid, check_cells, own_part, padded, placed_by_columns
+from mpifed.algorithms.functions import refused
 from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps, slices
 from mpifed.core.exchange import Exchange, Field, power_of_two
@@ -86,13 +87,13 @@ class OwnColumns(LocalSteps, Grid):
 
     def check(self) -> list[str]:
         """The batch must fit the data, and the model must be linear without intercepts."""
-        objective, wrong = self.problem.objective, check_cells(self.problem) + self.wrong_steps()
-        if not isinstance(objective, LinearScores) or any(leaves(model_template(self.problem).head)):
-            wrong.append(
-                f"[model] name: {type(objective).__name__} has parameters that belong to no column; take a model "
-                "without: hinge, squared-hinge, logistic, least-squares, or softmax without bias"
-            )
-        return wrong
+        objective = self.problem.objective
+        apart = not isinstance(objective, LinearScores) or any(leaves(model_template(self.problem).head))
+        message = (
+            f"[model] name: {type(objective).__name__} has parameters that belong to no column; take a model "
+            "without: hinge, squared-hinge, logistic, least-squares, or softmax without bias"
+        )
+        return check_cells(self.problem) + self.wrong_steps() + refused((apart, message))
 
     def start_server(self, now: Round) -> OwnColumnsServer:
         """The initial model; no w_k is known yet."""

@@ -22,9 +22,11 @@ from mpifed.algorithms.columns import Columns, Pass, PassBroadcast, PassUpload, 
 from mpifed.algorithms.functions import (
     Function,
     Statistics,
+    all_terms,
     count_samples,
     counts_some,
     objective_term,
+    refused,
     sampled,
     slope_of_each,
     stacked,
@@ -192,9 +194,8 @@ class SSCA(Algorithm):
     @cached_property
     def rows(self) -> tuple[int | None, ...]:
         """[M + 1] the place among `functions` of the objective and of each constraint; None: ||w||^2."""
-        terms = [objective_term(self.problem), *(constraint.term for constraint in self.problem.constraints)]
         numbers = itertools.count()
-        return tuple(next(numbers) if term.sampled else None for term in terms)
+        return tuple(next(numbers) if term.sampled else None for term in all_terms(self.problem))
 
     @property
     def recursive(self) -> bool:
@@ -207,35 +208,43 @@ class SSCA(Algorithm):
 
     def check(self) -> list[str]:
         """Errors of the settings that do not depend on the split."""
-        norm = not objective_term(self.problem).sampled
-        wrong = []
-        if len(self.costs) > 1 and self.stage_rounds is None:
-            wrong.append("[algorithm] stage_rounds: missing; after how many rounds may the next slack_cost be taken?")
-        if list(self.costs) != sorted(set(self.costs)):
-            wrong.append(f"[algorithm] slack_cost = {list(self.costs)}: a penalty sequence must grow")
-        if norm and self.problem.objective.l2:
-            wrong.append(
-                f'[model] l2 = {self.problem.objective.l2:g}: with [minimize] name = "norm" it is '
-                "||w||^2 that is minimized, without a factor; set l2 = 0"
-            )
-        if not self.functions:
-            wrong.append('[minimize] name = "norm" without a [[constraint]] that needs data: the solution is zero')
-        return wrong
+        l2 = self.problem.objective.l2
+        return refused(
+            (
+                len(self.costs) > 1 and self.stage_rounds is None,
+                "[algorithm] stage_rounds: missing; after how many rounds may the next slack_cost be taken?",
+            ),
+            (
+                list(self.costs) != sorted(set(self.costs)),
+                f"[algorithm] slack_cost = {list(self.costs)}: a penalty sequence must grow",
+            ),
+            (
+                l2 and not objective_term(self.problem).sampled,
+                f'[model] l2 = {l2:g}: with [minimize] name = "norm" it is ||w||^2 that is minimized, without a '
+                "factor; set l2 = 0",
+            ),
+            (
+                not self.functions,
+                '[minimize] name = "norm" without a [[constraint]] that needs data: the solution is zero',
+            ),
+        )
 
     def warnings(self) -> list[str]:
         """Step sizes for which convergence is not proven, and settings without effect."""
-        warnings = []
-        if missing := unmet(self.rho, self.gamma):
-            warnings.append(
+        missing, idle = unmet(self.rho, self.gamma), "has no effect without a [[constraint]]"
+        return refused(
+            (
+                missing,
                 f"[algorithm] rho = {list(self.rho)}, gamma = {list(self.gamma)}: convergence is proven under "
-                f"{' and '.join(missing)}, which these step sizes do not fulfil (nor do the paper's)"
-            )
-        idle = {"margins": self.margins != "off", "slack_cost": self.slack_cost != "auto"}
-        if not self.limits:
-            warnings += [f"[algorithm] {key}: has no effect without a [[constraint]]" for key in idle if idle[key]]
-        if self.stage_rounds is not None and len(self.costs) <= 1:
-            warnings.append("[algorithm] stage_rounds: has no effect where slack_cost is not a list of several costs")
-        return warnings
+                f"{' and '.join(missing)}, which these step sizes do not fulfil (nor do the paper's)",
+            ),
+            (not self.limits and self.margins != "off", f"[algorithm] margins: {idle}"),
+            (not self.limits and self.slack_cost != "auto", f"[algorithm] slack_cost: {idle}"),
+            (
+                self.stage_rounds is not None and len(self.costs) <= 1,
+                "[algorithm] stage_rounds: has no effect where slack_cost is not a list of several costs",
+            ),
+        )
 
     def start_server(self, now: Round) -> SSCAServer:
         """Step 1: any w_1, and empty surrogates."""
@@ -414,10 +423,9 @@ class SSCAHorizontal(SSCA, Rows):
 
     def check(self) -> list[str]:
         """Split and batch size must fit the data."""
-        wrong = super().check() + check_rows(self.problem, self.batch_size)
-        if self.label_holder is not None:
-            wrong.append(f"[algorithm] label_holder = {self.label_holder}: is for data split by columns; leave it out")
-        return wrong
+        held = f"[algorithm] label_holder = {self.label_holder}: is for data split by columns; leave it out"
+        rows = check_rows(self.problem, self.batch_size)
+        return super().check() + rows + refused((self.label_holder is not None, held))
 
     def ask(self, server: SSCAServer, now: Round) -> SSCABroadcast:
         """Step 3: w_t."""
@@ -493,10 +501,9 @@ class SSCAVertical(SSCA, Columns):
 
     def check(self) -> list[str]:
         """Split and batch size must fit the data."""
-        wrong = super().check() + check_columns(self.problem, self.batch_size, self.label_holder)
-        if self.recursive:
-            wrong.append('[algorithm] variance_reduction = "recursive": is for data split by rows; leave it out')
-        return wrong
+        reduced = '[algorithm] variance_reduction = "recursive": is for data split by rows; leave it out'
+        columns = check_columns(self.problem, self.batch_size, self.label_holder)
+        return super().check() + columns + refused((self.recursive, reduced))
 
     def ask(self, server: SSCAServer, now: Round) -> PassBroadcast:
         """Step 3: row indices and w_t."""

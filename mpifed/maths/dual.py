@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from mpifed.core.errors import NumericalError
 
@@ -107,8 +107,22 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Float
     NumericalError : when inputs are not finite, a curvature has the wrong sign, or numbers overflow; and where the
         interior-point method does not converge, as it may where a multiplier and its level both are 0.
     """
+    for what, numbers in ("constant", constants), ("inner products", gram), ("curvature", curvatures):
+        for bad in np.argwhere(~np.isfinite(numbers)):
+            k = int(bad.max()) + (what == "constant")  # the objective has none
+            raise NumericalError(
+                f"the convex problem of SSCA: {what} of {f'constraint {k}' if k else 'the objective'}: "
+                f"{numbers[tuple(bad)]}: expected finite numbers; lower the step size gamma, or raise tau"
+            )
+    c = np.full(constants.shape, cost, dtype=np.float64)
+    if not (curvatures[0] > 0 and (curvatures >= 0).all() and (c > 0).all() and np.isfinite(c).all()):
+        raise NumericalError(
+            f"the convex problem of SSCA: curvatures {curvatures.tolist()} and slack_cost {c.tolist()}: expected a "
+            "positive curvature of the objective, none below 0 of the constraints, and a positive, finite cost; raise "
+            "tau"
+        )
     with np.errstate(all="ignore"):  # overflow leads to the error below
-        problem = _problem(constants, gram, curvatures, cost)
+        problem = _Problem(constants, gram, np.sqrt(np.maximum(gram.diagonal(), 0)), curvatures, c)
         free = problem.at(np.zeros(len(problem.a)))
         nu = _alone(problem, free.levels, np.sqrt((free.slopes**2).sum(axis=1)))
         error = problem.error(nu)  # little for M = 1, and where no violated constraint has a gradient
@@ -122,25 +136,6 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Float
             f"{problem.c}); scale the objective and the constraints alike"
         )
     return nu, levels
-
-
-def _problem(constants: ArrayLike, products: ArrayLike, curvatures: ArrayLike, cost: ArrayLike) -> _Problem:
-    """The problem, its inputs checked."""
-    a, gram, tau = (np.asarray(numbers, dtype=np.float64) for numbers in (constants, products, curvatures))
-    for what, numbers in ("constant", a), ("inner products", gram), ("curvature", tau):
-        for bad in np.argwhere(~np.isfinite(numbers)):
-            k = int(bad.max()) + (what == "constant")  # the objective has none
-            raise NumericalError(
-                f"the convex problem of SSCA: {what} of {f'constraint {k}' if k else 'the objective'}: "
-                f"{numbers[tuple(bad)]}: expected finite numbers; lower the step size gamma, or raise tau"
-            )
-    c = np.full(a.shape, cost, dtype=np.float64)
-    if not (tau[0] > 0 and (tau >= 0).all() and (c > 0).all() and np.isfinite(c).all()):
-        raise NumericalError(
-            f"the convex problem of SSCA: curvatures {tau.tolist()} and slack_cost {c.tolist()}: expected a positive "
-            "curvature of the objective, none below 0 of the constraints, and a positive, finite cost; raise tau"
-        )
-    return _Problem(a, gram, np.sqrt(np.maximum(gram.diagonal(), 0)), tau, c)
 
 
 def _alone(problem: _Problem, level: Floats, slope: Floats) -> Floats:

@@ -15,7 +15,7 @@ from annotated_types import Ge, Le, Lt
 from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.record import Array
 from mpifed.maths.ranges import Weight
-from mpifed.maths.schedules import CosineDecay, LearningRate
+from mpifed.maths.schedules import LearningRate
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
 State: TypeAlias = Any  # of a server's optimizer, a record of its own
@@ -45,12 +45,6 @@ class Steps(Scheduled):
     def wrong_momentum(self, table: str, why: str) -> list[str]:
         """The message of a method without momentum, if the job sets it."""
         return [f"[{table}] momentum = {self.momentum:g}: {why}; leave it out"] if self.momentum else []
-
-    def wrong_end(self, table: str) -> list[str]:
-        """The message of a method that divides by learning rates, if the schedule ends at 0."""
-        ends = isinstance(self.learning_rate, CosineDecay) and not self.learning_rate.final
-        message = f"[{table}] learning_rate: ends at 0, by which this method would divide; give a final above 0"
-        return [message] if ends else []
 
 
 class Watched:

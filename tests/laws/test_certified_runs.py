@@ -5,6 +5,7 @@ The last row of short runs is compared number by number, for all kinds of proble
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from certified import Columns, certified, compared, last_row
 from jobs_in_python import checked
+from launching import ROOT
 from lengths import long_unless
 from own_terms import AFFINE, affine_of_loss
 from registry import table
@@ -26,6 +28,19 @@ SIZES = {"batch_size": 10, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2, 
 HORIZONTAL, VERTICAL = {"name": "ssca", **SIZES}, {"name": "ssca", **SIZES}
 DOUBLE = {"dtype": "float64"}
 OWN = {AFFINE: affine_of_loss}
+
+
+def test_nothing_of_the_package_is_imported() -> None:
+    """By what computes certificates a second time."""
+    paths = [ROOT / "jobs" / "constraints" / f"{name}.py" for name in ("rows", "functions", "optimum")]
+    paths += [ROOT / "tests" / f"{name}.py" for name in ("certificate", "certified")]
+    for tree in (ast.parse(path.read_text()) for path in paths):
+        nodes = list(ast.walk(tree))
+        found = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        found += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        assert found and not [name for name in found if name.split(".")[0] == "mpifed"]
+        assert all(name.startswith("jobs.constraints") for name in found if name.split(".")[0] == "jobs")
+
 
 # differences of 64-bit numbers: sums on the grid of 2^-30 over 240 rows are right to 1e-10
 EXACT, SINGLE = 1e-6, 1e-3

@@ -449,30 +449,22 @@ def in_all_variables(
     `functions` are the objective and the constraints. The start `paper` is the one from tau ||w||^2 - limit instead
     of zero.
     """
-    rule, penalty = task.algorithm, task.model.get("l2", 0.0)
-    tau, recursive = rule["tau"], rule.get("variance_reduction") == "recursive"
-    w = before = model_flat(first_model(task))
+    rule, penalty, tau = task.algorithm, task.model["l2"], task.algorithm["tau"]
+    w = model_flat(first_model(task))
     zero, slack, level = np.zeros_like(w), [], []
-    weights = len(w) - (len(set(data.y)) if task.model.get("bias") else 0)  # of a classifier without a hidden layer
-    counted = np.arange(len(w)) < weights
     nothing = [[(1.0, Quadratic(-f.limit, zero, zero, tau))] if start == "paper" else [] for f in functions]
     mixes: list[Mix] = [[(1.0, Quadratic(-f.limit, zero, zero, 1.0))] if f.term == "norm" else mix
                         for f, mix in zip(functions, nothing, strict=True)]  # fmt: skip
-    tracked = [(0.0, zero)] * len(functions)
     for t in range(1, task.rounds + 1):
         rho, gamma, drawn = step_size(rule["rho"], t), step_size(rule["gamma"], t), draw(task, data, t)
         for k, function in enumerate(functions):
             if function.term == "norm":
                 continue
             v, g = around(part, w, function, data, drawn)
-            if recursive and t > 1:
-                old_v, old_g = around(part, before, function, data, drawn)
-                v, g = v + (1 - rho) * (tracked[k][0] - old_v), g + (1 - rho) * (tracked[k][1] - old_g)
-            tracked[k] = v, g
-            new = Quadratic(v, g + 2 * penalty * counted * w if k == 0 else g, w, tau)
-            mixes[k] = [(1.0, new)] if recursive else [*((a * (1 - rho), q) for a, q in mixes[k]), (rho, new)]
+            new = Quadratic(v, g + 2 * penalty * w if k == 0 else g, w, tau)
+            mixes[k] = [*((a * (1 - rho), q) for a, q in mixes[k]), (rho, new)]
         w_bar, s = problem_5(mixes[0], mixes[1:], c)
         slack.append(s)
         level.append([value_of(mix, w_bar) for mix in mixes[1:]])
-        before, w = w, (1 - gamma) * w + gamma * w_bar
+        w = (1 - gamma) * w + gamma * w_bar
     return Course(w, np.array(slack), np.array(level))

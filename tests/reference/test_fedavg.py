@@ -108,19 +108,6 @@ def test_answers_a_few_at_a_time_sum_to_the_same_bits(
     assert models[0] == models[1]
 
 
-def test_local_steps_on_different_data_have_a_fixed_point_of_their_own(regression: Path) -> None:
-    """E gradient steps on quadratics A_i, optima w_i: sum p_i (I - M_i) (w - w_i) = 0, where M_i = (I - h A_i)^E."""
-    federation, step, epochs = open_federation(regression), 0.3, 3
-    left, right = np.zeros((7, 7)), np.zeros(7)
-    for X, y in rows_of(federation):
-        moved = np.eye(7) - np.linalg.matrix_power(np.eye(7) - step * X.T @ X / len(y), epochs)
-        left += len(y) * moved
-        right += len(y) * moved @ np.linalg.pinv(X) @ y
-    rule = {"batch_size": WHOLE, "local_epochs": epochs, "client_optimizer": {"learning_rate": step}}
-    task = job(regression, rule, rounds=120, model={"name": "least-squares", "bias": False})
-    np.testing.assert_allclose(played(task).model, np.linalg.solve(left, right), rtol=0, atol=1e-8)
-
-
 def test_measured_columns(digits: Path) -> None:
     """Loss and accuracy as scikit-learn counts them, on all training and test rows."""
     record = {"evaluate_every": ROUNDS, "checkpoint_every": 0}

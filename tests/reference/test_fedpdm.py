@@ -140,25 +140,6 @@ def test_clipped(skewed: Path, tables: dict[str, Any]) -> None:
 # --- FedAvg ----------------------------------------------------------------------------------------------------------
 
 
-@covering(
-    {
-        "data": ["digits", "skewed"],
-        "settings": [("paper", 1 / (2 * RHO)), ("prox", 1 / RHO), ("fedpd", 0.5)],
-        "tables": [{}, {"participation": {"clients_per_round": 3}}, {"regularizer": L1}],
-    }
-)
-def test_one_step_of_half_the_way_is_fedavg(
-    request: Any, data: str, settings: tuple[str, float], tables: dict[str, Any]
-) -> None:
-    """eta = 1 / (2 rho): the dual leaves no trace in the upload, which is a gradient step of 1 / rho."""
-    folder, (rule, eta) = request.getfixturevalue(data), settings
-    one = local_job(folder, fedpdm(local_rule=rule, client_optimizer={"learning_rate": eta}), rounds=8, **tables)
-    other = local_job(
-        folder, {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 1 / RHO}}, rounds=8, **tables
-    )
-    np.testing.assert_allclose(played(one).model, played(other).model, **EXACT)
-
-
 # --- optima ----------------------------------------------------------------------------------------------------------
 
 

@@ -89,14 +89,6 @@ def test_clipped(skewed: Path, tables: dict[str, Any]) -> None:
     same(played(task), plain_loop(task))
 
 
-def test_the_control_is_the_mean_of_the_clients(skewed: Path) -> None:
-    """By rows: though the server never hears a change of c."""
-    found = played(local_job(skewed, scaffold(), participation={"clients_per_round": 5}, rounds=9))
-    counts = np.array([len(y) for _, y in rows_of(skewed)])
-    np.testing.assert_allclose(found.server.memory, counts @ found.kept("") / counts.sum(), **EXACT)
-    assert np.abs(found.server.memory).max() > 0.01
-
-
 def test_full_batches_find_the_optimum_of_all(tmp_path_factory: Any) -> None:
     """Where FedAvg stops short of it, clients being different and local steps many."""
     folder = make_data(

@@ -37,23 +37,17 @@ def rule(data: Data, **more: Any) -> dict[str, Any]:
     return {"name": "ssca", **RULE, **more}
 
 
-def recursive(
-    task: Job, data: Data, limit: float | None = None, costs: tuple[float, ...] = (1e5,), stage: int = 10**6
-) -> tuple[Omega, list[float]]:
+def recursive(task: Job, data: Data, limit: float | None = None, c: float = 1e5) -> tuple[Omega, list[float]]:
     """(w, nu of every round); without a limit the loss and the penalty are minimized, otherwise ||w||^2.
-
-    After every `stage` rounds the next of `costs` is taken, and t is 1 again.
 
     A. Cutkosky, F. Orabona: "Momentum-Based Variance Reduction in Non-Convex SGD" (NeurIPS 2019).
     """
     penalty, tau = task.model.get("l2", 0.0), task.algorithm["tau"]
     w = before = omega(first_model(task))
     multipliers = []
-    for now in range(1, task.rounds + 1):
-        j = min((now - 1) // stage, len(costs) - 1)
-        t = now - j * stage
+    for t in range(1, task.rounds + 1):
         rho, gamma = step_size(task.algorithm["rho"], t), step_size(task.algorithm["gamma"], t)
-        drawn = draw(task, data, now)
+        drawn = draw(task, data, t)
         cost, slopes = estimate(w, data, drawn)
         if t == 1:
             value, d = cost, slopes
@@ -65,7 +59,7 @@ def recursive(
             w_bar = combine((1.0, w), (-1 / (2 * tau), d), (-penalty / tau, without_biases(w)))
         else:
             A = value - inner(d, w) + tau * inner(w, w)
-            w_bar, nu = lemma_1(combine((1.0, d), (-2 * tau, w)), A, limit, tau, costs[j])
+            w_bar, nu = lemma_1(combine((1.0, d), (-2 * tau, w)), A, limit, tau, c)
             multipliers.append(nu)
         before, w = w, combine((1 - gamma, w), (gamma, w_bar))
     return w, multipliers
@@ -85,7 +79,7 @@ def test_with_a_constraint(skewed: Path, tmp_path: Path, limit: float, c: float)
         skewed, rule(data, slack_cost=c), NETWORK, ROUNDS, minimize={"name": "norm"},
         constraint=[{"name": "loss", "limit": limit}],
     )  # fmt: skip
-    w, nu = recursive(task, data, limit, (c,))
+    w, nu = recursive(task, data, limit, c)
     assert {2.2: max(nu) > 0, 1.7: max(nu) == c, 9.0: max(nu) == 0}[limit]
     result = play(task, tmp_path / "run")
     close(result.model, w)

@@ -11,7 +11,6 @@ from lengths import covering
 from loops import Played, local_job, played
 
 from mpifed.core.record import leaves
-from mpifed.data.block import Block
 
 STEP = {"initial": 0.4, "exponent": 0.3}
 PLAIN: dict[str, dict[str, Any]] = {
@@ -45,14 +44,6 @@ def alike(one: Played, other: Played) -> bool:
     return all(np.allclose(a, b, rtol=1e-12, atol=1e-10) for a, b in both)
 
 
-@covering({"algorithm": PLAIN.values(), "steps": [1, 3]}, 1)
-def test_noise_on_uploads(skewed: Path, algorithm: dict[str, Any], steps: int) -> None:
-    """States of clients too, since minibatches are drawn alike."""
-    plain = run(skewed, algorithm, None, steps)
-    assert alike(run(skewed, algorithm, settings(noise_on="upload"), steps), plain)
-    assert not alike(run(skewed, algorithm, settings(noise_on="upload", clip=0.1), steps), plain)
-
-
 @pytest.mark.parametrize(("model", "steps"), [("central", 1), ("distributed", 3)])
 def test_noise_on_sums(skewed: Path, model: str, steps: int) -> None:
     for name in ("fedavg", "fedprox"):
@@ -66,17 +57,3 @@ def test_clients(classes: Path, algorithm: dict[str, Any], steps: int, model: st
     plain = run(classes, algorithm, None, steps)
     assert bits(run(classes, algorithm, settings(level="client", trust=model), steps)) == bits(plain)
     assert bits(run(classes, algorithm, settings(level="client", trust=model, clip=0.01), steps)) != bits(plain)
-
-
-@every_algorithm
-def test_noise_on_gradients(skewed: Path, algorithm: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """One step, on the plain minibatch: with more, theirs are disjoint, and those of private ones independent."""
-    plain, draw = run(skewed, algorithm, None, 1), Block.draw
-
-    def same_rows(block: Block, now: Any, purpose: str, count: int, secret: bool = False) -> Any:
-        assert (purpose, secret) == ("minibatch 0", True)
-        return draw(block, now, "minibatch", count)
-
-    assert not alike(run(skewed, algorithm, settings(), 1), plain)
-    monkeypatch.setattr(Block, "draw", same_rows)
-    assert alike(run(skewed, algorithm, settings(), 1), plain)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
 
 from mpifed.core.errors import NumericalError
 from mpifed.maths.dual import multipliers
@@ -196,40 +195,10 @@ def test_units_and_order_do_not_matter(problem: Problem, value: int, length: int
     np.testing.assert_allclose(moved.w * other, w, rtol=0, atol=1e-6 * reach + 1e-300)
 
 
-def single(seed: int) -> tuple[float, float, float, float]:
-    """Constant, square, curvature and cost for Lemma 1: slack, to be met, or out of reach."""
-    rng = np.random.default_rng(seed)
-    square, curvature, cost = 10 ** rng.uniform(-3, 3), 10 ** rng.uniform(-2, 2), 10 ** rng.uniform(-2, 5)
-    least = square / (4 * curvature)  # no w makes the surrogate less than constant - least
-    return float(least * rng.uniform(-0.5, 1.5)), square, curvature, cost
-
-
 def lemma_1(a: float, b: float, tau: float, c: float) -> float:
     """The multiplier of a single constraint, the objective being ||w||^2."""
     (nu,), _ = multipliers(np.array([a]), np.diag([0.0, b]), np.array([1.0, tau]), c)
     return float(nu)
-
-
-def test_lemma_1() -> None:
-    cut = between = 0
-    for seed in range(200):
-        a, b, tau, c = single(seed)
-        nu = lemma_1(a, b, tau, c)
-        depth = b - 4 * tau * a
-        printed = np.clip((np.sqrt(b / depth) - 1) / tau, 0, c) if depth > 0 else c  # (42) as it stands
-        assert nu == pytest.approx(printed, rel=1e-9, abs=1e-12 / tau)  # that subtracts 1
-        problem = Problem(np.array([a]), np.array([[0.0], [np.sqrt(b)]]), np.array([1.0, tau]), c)
-        assert nu == pytest.approx(solved(problem).nu[0], rel=1e-9)
-        # w = -t f_1, on a line
-        found = minimize_scalar(
-            lambda t, a=a, b=b, tau=tau, c=c: t * t * b + c * max(0.0, a - t * b + tau * t * t * b),
-            bounds=(0, 1 / (2 * tau)),
-            method="bounded",
-            options={"xatol": 1e-12 / tau},
-        )
-        assert nu / (2 * (1 + nu * tau)) == pytest.approx(found.x, abs=1e-6 / tau)  # sqrt(eps) of the interval, or so
-        cut, between = cut + (nu == c), between + (0 < nu < c)
-    assert min(cut, between) > 30
 
 
 def test_lemma_1_where_the_printed_form_fails() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import entr, expit
 
-from mpifed.maths.certificates import dual_value
 from mpifed.maths.duals import FLOATS, HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual
 
 DUALS: dict[str, Any] = {
@@ -164,32 +163,3 @@ def test_rounding_leaves_no_domain(name: str, classes: str) -> None:
         shorter = alpha + dual.step(alpha, -m, y, c)
         assert np.isfinite(dual.conjugate(dual.feasible(shorter, y), y)).all()
         np.testing.assert_allclose(dual.feasible(shorter, y), shorter, rtol=1e-6, atol=1e-7)
-
-
-@every_loss
-def test_weak_duality_and_the_value_of_the_dual(name: str) -> None:
-    """D(alpha) <= P(w) for any two, by the formula written out; coordinate steps bring them together."""
-    rng, dual, n, p, penalty = np.random.default_rng(6), DUALS[name], 30, 6, 0.05
-    lam = 2 * penalty
-    X = rng.standard_normal((n, p))
-    y = rng.integers(0, 2, n) if name in CLASSIFIERS else rng.standard_normal(n)
-
-    def primal(w: Any) -> float:
-        return lam / 2 * float(w @ w) + sum(float(loss(name, x @ w, t)) for x, t in zip(X, y, strict=True)) / n
-
-    def value_at(alpha: Any) -> float:
-        found = dual_value(penalty, X.T @ alpha / (lam * n), float(dual.conjugate(alpha, y).sum()), n)
-        pulled = X.T @ alpha / (lam * n)
-        gains = sum(float(gain(name, a, t)) for a, t in zip(alpha, y, strict=True))
-        assert found == pytest.approx(gains / n - lam / 2 * float(pulled @ pulled), rel=1e-12)
-        return found
-
-    alpha = dual.feasible(rng.standard_normal(n), y)
-    assert value_at(alpha) <= primal(rng.standard_normal(p)) + 1e-12
-    last = value_at(alpha)
-    for _ in range(60 if name == "logistic" else 400):  # of no kinks it takes fewer
-        for i in range(n):
-            score = X[i] @ (X.T @ alpha) / (lam * n)
-            alpha[i : i + 1] += dual.step(alpha[i : i + 1], np.array([score]), y[i : i + 1], X[i] @ X[i] / (lam * n))
-    assert last < value_at(alpha)
-    assert primal(X.T @ alpha / (lam * n)) - value_at(alpha) == pytest.approx(0, abs=1e-8)

@@ -7,15 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import hinge_loss, log_loss
-from sklearn.svm import LinearSVC
 
 from mpifed.core.record import vectors
 from mpifed.maths import duals, losses
 from mpifed.maths.losses import CrossEntropy, HingeLoss, SampleLoss
-from mpifed.maths.objectives import OBJECTIVES, Parameters, penalty
 
 S, L = 40, 4
 RNG = np.random.default_rng(0)
@@ -108,28 +104,3 @@ def test_the_hinge_s_slope_is_a_subgradient_at_the_kink() -> None:
     assert HingeLoss().slope(np.array([[1.0]]), np.array([1]))[0, 0] == 0
     z, y = data(HingeLoss())
     assert HingeLoss().value(z, y).mean() == pytest.approx(hinge_loss(2 * y - 1, z[:, 0]), rel=1e-12)
-
-
-@pytest.mark.parametrize("name", ["logistic", "one-vs-rest", "squared-hinge"])
-def test_optima_are_those_of_scikit_learn(name: str) -> None:
-    """Its C, which multiplies the sum of losses added to ||w||^2 / 2, is 1 / (2 * l2 * samples)."""
-    rng, samples, l2 = np.random.default_rng(0), 60, 0.01
-    X, classes = rng.standard_normal((samples, 5)), 3 if name == "one-vs-rest" else 2
-    y = (X @ rng.standard_normal((5, classes)) + rng.standard_normal((samples, classes))).argmax(axis=1)
-    objective, weights = OBJECTIVES[name](l2=l2), np.full(samples, 1 / samples)
-    shape = objective.start(5, classes, rng, "float64").first.shape
-
-    def value(w: Any) -> tuple[float, Any]:
-        model = Parameters(w.reshape(shape), ())
-        loss = objective.loss((), objective.scores(model.first, X), y).mean()
-        slope = objective.gradient(model, X, y, weights).first + 2 * l2 * model.first
-        return loss + penalty(objective, model), slope.ravel()
-
-    found = minimize(value, np.zeros(math.prod(shape)), jac=True, method="BFGS", options={"gtol": 1e-9}).x
-    for k, w in enumerate(found.reshape(shape).T):
-        C: dict[str, Any] = {"C": 1 / (2 * l2 * samples), "fit_intercept": False, "tol": 1e-10}
-        machine = name == "squared-hinge"
-        other = (
-            LinearSVC(dual=False, max_iter=10**5, **C) if machine else LogisticRegression(solver="newton-cholesky", **C)
-        )
-        np.testing.assert_allclose(w, other.fit(X, y == (k if classes > 2 else 1)).coef_[0], rtol=1e-5, atol=1e-7)

@@ -29,7 +29,6 @@ from mpifed.maths.objectives import (
     penalty,
     penalty_gradient,
 )
-from mpifed.maths.objectives.mlp import swish, swish_slope
 from mpifed.maths.terms import ErrorRate, Loss
 
 FEATURES, OUTPUTS, N, S = 5, 4, 3, 6
@@ -217,16 +216,3 @@ def test_what_fits_which_data() -> None:
     (line,) = make("logistic").check(4, 10)
     assert line.startswith('[model] name: Logistic is for two classes, and the data have 10; take "softmax", or make')
     assert Softmax().check(4, 10) == MLP().check(4, 2) == LeastSquares().check(4, 1) == []
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_the_swish_and_its_slope(dtype: str) -> None:
-    """Number by number, in the job's dtype; `swish_slope` works in place."""
-    rng, number = np.random.default_rng(3), np.dtype(dtype).type
-    z, back = (rng.standard_normal(301).astype(dtype) * number(9) for _ in range(2))
-    gate, active = swish(z)
-    wanted = np.array([np.tanh(x * number(0.5)) * number(0.5) + number(0.5) for x in z], dtype)
-    np.testing.assert_allclose(gate, wanted, rtol=0, atol=np.finfo(dtype).eps)  # the tanh of arrays and of numbers
-    assert active.tolist() == [x * g for x, g in zip(z, gate, strict=True)]
-    slopes = [b * ((x - s + number(1)) * g) for b, x, s, g in zip(back, z, active, gate, strict=True)]
-    assert swish_slope(z, gate, active.copy(), back.copy()).tolist() == slopes
