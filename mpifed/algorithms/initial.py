@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.core.exchange import Problem
-from mpifed.core.record import Array, map_leaves, read_only
-from mpifed.core.round import SETUP, Round
+from mpifed.core.record import map_leaves
 from mpifed.maths.objectives import Parameters, layout_of
 
 if TYPE_CHECKING:
+    from mpifed.core.round import Round
     from mpifed.core.vector import Layout
 
 
@@ -26,7 +26,9 @@ def start_model(problem: Problem, now: Round) -> Parameters:
 @lru_cache(maxsize=8)  # every block of clients asks for it
 def model_template(problem: Problem) -> Parameters:
     """A model in the right shapes, for the fields of an exchange: zeros that take no memory."""
-    model = start_model(problem, _before_rounds(problem))
+    model, rng = problem.start, np.random.default_rng(0)
+    if model is None:
+        model = problem.objective.start(problem.features, problem.outputs, rng, problem.dtype)
     return map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)
 
 
@@ -34,13 +36,3 @@ def model_template(problem: Problem) -> Parameters:
 def model_layout(problem: Problem) -> Layout:
     """Where the parts of the problem's model stand in a vector."""
     return layout_of(problem.objective, model_template(problem))
-
-
-@lru_cache(maxsize=2)  # every block of clients asks for it
-def initial_model(problem: Problem, seed: int) -> Array:
-    """[d] the initial model."""
-    return read_only(model_layout(problem).flat(start_model(problem, _before_rounds(problem, seed))))
-
-
-def _before_rounds(problem: Problem, seed: int = 0) -> Round:
-    return Round(SETUP, seed, np.ones(problem.clients, dtype=bool))

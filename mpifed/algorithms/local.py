@@ -30,7 +30,6 @@ from mpifed.core.refusals import Refusal, messages
 from mpifed.maths.objectives import concave_gradient
 from mpifed.maths.optimizers import SGD
 from mpifed.maths.ranges import Count, Repeats
-from mpifed.maths.schedules import CosineDecay
 from mpifed.privacy.open import Minibatch, Open
 
 if TYPE_CHECKING:
@@ -158,9 +157,8 @@ class LocalSteps(Algorithm):
             "with [privacy] every minibatch is drawn anew, which is what is accounted for",
             "give local_steps",
         )
-        rate = self.client_optimizer.learning_rate
         ends = Refusal(
-            "schedule" in self.refuses and isinstance(rate, CosineDecay) and not rate.final,
+            "schedule" in self.refuses and self.client_optimizer.ends,
             "[client_optimizer] learning_rate",
             "ends at 0, by which this method would divide",
             "give a final above 0",

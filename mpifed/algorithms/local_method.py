@@ -18,7 +18,7 @@ import numpy as np
 from typing_extensions import final
 
 from mpifed.algorithms.horizontal import Rows, check_rows
-from mpifed.algorithms.initial import initial_model, model_layout, model_template
+from mpifed.algorithms.initial import model_layout, model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, OwnRecord
@@ -187,6 +187,17 @@ class LocalMethod(LocalSteps, Rows):
         """[d] zeros that take no memory."""
         return np.broadcast_to(np.zeros((), self.problem.dtype), self.layout.size)
 
+    @cached_property
+    def _models(self) -> dict[int, Array]:
+        """The initial one, by the seed."""
+        return {}
+
+    def _initial(self, now: Round) -> Array:
+        """[d] the initial model, for which every block of clients asks."""
+        if now.seed not in self._models:
+            self._models[now.seed] = read_only(self.layout.flat(start_model(self.problem, now)))
+        return self._models[now.seed]
+
     @property
     @final
     def exchanges(self) -> tuple[Exchange, ...]:
@@ -197,13 +208,13 @@ class LocalMethod(LocalSteps, Rows):
     @final
     def start_server(self, now: Round) -> Server:
         """The initial model, and what `start_memory` gives of it."""
-        x = initial_model(self.problem, now.seed)
+        x = self._initial(now)
         return Server(x, self.start_memory(x), self.server_optimizer.start(x), np.int64(0))
 
     @final
     def start_clients(self, block: Block, now: Round) -> State:
         """What `start_client` gives, for each client."""
-        one = self.start_client(initial_model(self.problem, now.seed))
+        one = self.start_client(self._initial(now))
         return map_leaves(lambda leaf: np.repeat(np.asarray(leaf)[None], len(block.clients), axis=0), one)
 
     @final

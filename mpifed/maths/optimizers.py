@@ -15,7 +15,7 @@ from annotated_types import Ge, Le, Lt
 from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.record import Array
 from mpifed.maths.ranges import Weight
-from mpifed.maths.schedules import LearningRate
+from mpifed.maths.schedules import CosineDecay, LearningRate
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
 State: TypeAlias = Any  # of a server's optimizer, a record of its own
@@ -30,6 +30,11 @@ class Scheduled(MadeByKeywords):
         """The learning rate of round t = 1, 2, ..."""
         rate = self.learning_rate
         return float(rate) if isinstance(rate, (int, float)) else rate.at(t)
+
+    @property
+    def ends(self) -> bool:
+        """Whether the learning rate ends at 0."""
+        return isinstance(self.learning_rate, CosineDecay) and not self.learning_rate.final
 
 
 class Steps(Scheduled):
