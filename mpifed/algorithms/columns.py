@@ -36,6 +36,7 @@ from mpifed.algorithms.measures import (
 )
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, Measure, Placed, Problem
+from mpifed.core.protocols import Slope
 from mpifed.core.record import (
     ABSENT,
     AnyRecord,
@@ -71,14 +72,6 @@ class PartialScores(NamedTuple):
     partial: Array  # [n, b, h]
 
 
-class Slopes(NamedTuple):
-    """Derivatives by the scores and the head: `Statistics` before backpropagation to the features."""
-
-    scores: Array  # [K, b, h]
-    head: Record  # leaves [K, ...]
-    level: Array  # [K] float64, or ABSENT
-
-
 class ScoreSlopes(NamedTuple):
     """The derivatives that the label holder sends to the other clients."""
 
@@ -96,7 +89,8 @@ class PassClients(NamedTuple):
     """State of the clients within a pass: the same for all who hear the same; leaves [n, ...]."""
 
     broadcast: PassBroadcast  # without the model's `first`
-    slopes: Slopes  # ABSENT where no gradients are wanted
+    slopes: Slope  # by scores [K, b, h] and head; ABSENT where no gradients are wanted
+    level: Array  # [K] float64, or ABSENT
     tally: Tally  # [n, T]; ABSENT but in an evaluation
 
 
@@ -161,7 +155,7 @@ class Pass:
         scores = block.xp.empty((len(features), self.size, first.shape[1]), first.dtype)
         for X, at, out in zip(features, block.columns, scores, strict=True):
             self.problem.linear.scores(first[index(first, at)], X, out[None])
-        memory = PassClients(broadcast._replace(model=broadcast.model._replace(first=ABSENT)), ABSENT, ABSENT)
+        memory = PassClients(broadcast._replace(model=broadcast.model._replace(first=ABSENT)), ABSENT, ABSENT, ABSENT)
         if self.holder is not None:  # in the place of what others don't hear, what nobody reads
             memory = self.derived(memory.broadcast, scores[0], np.zeros(self.size, block.shards[0].y.dtype))
         return _for_each(memory, len(block.clients)), PartialScores(scores)
@@ -176,16 +170,15 @@ class Pass:
     def derived(self, broadcast: PassBroadcast, scores: Array, y: Array) -> PassClients:
         """The sums over the rows and the derivatives at these scores [b, h], as far as they are asked for."""
         xp, head, functions = namespace(scores), broadcast.model.head, sampled(self.problem)
-        weights, slopes, sums = xp.full(self.size, 1 / self.size), ABSENT, ABSENT
+        weights, slopes, level, sums = xp.full(self.size, 1 / self.size), ABSENT, ABSENT, ABSENT
         if self.measures:
             weights = (xp.arange(self.size) < int(broadcast.count)).astype(np.float64)
             sums = tally(self.problem, head, scores, y, weights)
         if self.gradients:
             shares = broadcast.shares if len(broadcast.shares) else np.ones(len(functions))
             each, level = slope_of_each(self.problem, functions, head, scores, y, weights, shares)
-            down = stacked(each, y)
-            slopes = Slopes(down.scores, down.head, level if self._levels else ABSENT)
-        return PassClients(broadcast, slopes, sums)
+            slopes = stacked(each, y)
+        return PassClients(broadcast, slopes, level if self._levels else ABSENT, sums)
 
     def tell_slopes(
         self, clients: PassClients, broadcast: tuple[()], block: Block, now: Round
@@ -203,14 +196,14 @@ class Pass:
         assert isinstance(clients, PassClients)
         if not self.gradients:
             return (), PassUpload(Statistics(ABSENT, ABSENT), clients.tally)
-        features, (slopes, head, level) = block.take_alike(clients.broadcast.rows[0]), clients.slopes
+        features, (head, slopes) = block.take_alike(clients.broadcast.rows[0]), clients.slopes
         _, functions, size, width = slopes.shape
         # a single product for all functions: [b, K h] to [p_i, K h]
         wide = slopes.swapaxes(1, 2).reshape(-1, 1, size, functions * width)
         pull, by_function = self.problem.linear.pull, (-1, functions, width)
         values = [pull(X, own)[0].reshape(by_function).swapaxes(0, 1) for own, X in zip(wide, features, strict=True)]
         first = Placed(values, block.columns, self.problem.features, axis=1)
-        return (), PassUpload(Statistics(Parameters(first, head), level), clients.tally)
+        return (), PassUpload(Statistics(Parameters(first, head), clients.level), clients.tally)
 
 
 def _for_each(record: AnyRecord, clients: int) -> AnyRecord:

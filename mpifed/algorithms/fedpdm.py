@@ -42,6 +42,7 @@ class FedPDM(LocalMethod):
     """
 
     gain = 2.0
+    lasting = True
     refuses: ClassVar[Mapping[str, str]] = {
         "momentum": "the dual variables are those of plain steps",
         "schedule": "local steps divide by the learning rate",

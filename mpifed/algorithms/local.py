@@ -70,9 +70,11 @@ class LocalSteps(Algorithm):
     Attributes
     ----------
     refuses : why not, in words: "momentum" of clients, a "server_optimizer" but the mean, a "schedule" ending at 0
+    lasting : whether how far clients were drawn in a round moves them in the next, by what they keep
     """
 
     refuses: ClassVar[Mapping[str, str]] = {}
+    lasting: ClassVar[bool] = False
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
@@ -167,7 +169,7 @@ class LocalSteps(Algorithm):
             return messages([ends])
         keep = min(self.keeps(self.step_of(1)))
         unstable = Refusal(
-            self.pull and keep <= -1,
+            self.pull and keep <= -1 and (self.most_steps > 1 or self.lasting),  # the first step begins there
             "[client_optimizer] learning_rate",
             f"a local step of {self.step_of(1):g} multiplies how far a client's model is from the one that it is drawn "
             f"to by {keep:.3g}, and so diverges",

@@ -23,8 +23,8 @@ from mpifed.algorithms.cells import Grid, check_cells, own_part, padded, placed_
 from mpifed.algorithms.functions import refused
 from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps, slices
-from mpifed.core.exchange import Exchange, Field, power_of_two
-from mpifed.core.record import ABSENT, Array, by_columns, leaves, map_leaves
+from mpifed.core.exchange import Exchange, Field, OwnRecord, power_of_two
+from mpifed.core.record import Array, by_columns, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Block
@@ -49,12 +49,6 @@ class OwnColumnsBroadcast(NamedTuple):
     step: Array  # [] float64, this round's learning rate
 
 
-class OwnModels(NamedTuple):
-    """State of clients: w_k, padded with zeros to the largest number of columns in the block."""
-
-    first: Array  # [n, P, h]; ABSENT where none is kept
-
-
 class OwnColumnsUpload(NamedTuple):
     """A client's upload."""
 
@@ -69,7 +63,6 @@ class OwnColumns(LocalSteps, Grid):
     and upload it: of absent ones the last counts.
     """
 
-    lasting: ClassVar[bool] = False
     refuses: ClassVar[Mapping[str, str]] = {"momentum": "columns that no row drawn has are left out of steps"}
 
     @property
@@ -99,27 +92,27 @@ class OwnColumns(LocalSteps, Grid):
         """The initial model; no w_k is known yet."""
         return OwnColumnsServer(start_model(self.problem, now), np.int64(0), np.zeros(self.problem.clients, dtype=bool))
 
-    def start_clients(self, block: Block, now: Round) -> OwnModels:
-        """w_k at the initial model, in the client's columns."""
+    def start_clients(self, block: Block, now: Round) -> OwnRecord:
+        """[n, P, h] w_k at the initial model, in the client's columns, padded with zeros; () where none is kept."""
         first = start_model(self.problem, now).first
         models = [own_part(first, shard) for shard in block.shards]
-        return OwnModels(padded(models, max(map(len, models))) if self.lasting else ABSENT)
+        return padded(models, max(map(len, models))) if self.lasting else ()
 
     def ask(self, server: OwnColumnsServer, now: Round) -> OwnColumnsBroadcast:
         return OwnColumnsBroadcast(server.model, np.float64(self.step_of(int(server.steps) + 1)))
 
     def answer(
-        self, clients: OwnModels, broadcast: OwnColumnsBroadcast, block: Block, now: Round
-    ) -> tuple[OwnModels, OwnColumnsUpload]:
+        self, clients: OwnRecord, broadcast: OwnColumnsBroadcast, block: Block, now: Round
+    ) -> tuple[OwnRecord, OwnColumnsUpload]:
         """Local steps from the server's w, and their change; or from w_k, and where they end."""
         values = []
         for i, shard in enumerate(block.shards):
             model = own_part(broadcast.model.first, shard)
-            start = clients.first[i, : shard.features] if self.lasting else None
+            start = clients[i, : shard.features] if self.lasting else None
             value = self._change(model, start, float(broadcast.step), block.only(np.array([i])), now)
             values.append(value + model if self.lasting else value * value.dtype.type(self.weights[shard.client]))
         if self.lasting:
-            clients = OwnModels(padded(values, clients.first.shape[1]))
+            clients = padded(values, clients.shape[1])
         return clients, OwnColumnsUpload(placed_by_columns(self.problem, values, block))
 
     def absorb(self, server: OwnColumnsServer, total: OwnColumnsUpload, now: Round) -> OwnColumnsServer:

@@ -324,7 +324,6 @@ _named(Rate, {
     "FalselyConvexRate": {"convex": True},
     "CountedAsNumbers": {"counted": lambda self, y: (y == 0).astype("f4")},
     "CountedAtOnce": {"counted": lambda self, y: np.isin(0, y)},
-    "WrongServer": {"server": lambda self, model: (objectives.squares(model), map_leaves(np.copy, model))},
 })  # fmt: skip
 
 

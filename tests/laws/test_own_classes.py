@@ -119,7 +119,6 @@ TERMS = {
     "FalselyConvexRate": "convex = True",
     "CountedAsNumbers": "counted() is {'': ((3, 6), 'float32')}; {'': ((3, 6), 'bool')} is expected",
     "CountedAtOnce": "counted() is {'': ((), 'bool')}",
-    "WrongServer": "the gradient of server() is",
 }
 
 

@@ -85,7 +85,7 @@ def test_hyfem(shared_path: Path, steps: dict[str, Any], per_round: int | None) 
     job = task(folder, HYFEM | steps, participation={} if per_round is None else {"clients_per_round": per_round})
     found, (common, own) = played(job), hyfem(job, folder)
     close(found.model, common)
-    for row, expected in zip(found.clients.first, own, strict=True):
+    for row, expected in zip(found.clients, own, strict=True):
         close(row[: len(expected), 0], expected)
 
 

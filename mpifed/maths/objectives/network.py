@@ -120,7 +120,7 @@ class NeuralNetwork(Objective):
         self, model: Parameters, X: Features, y: Array, weights: Array, *keys: Keys, out: Parameters | None = None
     ) -> Parameters:
         if out is None:
-            pairs = zip(model.head, self.shapes(model.head), strict=True)
+            pairs = zip(model.head, self.shapes, strict=True)
             empty = [namespace(y).empty((len(y), *shape), leaf.dtype) for leaf, shape in pairs]
             out = Parameters(ABSENT, type(model.head)(*empty))
         for i, (parameters, x) in enumerate(self._of_each(model, X)):
@@ -176,9 +176,10 @@ class NeuralNetwork(Objective):
 
     def penalized(self, model: Parameters) -> Parameters:
         """True for matrices and kernels: parameters with two axes or more, after that of the clients."""
-        return Parameters(ABSENT, type(model.head)(*(len(shape) > 1 for shape in self.shapes(model.head))))
+        return Parameters(ABSENT, type(model.head)(*(len(shape) > 1 for shape in self.shapes)))
 
-    def shapes(self, parameters: NamedArrays) -> list[tuple[int, ...]]:
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
         """The shape of each parameter, without leading axes; known since `start`."""
         shapes: list[tuple[int, ...]] = self.__dict__["_shapes"]
         return shapes
@@ -191,8 +192,8 @@ class NeuralNetwork(Objective):
     def _of_each(self, model: Parameters, X: Features) -> Iterator[tuple[NamedArrays, Array]]:
         """Each client's parameters, without leading axes, and samples [s, p]."""
         assert not isinstance(X, tuple)  # sparse data are refused
-        head, shapes = model.head, self.shapes(model.head)
-        own = type(head)(*[leaf.ndim > len(shape) for leaf, shape in zip(head, shapes, strict=True)])
+        head = model.head
+        own = type(head)(*[leaf.ndim > len(shape) for leaf, shape in zip(head, self.shapes, strict=True)])
         for i, x in enumerate(X):
             yield map_leaves(lambda leaf, has, i=i: leaf[i if len(leaf) > 1 else 0] if has else leaf, head, own), x
 
