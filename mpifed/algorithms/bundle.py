@@ -191,7 +191,7 @@ class Bundle(Grid):
         return server._replace(ahead=ahead, planes=planes, bound=np.maximum(server.bound, bound))
 
     def model(self, server: BundleServer) -> Parameters:
-        return Parameters(server.best.astype(self.problem.dtype)[:, None], ())
+        return self.of_weights(server.best)
 
     def report(self, server: BundleServer) -> dict[str, float]:
         """The dual value: the largest lower bound so far."""

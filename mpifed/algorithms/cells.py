@@ -332,6 +332,10 @@ class Grid(Algorithm):
 
     intercepts: ClassVar[bool] = False  # each parameter belongs to a column of the data
 
+    def of_weights(self, w: Array) -> Parameters:
+        """The model of one score with the weights w [p]."""
+        return Parameters(w.astype(self.problem.dtype)[:, None], ())
+
     @property
     def measures(self) -> tuple[Measure, ...]:
         """Training loss and objective over all rows."""

@@ -115,7 +115,7 @@ class CoCoA(Grid):
         return CoCoAClients(np.zeros((len(block.clients), int(block.counts.max())), block.dtype))
 
     def model(self, server: CoCoAServer) -> Parameters:
-        return Parameters(server.w.astype(self.problem.dtype)[:, None], ())
+        return self.of_weights(server.w)
 
     def ask(self, server: CoCoAServer, now: Round) -> CoCoABroadcast:
         sigma = self.gamma * int(now.asked.sum()) if self.sigma is None else self.sigma

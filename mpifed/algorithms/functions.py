@@ -212,7 +212,7 @@ def tally(problem: Problem, head: Record, scores: Array, y: Array, weights: Arra
         each = weights if counted is None else weights * counted
         values = term.loss(problem.objective, head, scores, y).astype(np.float64)
         rows.append([xp.sum(weighted, axis=-1) for weighted in (each * values, each * values**2, each)])
-    return Tally(*(xp.stack([row[i] for row in rows], axis=-1) for i in range(3)))
+    return Tally(*(xp.stack(sums, axis=-1) for sums in zip(*rows, strict=True)))
 
 
 def levels(problem: Problem, model: Parameters, total: Tally) -> Array:

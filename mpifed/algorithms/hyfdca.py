@@ -460,7 +460,7 @@ class HyFDCA(Grid):
 
     def model(self, server: HyFDCAServer) -> Parameters:
         """The best w, the mean, or the last."""
-        return Parameters(server.returned.astype(self.problem.dtype)[:, None], ())
+        return self.of_weights(server.returned)
 
     def trust(self, plain: bool) -> Iterator[str]:
         """The paper's trust model, for the audit's report."""

@@ -31,11 +31,11 @@ from mpifed.maths.objectives import Parameters
 
 def tally_fields(problem: Problem, rows: int, sender: int | None = None) -> Tally:
     """Fields of sums over up to `rows` rows of one client."""
-    most, shape = power_of_two(float(rows)), (len(terms(problem)),)
+    most, field = power_of_two(float(rows)), partial(Field, (len(terms(problem)),), sender=sender, wide=True)
     return Tally(
-        total=Field(shape, STEP, most * 2**10, sender=sender, degree=2, wide=True),
-        square=Field(shape, STEP, most * 2**20, sender=sender, degree=4, wide=True),
-        count=Field(shape, 1.0, most, sender=sender, degree=0, wide=True),
+        field(STEP, most * 2**10, degree=2),
+        field(STEP, most * 2**20, degree=4),
+        field(1.0, most, degree=0),
     )
 
 
