@@ -69,13 +69,6 @@ def test_the_bound_never_falls_and_never_passes_the_optimum(shared_path: Path, p
     assert values[-1] - bounds[-1] < (1e-4 if planes == 30 else 0.1)
 
 
-def test_the_optimum(shared_path: Path) -> None:
-    folder = grid(shared_path, "2x3")
-    (*_, last), data = rounds_of(job_of(folder, 45), measured=45), Whole(folder)
-    assert last.columns["objective"] == pytest.approx(optimum("hinge", data.X, data.t), rel=1e-6)
-    assert last.columns["duality_gap"] < 1e-6
-
-
 def test_least_squares(shared_path: Path) -> None:
     """Ridge regression, whose optimum has a formula."""
     folder = make_data(

@@ -87,12 +87,3 @@ def test_hyfem(shared_path: Path, steps: dict[str, Any], per_round: int | None) 
     close(found.model, common)
     for row, expected in zip(found.clients, own, strict=True):
         close(row[: len(expected), 0], expected)
-
-
-def test_one_client_with_everything_is_sgd_with_memory(shared_path: Path) -> None:
-    """HyFEM's w_0 is its w_1, so mu pulls to where the round began."""
-    folder = grid(shared_path, "1x1")
-    (cell,), job, w = cells(folder), task(folder, HYFEM | SGD), np.zeros(64)
-    for t in range(1, job.rounds + 1):
-        w = descended(job, cell, 0, t, w, w, 0.4)
-    close(played(job).model, w)
