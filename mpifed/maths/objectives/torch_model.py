@@ -181,7 +181,8 @@ class TorchNetwork(NeuralNetwork):
         if self.loss_name == "mse":
             residual = z - y.reshape(z.shape)
             return (residual * residual).mean(-1) / 2
-        functional = _torch().nn.functional
+        from torch.nn import functional
+
         if self.loss_name == "binary-cross-entropy":
             each: Tensor = functional.binary_cross_entropy_with_logits(z, y.to(z.dtype), reduction="none")
             return each.mean(-1)
@@ -192,7 +193,9 @@ class TorchNetwork(NeuralNetwork):
         """The error of a loss of one's own that is no loss of each sample."""
         if self._own_loss is None:
             return []
-        torch, place = _torch(), f'[model] loss = "{self.loss_name}"'
+        import torch
+
+        place = f'[model] loss = "{self.loss_name}"'
         z = torch.linspace(-1, 1, 3 * outputs).reshape(3, outputs).requires_grad_()
         real = torch.linspace(0.1, 0.9, 3 * outputs).reshape((3, outputs) if outputs > 1 else (3,))
         y = torch.arange(3) % outputs if self.classifies else real
@@ -260,7 +263,9 @@ class Held:
 
     def _kept(self) -> int:
         """Bytes that the way back keeps of one sample, and its output."""
-        torch, sizes = _torch(), list[int]()
+        import torch
+
+        sizes = list[int]()
         own = {tensor.data_ptr() for tensor in self.tensors}
 
         def packed(tensor: Tensor) -> Tensor:
@@ -286,14 +291,16 @@ def _torch() -> Any:  # the module, which mypy does not see where it is not inst
 
 def _generators() -> list[Any]:
     """PyTorch's generators of random numbers, of the devices that are in use."""
-    torch = _torch()
+    import torch
+
     return [torch.default_generator, *(torch.cuda.default_generators if torch.cuda.is_initialized() else ())]
 
 
 @cache
 def _settings() -> list[tuple[Callable[[], object], Callable[[Any], object], object]]:
     """What decides bits: how it is read and set, and its value."""
-    torch = _torch()
+    import torch
+
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     of_gpus: list[tuple[Any, str, object]] = [(cudnn, "benchmark", False)]
     if hasattr(matmul, "fp32_precision"):  # since PyTorch 2.9; the names before then fail where a user has set both
@@ -371,7 +378,8 @@ def built(build: str, seed: int, shape: tuple[int, ...], outputs: int) -> nn.Mod
 
 def _as_tensor(array: Array) -> Tensor:
     """The same memory as a tensor."""
-    torch = _torch()
+    import torch
+
     if namespace(array) is not np:
         return torch.from_dlpack(array)  # type: ignore[no-any-return]
     array = np.asarray(array)
@@ -405,7 +413,9 @@ _NO_DETACH = "leave out detach(), .data, .item(), .numpy() and torch.no_grad()"
 
 def _wrong_start(net: nn.Module, again: nn.Module, other: nn.Module) -> str:
     """What is wrong with the parameters of a module, built after the same seed `again`, and after another one."""
-    torch, second, third = _torch(), dict(_state(again)), dict(_state(other))
+    import torch
+
+    second, third = dict(_state(again)), dict(_state(other))
     for name, tensor in _state(net):
         same = (second if tensor.requires_grad else third).get(name)
         if same is None or not torch.equal(tensor, same):
@@ -420,7 +430,8 @@ def _wrong_start(net: nn.Module, again: nn.Module, other: nn.Module) -> str:
 
 def _wrong_passes(net: nn.Module, shape: tuple[int, ...], outputs: int, logits: bool) -> str:
     """The first error that passes of a few samples show, in training, in evaluation and in float64."""
-    torch = _torch()
+    import torch
+
     flat = f" ([{math.prod(shape)}] is that of vectors)" if len(shape) > 1 else ""
     for dtype in (torch.float32, torch.float64):
         samples, others = (drawn_samples(net, (_TRIED, *shape), seed).to(dtype) for seed in (0, 1))
@@ -439,7 +450,7 @@ def _wrong_passes(net: nn.Module, shape: tuple[int, ...], outputs: int, logits: 
 
 def _errors(net: nn.Module, samples: Tensor, others: Tensor, outputs: int, logits: bool) -> Iterator[str]:
     """What passes of these samples show: that the module is no function of each sample, its parameters and a seed."""
-    torch = _torch()
+    import torch
 
     def passed(x: Tensor, seed: int = 0) -> Tensor:
         torch.manual_seed(seed)
@@ -503,7 +514,9 @@ def _state(net: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _shown(given: object) -> str:
-    if not isinstance(given, _torch().Tensor):
+    from torch import Tensor
+
+    if not isinstance(given, Tensor):
         return f"a {type(given).__name__}"
     return f"{list(given.shape)}, {str(given.dtype).removeprefix('torch.')}"
 
@@ -514,4 +527,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    return bool(_torch().allclose(one, other, rtol=1e-3, atol=1e-5))
+    from torch import allclose
+
+    return bool(allclose(one, other, rtol=1e-3, atol=1e-5))
