@@ -231,7 +231,8 @@ class LocalMethod(LocalSteps, Rows):
         whole = Local(self, block, now, step, guard)
         sent = map_leaves(read_only, sent)
         own = own if now.leaving is None else map_leaves(lambda leaf: leaf.copy(), own)  # which a void round gives back
-        local = replace(whole, block=guard.shown(block))
+        shown = guard.shown(block)
+        local = whole if shown is block else replace(whole, block=shown)
         start, push = self.begin(own, sent, local), self.push(own, sent, local)
         if start is None and self.upload is None and self.retain is None and self.renew is None:
             lazy = whole.lazy(sent.model, push)
