@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,20 @@ def test_steps_that_end_at_zero(data: dict[str, Any]) -> None:
             mf.UsageError, match=r"client_optimizer\] learning_rate: ends at 0, .* give a final above 0"
         ):
             mf.run(method, data["rows"], mf.Softmax(), rounds=3, progress="none")
+
+
+@pytest.mark.parametrize(
+    ("method", "local_steps", "refused"),
+    [(partial(mf.FedProx, mu=30.0), 2, True), (partial(mf.FedProx, mu=30.0), 1, False),
+     (partial(mf.FedProx, mu=19.0), 2, False), (partial(mf.FedPDM, rho=30.0, local_rule="paper"), 2, True)],
+)  # fmt: skip
+def test_steps_that_leave_the_model_that_draws_them(
+    data: dict[str, Any], method: Any, local_steps: int, refused: bool
+) -> None:
+    """A step of 0.1 takes a distance e to (1 - 0.1 mu) e; a single one begins where the distance is 0."""
+    method = method(batch_size=4, local_steps=local_steps, client_optimizer=mf.SGD(0.1))
+    if refused:
+        with pytest.raises(mf.UsageError, match=r"learning_rate: a local step of 0\.1 .* by -2, and so diverges"):
+            mf.check(method, data["rows"], mf.Softmax(), rounds=3)
+    else:
+        assert "Sent" in mf.check(method, data["rows"], mf.Softmax(), rounds=3)
