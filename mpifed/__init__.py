@@ -38,10 +38,10 @@ _WHERE = {
     "L1": "mpifed.maths.regularizers", "ElasticNet": "mpifed.maths.regularizers",
     "GroupL1": "mpifed.maths.regularizers", "Box": "mpifed.maths.regularizers",
     "Privacy": "mpifed.core.privacy",
-    "Participation": "mpifed.python.tables", "Aggregation": "mpifed.python.tables",
-    "Record": "mpifed.python.tables", "Stop": "mpifed.python.tables", "Compute": "mpifed.python.tables",
+    "Participation": "mpifed.job.schema", "Aggregation": "mpifed.job.schema",
+    "Record": "mpifed.job.schema", "Stop": "mpifed.job.schema", "Compute": "mpifed.job.schema",
 
-    "SimulatedNetwork": "mpifed.python.tables",
+    "SimulatedNetwork": "mpifed.job.schema",
     "Observer": "mpifed.observers", "TensorBoard": "mpifed.observers", "MLflow": "mpifed.observers",
     "MpifedError": "mpifed.core.errors", "UsageError": "mpifed.core.errors", "DataError": "mpifed.core.errors",
     "NumericalError": "mpifed.core.errors", "Interrupted": "mpifed.core.errors",

@@ -17,6 +17,12 @@ from mpifed.core.errors import MpifedError as MpifedError
 from mpifed.core.errors import NumericalError as NumericalError
 from mpifed.core.errors import UsageError as UsageError
 from mpifed.core.privacy import Privacy as Privacy
+from mpifed.job.schema import Aggregation as Aggregation
+from mpifed.job.schema import Compute as Compute
+from mpifed.job.schema import Participation as Participation
+from mpifed.job.schema import Record as Record
+from mpifed.job.schema import SimulatedNetwork as SimulatedNetwork
+from mpifed.job.schema import Stop as Stop
 from mpifed.maths.objectives import MLP as MLP
 from mpifed.maths.objectives import Hinge as Hinge
 from mpifed.maths.objectives import LeastSquares as LeastSquares
@@ -55,12 +61,6 @@ from mpifed.python.runs import check as check
 from mpifed.python.runs import run as run
 from mpifed.python.sweeps import Sweep as Sweep
 from mpifed.python.sweeps import sweep as sweep
-from mpifed.python.tables import Aggregation as Aggregation
-from mpifed.python.tables import Compute as Compute
-from mpifed.python.tables import Participation as Participation
-from mpifed.python.tables import Record as Record
-from mpifed.python.tables import SimulatedNetwork as SimulatedNetwork
-from mpifed.python.tables import Stop as Stop
 
 __version__: str
 __all__: list[str]

@@ -146,8 +146,9 @@ def show(run: Path, as_json: bool) -> None:
 
 
 @main.command(short_help="What a name of a job or result means.")
-@click.argument("name", shell_complete=explained_names)
-def explain(name: str) -> None:
+@click.argument("name", required=False, shell_complete=explained_names)
+@click.option("--json-schema", is_flag=True, help="Print the JSON Schema of jobs, for editors that complete and check.")
+def explain(name: str | None, json_schema: bool) -> None:
     """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
 
     For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands.
@@ -155,8 +156,13 @@ def explain(name: str) -> None:
     """
     from mpifed.audit.findings import NAMES
     from mpifed.explain.answers import explained
-    from mpifed.explain.entries import Explanation
+    from mpifed.explain.entries import Explanation, schema_of_jobs
 
+    if json_schema:
+        click.echo(json.dumps(schema_of_jobs(), indent=2))
+        return
+    if name is None:
+        raise click.UsageError("give a NAME, as in mpifed explain batch_size")
     more = [
         Explanation("command", title, (command.help or "").partition("\n\n")[0], ())
         for title, command in main.commands.items()

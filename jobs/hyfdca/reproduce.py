@@ -21,7 +21,7 @@ from jobs.reproduction.results import write_curves, write_table
 from mpifed.files.atomic import aside
 from mpifed.files.json_file import read_json
 from mpifed.job.job import read_table
-from mpifed.job.schema import SimulatedNetworkTable
+from mpifed.job.schema import SimulatedNetwork
 from mpifed.job.time_model import KINDS
 from mpifed.results import pareto
 
@@ -133,7 +133,7 @@ def play(plan: Plan) -> tuple[dict[str, Curve], list[str]]:
             if setting.data not in optima:
                 folder, kept = data.folder_of(setting.data, setting.grid), plan.out / f"optimum-{setting.data}.json"
                 optima[setting.data] = best_of(folder, job["model"]["l2"], kept)
-            network = SimulatedNetworkTable(**job["simulated_network"])
+            network = SimulatedNetwork(**job["simulated_network"])
             curve = read_curve(setting, method, points, plan.rounds, optima[setting.data], network)
         if curve is None:
             missing.append(name)

@@ -15,7 +15,7 @@ from jobs.hyfdca.optimum import optimum
 from jobs.reproduction.results import Floats, Rounds, read_runs
 from mpifed.files.atomic import aside
 from mpifed.files.json_file import read_json
-from mpifed.job.schema import SimulatedNetworkTable
+from mpifed.job.schema import SimulatedNetwork
 from mpifed.job.time_model import KINDS, PER_VALUE, simulate
 
 COLUMNS = ("objective", "test_accuracy", "elapsed_s", "simulated_s")
@@ -60,7 +60,7 @@ class Curve(NamedTuple):
 
 
 def read_curve(
-    setting: Setting, method: str, run_dirs: Sequence[Path], rounds: int, best: float, network: SimulatedNetworkTable
+    setting: Setting, method: str, run_dirs: Sequence[Path], rounds: int, best: float, network: SimulatedNetwork
 ) -> Curve | None:
     """The runs that have come to round `rounds`; None without any.
 
@@ -101,14 +101,14 @@ def _mean(many: Sequence[tuple[Mapping[str, Mapping[str, float]], int]]) -> dict
     }
 
 
-def _simulated(network: SimulatedNetworkTable, told: Mapping[str, Any], clients: int) -> dict[str, dict[str, float]]:
+def _simulated(network: SimulatedNetwork, told: Mapping[str, Any], clients: int) -> dict[str, dict[str, float]]:
     """By exchange, what the rounds of a run take over a network."""
     return simulate(network, told["exchanges"], set(told["simulated"]["set_up"]), clients).rounds
 
 
-def _paillier(network: SimulatedNetworkTable) -> SimulatedNetworkTable:
+def _paillier(network: SimulatedNetwork) -> SimulatedNetwork:
     """The same with the published times and bytes, wherever the job says what a sealed value takes."""
-    return SimulatedNetworkTable(**network.model_dump(exclude=set(PER_VALUE)))
+    return SimulatedNetwork(**{key: value for key, value in vars(network).items() if key not in PER_VALUE})
 
 
 def best_of(data: Path, penalty: float, kept: Path) -> float:

@@ -227,7 +227,7 @@ def check_cells(problem: Problem) -> list[str]:
         ),
         (
             problem.measured_rows is not None,
-            f"[record] measured_rows = {problem.measured_rows}: sums over cells are over all rows; leave the key out",
+            f"[record] evaluate_rows = {problem.measured_rows}: sums over cells are over all rows; leave the key out",
         ),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mpifed.audit.attack_result import AttackResult
@@ -32,7 +33,7 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
     """The audit of a job file, of the first point of a sweep, or of the job of a run; in this process."""
     server, client = _parties(parties)
     own = _job(target, changes)
-    job = _summed(own, arithmetic="exact")
+    job = replace(own, aggregation=replace(own.aggregation, arithmetic="exact"))
     check_names(job.audit.accept)
     if (target / RUN).exists() and not changes:
         check_same_data(target, open_federation(job.data.path))
@@ -40,7 +41,8 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
     count, clients, channel = replay.rounds, replay.problem.clients, replay.channel
     if client is not None and client >= clients:
         raise UsageError(f"--party client:{client}: clients are numbered 0 to {clients - 1}")
-    plain = replay if channel == "plain" else replay_job(_summed(job, security="plain"), count)
+    in_clear = replace(job, aggregation=replace(job.aggregation, security="plain"))
+    plain = replay if channel == "plain" else replay_job(in_clear, count)
     remarks = [*_remarks(own), *replay.algorithm.trust(channel == "plain")]
     wanted = min(ROUNDS, job.rounds)
     if rounds is None and count < wanted:
@@ -101,8 +103,3 @@ def _job(target: Path, changes: tuple[str, ...]) -> Job:
     if target.is_dir() and not path.exists():
         raise DataError(f"{target}: no job.toml; give a run directory or a job file")
     return points(read_table(path, changes), str(path))[0].job
-
-
-def _summed(job: Job, **changes: str) -> Job:
-    """The job with other settings of [aggregation]."""
-    return job.model_copy(update={"aggregation": job.aggregation.model_copy(update=changes)})

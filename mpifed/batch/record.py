@@ -68,7 +68,7 @@ class Submission(NamedTuple):
         return Path(re.sub("%.", lambda match: known.get(match[0], match[0]), self.log))
 
 
-class Record(NamedTuple):
+class BatchRecord(NamedTuple):
     """All submissions of one run or sweep."""
 
     job: str  # the job file
@@ -95,7 +95,7 @@ def beside(out: Path, ending: str) -> Path:
     return whole.with_name(whole.name + ending)
 
 
-def read(out: Path) -> Record | None:
+def read(out: Path) -> BatchRecord | None:
     """The submissions for this folder; None if there are none."""
     path = path_of(out)
     if not path.exists():
@@ -111,10 +111,10 @@ def read(out: Path) -> Record | None:
                 f"{path}: submissions.{number}.points = {shown_value(submission.points)}: expected numbers below "
                 f"{len(stored.points)}, the number of points; restore the file as it was written, or remove it"
             )
-    return Record(stored.job, stored.points, submissions)
+    return BatchRecord(stored.job, stored.points, submissions)
 
 
-def write(out: Path, record: Record) -> None:
+def write(out: Path, record: BatchRecord) -> None:
     path_of(out).parent.mkdir(parents=True, exist_ok=True)
     write_json(
         path_of(out), record._asdict() | {"submissions": [submission._asdict() for submission in record.submissions]}

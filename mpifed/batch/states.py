@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mpifed.batch import record
 from mpifed.batch.queue import Known, QueuedTask, ask
-from mpifed.batch.record import Record, Submission
+from mpifed.batch.record import BatchRecord, Submission
 from mpifed.batch.run_files import RunFiles, read_run_files
 from mpifed.core.errors import FINISHED, DataError, Interrupted, NumericalError, end_of
 from mpifed.core.tables import Table
@@ -38,7 +38,7 @@ class RunStatus(NamedTuple):
     folder: Path
     sweep: bool
     points: list[State]  # only the run itself if it is not a sweep
-    record: Record | None
+    record: BatchRecord | None
     answered: bool  # whether Slurm responded
 
     def of(self, *states: str) -> list[State]:
@@ -51,7 +51,7 @@ class _Read(NamedTuple):
     folder: Path
     sweep: bool
     points: Sequence[tuple[str, Table]]  # (name, settings)
-    record: Record | None
+    record: BatchRecord | None
     files: list[RunFiles]  # of the points
 
     @property
@@ -71,7 +71,9 @@ def look(folders: Iterable[Path]) -> tuple[list[RunStatus], list[str]]:
     return [_status(read, known) for read in reads], errors
 
 
-def status_at(folder: Path, points: Sequence[tuple[str, Table]], sweep: bool, submitted: Record | None) -> RunStatus:
+def status_at(
+    folder: Path, points: Sequence[tuple[str, Table]], sweep: bool, submitted: BatchRecord | None
+) -> RunStatus:
     """The status of a run or sweep whose points are known: (name, settings) of each."""
     read = _Read(folder, sweep, points, submitted, _files(folder, points, sweep))
     return _status(read, _known([read]))

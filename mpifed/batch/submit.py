@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpifed.batch import record, script
-from mpifed.batch.record import Record, Submission, beside
+from mpifed.batch.record import BatchRecord, Submission, beside
 from mpifed.batch.script import Options
 from mpifed.batch.slurm import call, has
 from mpifed.batch.states import RunStatus, State, fails_again, status_at
@@ -22,7 +22,7 @@ from mpifed.core.text import command_line
 from mpifed.files.atomic import aside
 from mpifed.files.run_folder import job_of
 from mpifed.job.job import read_table
-from mpifed.job.loading import check_data
+from mpifed.job.reading import check_data
 from mpifed.job.sweep import SweepPoint, points
 from mpifed.results.points import is_sweep
 from mpifed.run.folder import same_job
@@ -212,7 +212,7 @@ def _note(request: SubmitRequest, plan: SubmissionPlan, path: Path, id: str) -> 
     before = record.read(plan.out)
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
     new = Submission(id, when, list(request.command), str(path), plan.log, plan.numbers)
-    record.write(plan.out, Record(str(request.job), plan.named, [*(before.submissions if before else []), new]))
+    record.write(plan.out, BatchRecord(str(request.job), plan.named, [*(before.submissions if before else []), new]))
 
 
 def follow_commands(request: SubmitRequest, plan: SubmissionPlan, id: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import importlib
@@ -160,6 +161,16 @@ def remember(value: object) -> str:
     name = f"{SESSION}:{plain}_{len(remembered)}"
     remembered[name] = value
     return name
+
+
+def named(value: Any) -> str:  # a class or a function
+    """The "module:name" of a class or function; of one that no import gives, a name that this process alone knows."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if module and module != "__main__" and name.isidentifier():
+        with contextlib.suppress(ImportError):
+            if getattr(importlib.import_module(module), name, None) is value:
+                return f"{module}:{name}"
+    return remember(value)
 
 
 def fields_of(part: type) -> tuple[dataclasses.Field[object], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 _EXPECTED = {  # by pydantic's type of the error, with what it knows of the limit
@@ -41,10 +41,3 @@ def expected(error: Mapping[str, Any]) -> str:  # what pydantic's JSON has
     if any(isinstance(value, int) and abs(value) >= 10**6 for value in known.values()):
         text = text.replace(":g", "")  # all digits of a large integer
     return "expected " + text.format(**known).replace("'", '"')
-
-
-def value_of_list(place: Sequence[int | str]) -> tuple[list[int | str], str]:
-    """(the place without a position at its end, that position in words): "rho", 0 -> "rho", ", value 1"."""
-    if not place or not isinstance(place[-1], int):
-        return list(place), ""
-    return list(place[:-1]), f", value {place[-1] + 1}"

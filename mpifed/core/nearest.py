@@ -16,7 +16,7 @@ SYNONYMS = {
     "n_rounds": "rounds", "num_rounds": "rounds", "global_rounds": "rounds", "penalty": "l2", "reg": "l2",
     "frac": "clients_per_round", "num_clients": "clients_per_round", "intercept": "bias", "fit_intercept": "bias",
     "hidden_size": "hidden", "hidden_layer_sizes": "hidden", "random_state": "seed",
-    "optimizer": "client_optimizer", "weight-decay": "weight_decay",
+    "optimizer": "client_optimizer", "weight-decay": "weight_decay", "schedule": "name",
 }  # fmt: skip
 
 

@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import types
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+import json
+from collections.abc import Container, Iterator, Mapping
+from typing import NamedTuple
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import BaseModel
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core.core_schema import DataclassSchema, ModelSchema
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.contract import fields_of, own_class
 from mpifed.core.errors import ENDS
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.samples import Source
 from mpifed.files.columns import shown as shown_columns
-from mpifed.job.components import ALGORITHM, MODEL, REGULARIZER, key_of
-from mpifed.job.job import Job
+from mpifed.job.job import Job, adapter
 from mpifed.job.schema import LimitKeys, ModelKeys
+from mpifed.job.settings import key_of, keys_of, made_of, table_class
 from mpifed.job.sweep import METHODS
-from mpifed.maths.objectives import OBJECTIVES
+from mpifed.maths.objectives import OBJECTIVES, Objective
 from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS, SGD
-from mpifed.maths.regularizers import REGULARIZERS
-from mpifed.maths.schedules import SCHEDULES, LearningRate, StepSize
+from mpifed.maths.regularizers import REGULARIZERS, Regularizer
+from mpifed.maths.schedules import SCHEDULES, StepSize
 from mpifed.maths.terms import TERMS, Term
 from mpifed.observers import OBSERVERS, Observer
 
-_MANY = 10**6  # larger upper bounds are left out of the help
+_MANY = 10**6  # from which upper bounds are left out of the help
+_BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
+_TYPES = {"integer": "an integer", "number": "a number", "boolean": "true or false", "string": "text"}
+_BASES = {
+    "algorithm": Algorithm, "model": Objective, "regularizer": Regularizer, "observer": Observer,
+    "source of data": Source,
+}  # fmt: skip
+_SCHEDULES = {kind.__name__ for kind in SCHEDULES.values()}
 
 
 _SWEEP = """Many runs in one file: a run for each combination of the values that are listed, each with all seeds.
@@ -71,8 +79,9 @@ class Explanation(NamedTuple):
 
 def entries() -> list[Explanation]:
     """All tables of a job and all that they can name, the columns of histories, and the exit codes."""
-    listed = [Explanation("job", "job", _text(Job), _keys(Job, skip=_tables(Job)))]
-    listed += [Explanation("table", name, _text(table), _keys(table)) for name, table in _tables(Job).items()]
+    tables = {field.name: table for field in fields_of(Job) if (table := table_class(Job, field.name)) is not Job}
+    listed = [Explanation("job", "job", _text(Job), _keys(Job, skip=tables))]
+    listed += [Explanation("table", name, _text(table), _keys(table)) for name, table in tables.items()]
     listed += [
         entry_of("table", "client_optimizer", SGD),
         entry_of("table", "server_optimizer", SERVER_OPTIMIZERS["sgd"]),
@@ -111,16 +120,11 @@ def entry_of(kind: str, name: str, part: type) -> Explanation:
 
 def own_entry(name: str) -> Explanation:
     """The entry of a class "module:Class", which is imported."""
-    part, place = own_class(name, object, name), {kind.table: kind for kind in (ALGORITHM, MODEL, REGULARIZER)}
-    if issubclass(part, Source):
-        return Explanation("source of data", name, _text(part), _keys(own_class(name, Source, name)))
-    if issubclass(part, Observer):
-        own_class(name, Observer, name)
-        return Explanation("observer", name, _own_text(part), _keys(part))
-    kind = next((table for table, known in place.items() if issubclass(part, known.base)), "term")
-    own_class(name, place[kind].base if kind in place else Term, name)
-    hints, refused = get_type_hints(part), getattr(part, "refuses", ())
-    taken = [f"[{table}]" for table in OPTIMIZERS if table in hints and table not in refused]
+    part = own_class(name, object, name)
+    kind, base = next(((kind, base) for kind, base in _BASES.items() if issubclass(part, base)), ("term", Term))
+    own_class(name, base, name)
+    fields, refused = {field.name for field in fields_of(part)}, getattr(part, "refuses", ())
+    taken = [f"[{table}]" for table in OPTIMIZERS if table in fields and table not in refused]
     text = _own_text(part)
     return Explanation(kind, name, f"{text}\n\nTakes {' and '.join(taken)}." if taken else text, _keys(part))
 
@@ -147,38 +151,82 @@ def _markdown(entry: Explanation) -> Iterator[str]:
 # --- from classes -----------------------------------------------------------------------------------------------------
 
 
+def schema_of_jobs() -> Table:
+    """The JSON Schema of a job's file, by which editors complete and check what is typed."""
+    text = json.dumps(adapter().json_schema(schema_generator=_Documented))
+    schema: Table = json.loads(text, parse_constant=lambda _: None)  # JSON knows no infinity
+    keys = {key.name: {"description": key.meaning} for key in _SWEEP_KEYS}
+    schema["properties"]["sweep"] = {"type": "object", "description": _SWEEP, "properties": keys}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+class _Documented(GenerateJsonSchema):
+    """With the texts beneath fields."""
+
+    def dataclass_schema(self, schema: DataclassSchema) -> Table:
+        return _documented(super().dataclass_schema(schema), schema["cls"])
+
+    def model_schema(self, schema: ModelSchema) -> Table:
+        return _documented(super().model_schema(schema), *made_of[schema["cls"]])
+
+    def handle_invalid_for_json_schema(self, schema: object, error_info: str) -> Table:
+        return {}  # of a field of the user's own class
+
+
+def _documented(schema: Table, *parts: type) -> Table:
+    schema["description"] = _text(parts[0])
+    for part in parts:
+        docs = attribute_docs(part)
+        for field in fields_of(part):
+            key = schema["properties"].get(key_of(field), {})
+            key["description"] = docs.get(field.name, "")
+            if "default" in key and key["default"] is None:
+                del key["default"]
+    return schema
+
+
 def _text(kind: type) -> str:
     return inspect.cleandoc(kind.__doc__ or "")
 
 
-def _tables(job: type[BaseModel]) -> dict[str, type]:
-    """The tables of a job that are classes, by name."""
-    tables: dict[str, type] = {}
-    for name, field in job.model_fields.items():
-        classes = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
-        of_keys = [kind for kind in classes if issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind)]
-        tables |= {name: of_keys[0]} if of_keys else {}
-    return tables
-
-
-def _keys(kind: type, skip: ReadOnlyTable | tuple[()] = ()) -> tuple[Key, ...]:
-    hints, docs = get_type_hints(kind, include_extras=True), attribute_docs(kind)
-    defaults: Table = {}
-    keys: dict[str, str] = {}
-    if issubclass(kind, BaseModel):
-        names = [name for name in kind.model_fields if name not in skip]
-        defaults = {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
-    elif issubclass(kind, tuple):
-        names, defaults = list(getattr(kind, "_fields", ())), getattr(kind, "_field_defaults", {})
-    else:
-        fields = [field for field in fields_of(kind) if not field.name.startswith("problem")]
-        names = [field.name for field in fields if field.name not in ("client_optimizer", "server_optimizer")]
-        defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
-        keys = {field.name: key_of(field) for field in fields}
+def _keys(part: type, skip: Container[str] = ()) -> tuple[Key, ...]:
+    """The keys of a class's table; of a list of values, what these are."""
+    if issubclass(part, tuple):  # as StepSize
+        docs, items = attribute_docs(part), TypeAdapter(part).json_schema()["prefixItems"]
+        named = ((item["title"].lower(), item) for item in items)
+        return tuple(Key(name, words(item, {}), _default(item, True), docs[name]) for name, item in named)
+    schema = keys_of(part).model_json_schema(schema_generator=_Documented)  # type: ignore[arg-type]  # classes hash
+    required, about = schema.get("required", ()), schema.get("$defs", {})
     return tuple(
-        Key(keys.get(name, name), type_text(hints[name]), _default(defaults, name), docs.get(name, ""))
-        for name in names
+        Key(name, words(key, about), _default(key, name in required), key["description"])
+        for name, key in schema.get("properties", {}).items()
+        if name not in skip
     )
+
+
+def _default(key: ReadOnlyTable, required: bool) -> str:
+    """The default as TOML has it; empty where a value must be given."""
+    if "default" in key:
+        return json.dumps(key["default"], ensure_ascii=False).replace("Infinity", "inf")
+    return "" if required else "absent"
+
+
+def words(schema: ReadOnlyTable, about: ReadOnlyTable) -> str:
+    """The type of a value in the words of TOML; `about`: schemas by name."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return "a schedule" if name in _SCHEDULES else words(about[name], about)
+    if forms := schema.get("oneOf", schema.get("anyOf")):
+        return " or ".join(dict.fromkeys(words(form, about) for form in forms if form.get("type") != "null"))
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return " or ".join(map(json.dumps, values))
+    if "prefixItems" in schema:
+        return f"[{', '.join(item['title'].lower() for item in schema['prefixItems'])}]"
+    if schema.get("type") == "array":
+        least = f" at least {schema['minItems']} of them" if "minItems" in schema else ""
+        return f"a list of {_plural(words(schema['items'], about))}{least}"
+    bounds = (f"{sign} {schema[name]:g}" for name, sign in _BOUNDS.items() if schema.get(name, _MANY) < _MANY)
+    return f"{_TYPES.get(schema.get('type', ''), 'a table')} {', '.join(bounds)}".rstrip()
 
 
 def _plural(text: str) -> str:
@@ -191,49 +239,3 @@ def _plural(text: str) -> str:
     ):
         text = text.replace(singular, plural)
     return text
-
-
-def _default(defaults: ReadOnlyTable, name: str) -> str:
-    if name not in defaults:
-        return ""
-    value = defaults[name]
-    if value is None:
-        return "absent"
-    if isinstance(value, (list, tuple)):
-        return str(list(value)).replace("'", '"')
-    return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
-
-
-def type_text(hint: object) -> str:
-    """The type of a value in the words of TOML."""
-    if hint == LearningRate:
-        return "a number or a schedule"
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return type_text(arguments[0]) + _bounds(arguments[1:])
-    if origin is Literal:
-        return " or ".join(f'"{value}"' if isinstance(value, str) else str(value) for value in arguments)
-    if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(type_text(part) for part in arguments if part is not type(None)))
-    if origin in (list, tuple):
-        return f"a list of {_plural(type_text(arguments[0]))}"
-    plain = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
-    if hint in plain:
-        return plain[hint]
-    if isinstance(hint, type) and issubclass(hint, tuple):  # a named tuple, as StepSize
-        return f"[{', '.join(getattr(hint, '_fields', ()))}]"
-    return "a table"
-
-
-def _bounds(marks: tuple[object, ...]) -> str:
-    bounds = []
-    for mark in marks:
-        for kind, sign, name in ((Gt, ">", "gt"), (Ge, ">=", "ge"), (Lt, "<", "lt"), (Le, "<=", "le")):
-            bound = getattr(mark, name, None) if isinstance(mark, kind) or hasattr(mark, "metadata") else None
-            if bound is not None and not (sign[0] == "<" and bound >= _MANY):
-                bounds.append(f"{sign} {bound:g}")
-        if hasattr(mark, "metadata"):
-            bounds += [text for inner in mark.metadata for text in [_bounds((inner,)).strip()] if text]
-        if isinstance(mark, MinLen):
-            bounds.append(f"at least {mark.min_length} of them")
-    return f" {', '.join(dict.fromkeys(bounds))}" if bounds else ""

@@ -19,8 +19,9 @@ from mpifed.data import store
 from mpifed.explain.answers import plain_text
 from mpifed.explain.entries import Explanation, Key, entries, entry_of, own_entry
 from mpifed.explain.step_sizes import curvature, learning_rate, tau
-from mpifed.job.components import ALGORITHM, MODEL, Kind, optimizers
 from mpifed.job.job import Job
+from mpifed.job.schema import ALGORITHM, CLIENT, MODEL, SERVER
+from mpifed.job.settings import Kind
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -68,8 +69,8 @@ def new_job(name: str, algorithm: str, data: str, model: str | None = None) -> s
     known = {(entry.kind, entry.name): entry for entry in entries()}
     facts = _facts(data)
     model = model or ("least-squares" if facts.classes == 0 else _FIRST_MODEL.get(algorithm, "softmax"))
-    method = _named(ALGORITHM, algorithm, known)
-    text = "\n".join(_lines(name, method, _named(MODEL, model, known), facts, known)) + "\n"
+    method = _named(ALGORITHM, "algorithm", algorithm, known)
+    text = "\n".join(_lines(name, method, _named(MODEL, "model", model, known), facts, known)) + "\n"
     Job.check(tomllib.loads(text), "new job")
     return text
 
@@ -83,15 +84,20 @@ def _facts(path: str) -> _Data:
     return _Data(path, smallest, classes, learning_rate(curved), tau(curved, classes))
 
 
-def _named(kind: Kind[Any], name: str, known: dict[tuple[str, str], Explanation]) -> Explanation:  # of any kind
+def _named(
+    kind: Kind[Any],  # of any class
+    table: str,
+    name: str,
+    known: dict[tuple[str, str], Explanation],
+) -> Explanation:
     """The entry of an algorithm or a model."""
     if own_module(name) is not None:
-        own_class(name, kind.base, f'[{kind.table}] name = "{name}"')
+        own_class(name, kind.base, f'[{table}] name = "{name}"')
         return own_entry(name)
-    if (kind.table, name) not in known:
+    if (table, name) not in known:
         meant = nearest(name, kind.known)
-        raise UsageError(f"--{kind.table} {shown(name)}: is not known{meant}; give one of {', '.join(kind.known)}")
-    return known[kind.table, name]
+        raise UsageError(f"--{table} {shown(name)}: is not known{meant}; give one of {', '.join(kind.known)}")
+    return known[table, name]
 
 
 def _lines(
@@ -106,9 +112,10 @@ def _lines(
     yield from _part("model", model, _given("model", model, data, {"l2": _L2.get(method.name, "")}))
     tau_of = {"tau": data.tau} if method.name == "ssca" else {}
     yield from _part("algorithm", method, _given("algorithm", method, data, tau_of))
-    for table, optimizer in optimizers({"name": method.name}).items():
-        entry = entry_of("table", table, optimizer.known["sgd"])
-        yield from _table(entry, _given(table, entry, data, {}))
+    for marked in (CLIENT, SERVER):
+        if (optimizer := marked.of(ALGORITHM.part(method.name))) is not None:
+            entry = entry_of("table", marked.table, optimizer.known["sgd"])
+            yield from _table(entry, _given(marked.table, entry, data, {}))
     kind: Any = ALGORITHMS.get(method.name)  # of a class, whose properties have no values
     if kind is not None and kind.constrained is True:
         yield from _choice("[minimize]", "What is minimized", "loss")

@@ -15,7 +15,7 @@ from mpifed.core.holdings import Holdings
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
 from mpifed.data.store import Federation
-from mpifed.job.settings import Settings
+from mpifed.job.schema import JobSettings
 from mpifed.observers import Observer, observer_name
 
 
@@ -73,7 +73,7 @@ def receiver(exchange: Exchange, now: Round) -> str:
     return "clients" if exchange.hears is None else f"client {np.flatnonzero(hearing(exchange, now))[0]}"
 
 
-def observer_statement(observer: Observer, job: Settings) -> str:
+def observer_statement(observer: Observer, job: JobSettings) -> str:
     """What an observer of a run gets, and where it brings that."""
     noisy = job.privacy is not None and not job.record.released_only
     losses = ", with what is measured over training data without noise" if noisy else ""
@@ -146,7 +146,7 @@ def general_statements(algorithm: Algorithm, view: View, measured: bool) -> list
     return lines + list(_ranks(algorithm, view))
 
 
-def test_statements(job: Settings, data: Federation, evaluated: bool) -> Iterator[str]:
+def test_statements(job: JobSettings, data: Federation, evaluated: bool) -> Iterator[str]:
     """What is measured on test rows, and who sends it.
 
     Parameters

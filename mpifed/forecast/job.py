@@ -32,7 +32,7 @@ from mpifed.forecast.text import forecast_text as forecast_text
 from mpifed.job import goals
 from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job, read_table
-from mpifed.job.loading import check_data
+from mpifed.job.reading import check_data
 from mpifed.job.sweep import points
 from mpifed.maths.objectives.torch_model import PASS_BYTES
 from mpifed.privacy.calibration import settle

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, cast
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.certificate import is_convex, strong_convexity
@@ -21,21 +20,23 @@ from mpifed.core.tables import ReadOnlyTable
 from mpifed.core.text import shown
 from mpifed.data.statistics import intercept_warnings
 from mpifed.data.store import Federation
-from mpifed.job.components import ALGORITHM, of_class, optimizers, with_intercepts, wrong_with
-from mpifed.job.settings import Settings
+from mpifed.job.schema import JobSettings
 from mpifed.job.time_model import wrong_network
 from mpifed.maths.optimizers import OPTIMIZERS
 
 # --- of a job's tables -----------------------------------------------------------------------------------------------
 
 
-def wrong_together(job: Settings) -> list[str]:
+def wrong_together(job: JobSettings) -> list[str]:
     """Errors in the combination of a job's tables, independent of the data, one message each."""
     private = () if job.privacy is None else conflicts(job.privacy)
-    return messages(chain(private, _of_tables(job), wrong_network(job.simulated_network)))
+    wrong = messages(
+        chain(_of_optimizers(vars(job), job.method), private, _of_tables(job), wrong_network(job.simulated_network))
+    )
+    return [*wrong, *(_wrong_limits(vars(job), job.method) if wrong else ())]
 
 
-def _of_tables(job: Settings) -> Iterator[Refusal]:
+def _of_tables(job: JobSettings) -> Iterator[Refusal]:
     part, privacy, released_only = job.participation, job.privacy, job.record.released_only
     yield Refusal(
         privacy is not None and privacy.by_coins and part.clients_per_round is None,
@@ -51,7 +52,7 @@ def _of_tables(job: Settings) -> Iterator[Refusal]:
         "leave it out with [privacy]",
     )
     yield Refusal(
-        job.model.get("bias") is True and not of_class(ALGORITHM, job.algorithm, "intercepts"),
+        job.model.get("bias") is True and not job.method.intercepts,
         "[model] bias = true",
         f'"{job.algorithm["name"]}" has no intercepts: each of its parameters belongs to a column of the data, and is '
         "in the penalty",
@@ -113,25 +114,23 @@ def _of_tables(job: Settings) -> Iterator[Refusal]:
 # --- of a job's method, in its raw tables ----------------------------------------------------------------------------
 
 
-def wrong_optimizers(table: ReadOnlyTable) -> list[str]:
-    """Errors of [client_optimizer] and [server_optimizer], which not every algorithm takes."""
-    wrong, name, taken = list[str](), table["algorithm"]["name"], optimizers(table["algorithm"])
+def _of_optimizers(table: ReadOnlyTable, method: type[Algorithm]) -> Iterator[Refusal]:
+    """[client_optimizer] and [server_optimizer], which not every algorithm takes."""
     for key in OPTIMIZERS:
-        given, out = table.get(key) or {}, f"leave the table out, as by --set {key}={{}}"
-        if key not in taken:
-            wrong += messages([Refusal(given, f"[{key}]", f'[algorithm] name = "{name}" takes none', out)])
-        elif isinstance(given, Mapping):
-            wrong += wrong_with(taken[key], given)
-    return wrong
+        yield Refusal(
+            table.get(key) and key not in method.__dataclass_fields__,
+            f"[{key}]",
+            f'[algorithm] name = "{table["algorithm"]["name"]}" takes none',
+            f"leave the table out, as by --set {key}={{}}",
+        )
 
 
-def wrong_limits(table: ReadOnlyTable) -> list[str]:
+def _wrong_limits(table: ReadOnlyTable, method: type[Algorithm]) -> list[str]:
     """The error of [[constraint]] or [minimize] with one of mpifed's methods that takes neither."""
     name, minimize = table["algorithm"]["name"], table.get("minimize")
-    kind = cast("Any", ALGORITHMS.get(name))  # of a class, which has no properties yet
     other = isinstance(minimize, Mapping) and minimize.get("name", "loss") != "loss"
-    limited = table.get("constraint") or other
-    return messages([_unconstrained(limited and kind is not None and kind.constrained is not True, name)])
+    takes = name not in ALGORITHMS or not isinstance(method.constrained, property)  # which needs an object
+    return messages([_unconstrained(not takes and (table.get("constraint") or other), name)])
 
 
 def _unconstrained(applies: object, name: str) -> Refusal:
@@ -144,22 +143,23 @@ def _unconstrained(applies: object, name: str) -> Refusal:
     )
 
 
-def wrong_beside(table: ReadOnlyTable) -> list[str]:
+def of_other_method(table: ReadOnlyTable) -> list[str]:
     """Further errors of a job whose [algorithm] has keys of another method than it names, with a hint."""
     algorithm = table.get("algorithm")
     if not isinstance(algorithm, Mapping) or (name := str(algorithm.get("name"))) not in ALGORITHMS:
         return []
+    method = ALGORITHMS[name]
     known = {key for kind in ALGORITHMS.values() for key in kind.__dataclass_fields__}
-    if (known - ALGORITHMS[name].__dataclass_fields__.keys()).isdisjoint(algorithm):
+    if (known - method.__dataclass_fields__.keys()).isdisjoint(algorithm):
         return []
     hint = f"to change the method, set the whole table: --set 'algorithm={{name=\"{name}\", batch_size=...}}'"
-    return [*wrong_optimizers(table), *wrong_limits(table), hint]
+    return [*messages(_of_optimizers(table, method)), *_wrong_limits(table, method), hint]
 
 
 # --- of a job with its algorithm and data ----------------------------------------------------------------------------
 
 
-def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
+def wrong_fit(job: JobSettings, algorithm: Algorithm) -> list[str]:
     """Errors in the combination of a job with its algorithm and data, one message each."""
     problem = algorithm.problem
     privacy = problem.privacy
@@ -183,7 +183,7 @@ def wrong_fit(job: Settings, algorithm: Algorithm) -> list[str]:
     return wrong or messages(_of_certificates(job, algorithm))
 
 
-def _of_releases(job: Settings, algorithm: Algorithm, privacy: Privacy) -> Iterator[Refusal]:
+def _of_releases(job: JobSettings, algorithm: Algorithm, privacy: Privacy) -> Iterator[Refusal]:
     """Where epsilon assumes a secret that the job does not keep: who takes part, or how many."""
     release, part, name = algorithm.released(0), job.participation, f'[algorithm] name = "{job.algorithm["name"]}"'
     secret, shared = release.by_chance, job.aggregation
@@ -217,7 +217,7 @@ def _of_releases(job: Settings, algorithm: Algorithm, privacy: Privacy) -> Itera
     )
 
 
-def _of_data(job: Settings, algorithm: Algorithm) -> Iterator[Refusal]:
+def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
     """What is minimized with this method, and how many clients take part, records count and sums need."""
     problem, part, name, least = (
         algorithm.problem,
@@ -265,7 +265,7 @@ def _of_data(job: Settings, algorithm: Algorithm) -> Iterator[Refusal]:
     )
 
 
-def _of_certificates(job: Settings, algorithm: Algorithm) -> Iterator[Refusal]:
+def _of_certificates(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
     """Certificates of [stop] that this job can never reach."""
     problem, name = algorithm.problem, job.algorithm["name"]
     measured = {column for measure in algorithm.measures for column in measure.certificate}
@@ -290,9 +290,9 @@ def _of_certificates(job: Settings, algorithm: Algorithm) -> Iterator[Refusal]:
     )
 
 
-def data_warnings(job: Settings, data: Federation) -> list[str]:
+def data_warnings(job: JobSettings, data: Federation) -> list[str]:
     """Warnings on the data for this model; none with [privacy], since they are computed from all rows."""
-    bias = with_intercepts(job.model, job.algorithm).get("bias")
+    bias = job.model.get("bias")
     if job.privacy is not None or bias is None:
         return []
     return intercept_warnings(data.statistics, bool(bias), data.names())

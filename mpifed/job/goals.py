@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from mpifed.algorithms.certificate import known
-from mpifed.job.settings import Settings
+from mpifed.job.schema import JobSettings
 
 
-def has_goals(job: Settings) -> bool:
+def has_goals(job: JobSettings) -> bool:
     """Whether a job has goals for its last model, which is then evaluated over all rows whatever [record] says."""
     return bool(job.constraint or job.stop.certificates)
 
 
-def measured(job: Settings) -> bool:
+def measured(job: JobSettings) -> bool:
     """Whether training data are evaluated at all."""
     return bool(job.record.evaluate_every or has_goals(job))
 
 
-def unreached(job: Settings, columns: Mapping[str, float | None]) -> Iterator[str]:
+def unreached(job: JobSettings, columns: Mapping[str, float | None]) -> Iterator[str]:
     """The goals of the job that the model does not reach, one text each; empty where it reaches all.
 
     A limit is met if F_m <= limit_m exactly or, with `[stop] feasibility`, up to that relative excess.

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from mpifed.core.contract import SESSION, own_module, remembered
 from mpifed.core.tables import Table
-from mpifed.job.settings import Settings
+from mpifed.job.schema import JobSettings
 
 if sys.version_info >= (3, 11):
     from importlib.metadata import packages_distributions
@@ -37,7 +37,7 @@ class Sources(NamedTuple):
     distributions: dict[str, str]  # version of each that they import
 
 
-def sources_of(job: Settings) -> Sources:
+def sources_of(job: JobSettings) -> Sources:
     """The sources of all "module:Class" and "module:function" of a job, which must have been imported."""
     tables: list[Table | None] = [job.model, job.minimize, job.regularizer, job.algorithm, *job.constraint]
     names = {module for table in tables if table for value in table.values() if (module := own_module(value))}

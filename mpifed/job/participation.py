@@ -10,20 +10,20 @@ from mpifed.comm.sums import Arithmetic
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange
 from mpifed.core.round import Leaving, Round, below, secret_words, uniform
-from mpifed.job.settings import Settings
+from mpifed.job.schema import JobSettings
 
 
-def is_secure(job: Settings) -> bool:
+def is_secure(job: JobSettings) -> bool:
     """Whether noise and keys are drawn from the system's entropy."""
     return job.privacy is not None and job.privacy.noise == "secure"
 
 
-def is_secret(job: Settings, algorithm: Algorithm) -> bool:
+def is_secret(job: JobSettings, algorithm: Algorithm) -> bool:
     """Whether epsilon assumes that participation is secret; the algorithm must have its noise multiplier."""
     return job.privacy is not None and bool(algorithm.released(0).by_chance)
 
 
-def round_of(job: Settings, clients: int, index: int, key: bytes | None = None) -> Round:
+def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = None) -> Round:
     """Round `index` with its participating clients, drawn by the job's seed, or by a secret key if given."""
     per_round, privacy = job.participation.clients_per_round, job.privacy
     now = Round(index, job.seed, np.ones(clients, dtype=bool), is_secure(job))
@@ -40,7 +40,7 @@ def round_of(job: Settings, clients: int, index: int, key: bytes | None = None) 
     return now
 
 
-def arithmetic(job: Settings, algorithm: Algorithm) -> Arithmetic:
+def arithmetic(job: JobSettings, algorithm: Algorithm) -> Arithmetic:
     """How the sums of a run are made.
 
     The largest number of clients whose uploads are summed bounds the size of integers: all clients, unless a fixed
@@ -56,7 +56,7 @@ def arithmetic(job: Settings, algorithm: Algorithm) -> Arithmetic:
     return Arithmetic(job.compute.dtype, job.aggregation.bounds, problem.target_scale, by_blocks, most)
 
 
-def returning(job: Settings, now: Round, key: bytes | None = None) -> Round:
+def returning(job: JobSettings, now: Round, key: bytes | None = None) -> Round:
     """The round, with the participating clients who did not participate in the round before."""
     if now.index == 0:
         return now._replace(returning=np.zeros_like(now.present))
@@ -65,7 +65,12 @@ def returning(job: Settings, now: Round, key: bytes | None = None) -> Round:
 
 
 def next_round(
-    job: Settings, clients: int, exchanges: Sequence[Exchange], index: int, attempt: int = 0, key: bytes | None = None
+    job: JobSettings,
+    clients: int,
+    exchanges: Sequence[Exchange],
+    index: int,
+    attempt: int = 0,
+    key: bytes | None = None,
 ) -> Round:
     """Round `index` after `attempt` void attempts, with the clients who participate, leave, and return."""
     now = leaving(job, round_of(job, clients, index, key), len(exchanges), attempt)
@@ -73,7 +78,7 @@ def next_round(
     return returning(job, now, key) if any(exchange.keeps or exchange.who for exchange in exchanges) else now
 
 
-def next_attempt(job: Settings, now: Round, exchanges: Sequence[Exchange], attempt: int) -> int | None:
+def next_attempt(job: JobSettings, now: Round, exchanges: Sequence[Exchange], attempt: int) -> int | None:
     """The number of the next attempt after a void one; None if the round counts, `attempts` if none may follow."""
     if not now.at(len(exchanges) - 1).void:
         return None
@@ -81,7 +86,7 @@ def next_attempt(job: Settings, now: Round, exchanges: Sequence[Exchange], attem
     return attempt + 1 if now.at(0).void else job.participation.attempts
 
 
-def first_rounds(job: Settings, clients: int, exchanges: Sequence[Exchange]) -> Iterator[Round]:
+def first_rounds(job: JobSettings, clients: int, exchanges: Sequence[Exchange]) -> Iterator[Round]:
     """The first 200 rounds without dropouts, where not all clients participate; empty where participation is secret."""
     per_round, privacy = job.participation.clients_per_round, job.privacy
     if per_round is None or per_round >= clients or (privacy is not None and privacy.by_coins):
@@ -90,7 +95,7 @@ def first_rounds(job: Settings, clients: int, exchanges: Sequence[Exchange]) -> 
         yield next_round(job, clients, exchanges, index)._replace(leaving=None)
 
 
-def leaving(job: Settings, now: Round, exchanges: int, attempt: int = 0) -> Round:
+def leaving(job: JobSettings, now: Round, exchanges: int, attempt: int = 0) -> Round:
     """The round with the clients who leave in its course, in either half of any of its `exchanges`.
 
     They are drawn by the job's seed; where participation is secret, nobody may leave. `attempt` is how many attempts

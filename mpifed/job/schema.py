@@ -1,11 +1,32 @@
-"""The tables of a job whose keys are the same for every objective and algorithm."""
+"""The tables of a job."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import AfterValidator
 
+from mpifed.algorithms.functions import Constraint
+from mpifed.comm.channels.base import Protection
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.contract import fields_of
+from mpifed.core.errors import UsageError
+from mpifed.core.privacy import Privacy
+from mpifed.core.tables import Table
+from mpifed.core.text import wrong_name
+from mpifed.job.settings import Kind, Optimizer, Settings, table_class
+from mpifed.maths.objectives import Objective
+from mpifed.maths.optimizers import SGD, ServerOptimizer
+from mpifed.maths.ranges import Size, Weight
+from mpifed.maths.regularizers import Regularizer
+from mpifed.maths.terms import Term
+from mpifed.observers import Observer
+
+# marks keys and tables on which no bit of a run depends
+_FREE = {"free": True}
 CERTIFIED = (
     "kkt_residual",
     "stationarity",
@@ -13,39 +34,34 @@ CERTIFIED = (
     "complementarity",
     "duality_gap",
 )  # columns that [stop] may bound
-Positive = Annotated[int, Field(gt=0, le=10**15)]
-NotNegative = Annotated[int, Field(ge=0, le=10**15)]
-Real = Annotated[float, Field(ge=0, le=1e30)]
-Factor = Annotated[float, Field(gt=0, le=1e30)]
+Positive = Annotated[int, Gt(0), Le(10**15)]
+Security = Literal["plain", "masked", "encrypted"]
+NotNegative = Annotated[int, Ge(0), Le(10**15)]
 
 
-class JobTable(BaseModel):
-    """A table whose keys are the fields of the class."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class DataTable(JobTable):
+@dataclass(frozen=True, kw_only=True)
+class DataTable(Settings):
     """Where the data are, and how they are read."""
 
-    path: str
+    path: str = field(metadata=_FREE)
     """Folder that `mpifed data` made."""
     block: Positive = 1
     """Clients computed together, in batched matrix products."""
-    memory_gib: Real = 4.0
+    memory_gib: Weight = field(default=4.0, metadata=_FREE)
     """Memory for shards, per rank, in GiB; data that do not fit are read again in every round."""
-    state_gib: Real = 4.0
+    state_gib: Weight = field(default=4.0, metadata=_FREE)
     """Memory for the clients' states between rounds, per rank, in GiB; the rest is on the disk."""
-    verify: bool = True
+    verify: bool = field(default=True, metadata=_FREE)
     """Compare the checksums of all shards before round 0."""
 
 
-class ParticipationTable(JobTable):
+@dataclass(frozen=True, kw_only=True)
+class Participation(Settings):
     """Which clients participate in a round, and what happens when clients leave within it."""
 
     clients_per_round: Positive | None = None
     """Clients drawn for each round, uniformly; all where absent."""
-    dropout_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    dropout_rate: Annotated[float, Ge(0), Lt(1)] = 0.0
     """Probability that a participating client leaves within the round (simulated)."""
     max_dropouts: NotNegative = 0
     """Clients who may leave; if more do, the round is void, and its sum is never opened."""
@@ -53,24 +69,26 @@ class ParticipationTable(JobTable):
     """Times that a round whose first sum is void is run before the run ends."""
 
 
-class AggregationTable(JobTable):
+@dataclass(frozen=True, kw_only=True)
+class Aggregation(Settings):
     """How the clients' uploads are aggregated, and who can see single uploads."""
 
     arithmetic: Literal["exact", "exact-blocks"] = "exact"
     """exact: rounded to a grid and added as integers, the same bits for any number of ranks; exact-blocks: the sum over
     a block of clients is rounded as a whole."""
-    security: Literal["plain", "masked", "encrypted"] | None = None
+    security: Security | None = None
     """plain: the server can see each upload; masked: pairwise masks that cancel in the sum; encrypted:
     homomorphic encryption. Where absent, the default of the algorithm, mostly plain."""
     min_clients: Positive = 2
     """Fewest clients whose sum is opened, if it is masked or encrypted."""
-    allow: list[str] = []
+    allow: tuple[str, ...] = ()
     """Exchanges or fields, by name, that may reveal sums of fewer clients."""
-    bounds: dict[str, Factor] = {}
+    bounds: dict[str, Size] = field(default_factory=dict)
     """Largest absolute value of an upload, by "exchange.field"; it sets the integers' size."""
 
 
-class RecordTable(JobTable):
+@dataclass(frozen=True, kw_only=True)
+class Record(Settings):
     """What is measured and recorded while the job runs."""
 
     evaluate_every: NotNegative = 10
@@ -81,7 +99,7 @@ class RecordTable(JobTable):
     """Rows evaluated, drawn uniformly; all where absent."""
     certify_every: NotNegative = 0
     """Rounds between KKT certificates, at evaluated rounds; 0: only at the end."""
-    metrics: list[Literal["macro_f1", "auc"]] = []
+    metrics: tuple[Literal["macro_f1", "auc"], ...] = ()
     """Further measures of the test data, as scikit-learn defines them: `test_macro_f1`, `test_auc`."""
     client_tests: bool | None = None
     """Evaluate the clients' own test rows, which tells the server a number of each client; where absent, if the data
@@ -90,48 +108,52 @@ class RecordTable(JobTable):
     """Leave out all that is computed from training data and not covered by epsilon."""
 
 
-class AuditTable(JobTable):
+@dataclass(frozen=True, kw_only=True)
+class AuditTable(Settings):
     """Findings that `mpifed audit` accepts."""
 
-    accept: list[str] = []
+    accept: tuple[str, ...] = ()
     """Findings that do not make `mpifed audit` end with exit code 71."""
 
 
-class ServerTable(JobTable):
+@dataclass(frozen=True, kw_only=True)
+class ServerTable(Settings):
     """The server, rank 0."""
 
     dedicated: bool | None = None
     """Rank 0 hosts no clients; where absent, only if uploads are masked or encrypted."""
 
 
-class ComputeTable(JobTable):
+@dataclass(frozen=True, kw_only=True)
+class Compute(Settings):
     """Device and precision of the computations."""
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """gpu: a CUDA device, by CuPy; auto: one if there is any."""
-    memory_gib: Factor | None = None
+    memory_gib: Size | None = None
     """Memory of the device for rows of data, in GiB; most of what is free where absent."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of models and of local arithmetic."""
 
 
-class StopTable(JobTable):
+@dataclass(frozen=True, kw_only=True)
+class Stop(Settings):
     """What ends a run before its last round; a run that does not reach a certificate set here ends with code 69."""
 
-    seconds: Factor | None = None
+    seconds: Size | None = None
     """Seconds of training, without evaluation."""
-    kkt_residual: Factor | None = None
+    kkt_residual: Size | None = None
     """The largest of `stationarity`, `feasibility` and `complementarity`, at most this, in a certificate at every
     evaluated round."""
-    stationarity: Factor | None = None
+    stationarity: Size | None = None
     """Relative length of the gradient of the Lagrangian."""
-    feasibility: Real | None = None
+    feasibility: Weight | None = None
     """Relative excess over a limit; where absent, limits must be met exactly."""
-    complementarity: Factor | None = None
+    complementarity: Size | None = None
     """Relative product of multiplier and distance from the limit."""
-    duality_gap: Factor | None = None
+    duality_gap: Size | None = None
     """Distance from a lower bound of the objective, at every evaluated round."""
-    epsilon: Factor | None = None
+    epsilon: Size | None = None
     """The most that a client may spend of its privacy budget; that of [privacy] where absent."""
 
     @property
@@ -141,46 +163,170 @@ class StopTable(JobTable):
         return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
-class SimulatedNetworkTable(JobTable):
+@dataclass(frozen=True, kw_only=True)
+class SimulatedNetwork(Settings):
     """A time model of a deployment; it changes no bit of the run."""
 
     name: Literal["data-center", "inter-region", "broadband", "lte", "satellite-leo", "satellite-geo"] | None = None
     """A network whose figures are known; `latency_s`, `up_bytes_per_s` and `down_bytes_per_s` replace its own."""
-    latency_s: Real | None = None
+    latency_s: Weight | None = None
     """Round-trip latency of a client, in seconds."""
-    up_bytes_per_s: Factor | None = None
+    up_bytes_per_s: Size | None = None
     """Rate from a client to the server."""
-    down_bytes_per_s: Factor | None = None
+    down_bytes_per_s: Size | None = None
     """Rate from the server to a client."""
-    client_slowdown: Factor = 1.0
+    client_slowdown: Size = 1.0
     """Time of a client's arithmetic, relative to this machine's."""
     encryption: Literal["as-run", "published", "none"] = "as-run"
     """as-run: as measured here; published: by the times below for every value of a private exchange, however the run
     was aggregated."""
     # Paillier, by V. Sidorov, E. Y. F. Wei and W. K. Ng (2022), arXiv:2202.02960, as HyFDCA's authors use
-    encrypt_s: Real = 0.018882
+    encrypt_s: Weight = 0.018882
     """Seconds to encrypt a value."""
-    decrypt_s: Real = 0.018865
+    decrypt_s: Weight = 0.018865
     """Seconds to decrypt a value."""
-    add_s: Real = 0.000054
+    add_s: Weight = 0.000054
     """Seconds to add two ciphertexts."""
-    ciphertext_bytes: Factor = 512.0
+    ciphertext_bytes: Size = 512.0
     """Bytes of a ciphertext; the default is Paillier's, modulo the square of a modulus of 2048 bits."""
     ciphertext_values: Positive = 1
     """Values in a ciphertext; a message of fewer values takes a whole ciphertext."""
 
 
-class ModelKeys(JobTable):
+@dataclass(frozen=True, kw_only=True)
+class ModelKeys(Settings):
     """Keys that [model] has beside those of its model, whatever the method."""
 
     start: str | None = None
     """A run's folder, or its model.h5: the model of round 0; by default the model's own start, drawn by the seed."""
 
 
-class LimitKeys(JobTable):
+@dataclass(frozen=True, kw_only=True)
+class LimitKeys(Settings):
     """Keys that every [[constraint]] has beside those of its term, whose mean must be at most `limit`."""
 
-    limit: Annotated[float, Field(ge=-1e30, le=1e30)]
+    limit: Annotated[float, Ge(-1e30), Le(1e30)]
     """Upper bound of the term."""
-    margin: Real = 0.0
+    margin: Weight = 0.0
     """The algorithm aims at limit - margin."""
+
+
+MODEL, ALGORITHM, OBSERVER = Kind[Objective](Objective, ModelKeys), Kind[Algorithm](Algorithm), Kind(Observer)
+TERM, CONSTRAINT = Kind[Term](Term), Kind[Term](Term, LimitKeys)
+REGULARIZER = Kind[Regularizer](Regularizer)
+CLIENT = Optimizer[SGD](SGD, table="client_optimizer")
+SERVER = Optimizer[ServerOptimizer](ServerOptimizer, table="server_optimizer")
+
+
+def _name(text: str) -> str:
+    """The name of a job, which is also that of its folder and of its batch job."""
+    if why := wrong_name(text):
+        raise ValueError(why)
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings(Settings):
+    """All settings of one run."""  # of which tables with a `name` have all defaults; `Job` checks how they combine
+
+    name: Annotated[str, AfterValidator(_name)] = field(metadata=_FREE)
+    """Name of the run; its folder is runs/NAME unless another is given."""
+    rounds: Annotated[int, Gt(0), Lt(10**8)]  # a checkpoint's folder has eight digits for them
+    """Rounds of communication, unless `[stop]` ends the run earlier."""
+    data: DataTable
+    model: Annotated[Table, MODEL]
+    """Which model is trained, with its loss and penalties: `name`, and the keys of that model."""
+    algorithm: Annotated[Table, ALGORITHM]
+    """The method: `name`, and its hyper-parameters."""
+    client_optimizer: Annotated[Table | None, CLIENT] = None
+    """The clients' local steps, for methods that have an optimizer on the clients."""
+    server_optimizer: Annotated[Table | None, SERVER] = None
+    """The server's step along the clients' mean update, for methods that have an optimizer on the server."""
+    minimize: Annotated[Table, TERM] = field(default_factory=lambda: {"name": "loss"})
+    """What is minimized: a term, by default the loss; for methods with constraints."""
+    constraint: list[Annotated[Table, CONSTRAINT]] = field(default_factory=list)
+    """Terms, each with a `limit` that it must not exceed; for methods with constraints."""
+    regularizer: Annotated[Table, REGULARIZER] | None = None
+    """A non-smooth penalty or a set, by its proximal operator: `name`, and the keys of that regularizer."""
+    seed: Annotated[int, Ge(0), Lt(2**63)] = 1
+    """Seed of all random numbers but keys and the noise of `[privacy]`; the same seed gives the same bits."""
+    participation: Participation = field(default_factory=Participation)
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    record: Record = field(default_factory=Record, metadata=_FREE)
+    server: ServerTable = field(default_factory=ServerTable, metadata=_FREE)
+    compute: Compute = field(default_factory=Compute)
+    stop: Stop = field(default_factory=Stop)
+    privacy: Privacy | None = None
+    audit: AuditTable = field(default_factory=AuditTable, metadata=_FREE)
+    simulated_network: SimulatedNetwork | None = None
+    observe: list[Annotated[Table, OBSERVER]] = field(default_factory=list, metadata=_FREE)
+    """Who gets what is measured, when it is measured; a table for each. It changes no bit of the run."""
+
+    def protection(self) -> Protection:
+        """The settings of secure aggregation, as `mpifed.comm` takes them."""
+        return Protection(
+            self.channel, self.aggregation.min_clients, self.aggregation.allow, self.participation.max_dropouts
+        )
+
+    @property
+    def dedicated(self) -> bool:
+        """Whether rank 0 hosts no clients, if there are other ranks."""
+        dedicated = self.server.dedicated
+        return self.channel != "plain" if dedicated is None else dedicated
+
+    @property
+    def released_only(self) -> bool:
+        """Whether the run's folder must disclose no more of the data than the private releases."""
+        return self.privacy is not None and self.record.released_only
+
+    @property
+    def method(self) -> type[Algorithm]:
+        """The class that [algorithm] names."""
+        return ALGORITHM.part(self.algorithm["name"])
+
+    @property
+    def channel(self) -> str:
+        """The channel of private sums: plain, masked or encrypted."""
+        return self.aggregation.security or self.method.default_security
+
+    def make_objective(self) -> Objective:
+        """The objective, with or without intercepts."""
+        return MODEL.make(self.model)
+
+    def make_minimize(self) -> Term:
+        """The term whose mean is minimized."""
+        return TERM.make(self.minimize)
+
+    def make_constraints(self) -> tuple[Constraint, ...]:
+        return tuple(Constraint(CONSTRAINT.make(each), each["limit"], each["margin"]) for each in self.constraint)
+
+    def make_regularizer(self) -> Regularizer | None:
+        return None if self.regularizer is None else REGULARIZER.make(self.regularizer)
+
+    def make_observers(self) -> list[Observer]:
+        """The observers that the job names; UsageError where one cannot be made."""
+        observers: list[Observer] = []
+        for number, table in enumerate(self.observe, 1):
+            try:
+                observers.append(OBSERVER.make(table))
+            except UsageError:
+                raise
+            except Exception as error:  # of the user's own class
+                what = f"{type(error).__name__}: {error}; correct its settings, or the class"
+                raise UsageError(f'[observe {number}] name = "{table["name"]}": {what}') from error
+        return observers
+
+
+def _free() -> Iterator[str]:
+    for top in fields(JobSettings):
+        inner = table_class(JobSettings, top.name)
+        marked = () if inner is JobSettings else (f"{top.name}.{key.name}" for key in fields_of(inner) if key.metadata)
+        yield from [top.name] if top.metadata else marked
+
+
+FREE = tuple(_free())  # keys, and whole tables, on which no bit of a run depends
+
+
+def is_free(key: str, free: Collection[str] = FREE) -> bool:
+    """Whether runs that differ in a key "table.key" alone are the same, bit for bit."""
+    return any(key == one or key.startswith(f"{one}.") for one in free)

@@ -1,134 +1,386 @@
-"""The settings of a run: the tables of its job, what follows from them, and the objects that they name."""
+"""How settings are read: tables whose keys are the fields of dataclasses, of files and of Python's objects alike.
+
+An object becomes its whole table, with every default and every `name`; a table is held to the annotations of its class,
+and all that is wrong with it is told at once.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import AfterValidator, Field
-
-from mpifed.algorithms.functions import Constraint
-from mpifed.comm.channels.base import Protection
-from mpifed.core.errors import UsageError
-from mpifed.core.privacy import Privacy
-from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.core.text import wrong_name
-from mpifed.job import schema
-from mpifed.job.components import (
-    ALGORITHM,
-    MINIMIZE,
-    MODEL,
-    REGULARIZER,
-    constraint,
-    make,
-    observer,
-    of_class,
-    with_intercepts,
+import dataclasses
+import json
+import math
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
 )
-from mpifed.maths.objectives import Objective
-from mpifed.maths.regularizers import Regularizer
-from mpifed.maths.terms import Term
-from mpifed.observers import Observer
+
+import numpy as np
+from pydantic import (
+    AllowInfNan,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    GetJsonSchemaHandler,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+)
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, PydanticKnownError
+from pydantic_core.core_schema import with_info_plain_validator_function
+
+from mpifed.algorithms import ALGORITHMS
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.contract import fields_of, named, own_class, own_module
+from mpifed.core.errors import UsageError
+from mpifed.core.expected import expected
+from mpifed.core.nearest import MadeByKeywords, nearest
+from mpifed.core.record import Array
+from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.core.text import shown
+from mpifed.job.reading import listed_errors, where_is
+from mpifed.maths.objectives import OBJECTIVES, Objective
+from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS, SGD, ServerOptimizer
+from mpifed.maths.regularizers import REGULARIZERS, Regularizer
+from mpifed.maths.schedules import SCHEDULES
+from mpifed.maths.terms import TERMS, Term
+from mpifed.observers import OBSERVERS, Observer
+
+STRICT = ConfigDict(
+    extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True, protected_namespaces=()
+)
+Part = TypeVar("Part")  # a dataclass
+_GIVEN = ("problem", *OPTIMIZERS)  # fields of algorithms that are no keys of [algorithm]
+# forms of a value, which pydantic has in its places, in words
+_FORMS = {"<number>": "a number", "<list>": "a list", "<text>": "text"}
+_FORMS |= {f"<{name}>": f'{{name = "{name}", ...}}' for name in SCHEDULES}
+# the classes of a job that have names in it, by their base class
+REGISTRIES: dict[type, Mapping[str, type]] = {
+    Objective: OBJECTIVES, Algorithm: ALGORITHMS, Term: TERMS, Regularizer: REGULARIZERS, Observer: OBSERVERS,
+    SGD: {"sgd": SGD}, ServerOptimizer: SERVER_OPTIMIZERS,
+}  # fmt: skip
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-def _name(text: str) -> str:
-    """The name of a job, which is also that of its folder and of its batch job."""
-    if why := wrong_name(text):
-        raise ValueError(why)
-    return text
+class Settings(MadeByKeywords):
+    """Base of the tables that all jobs have alike: frozen dataclasses, whose fields are the keys."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
 
-class Settings(schema.JobTable):
-    """The tables of a job; their combination is checked by `mpifed.job.job.Job`."""
+# --- errors -----------------------------------------------------------------------------------------------------------
 
-    name: Annotated[str, AfterValidator(_name)]
-    """Name of the run; its folder is runs/NAME unless another is given."""
-    rounds: Annotated[int, Field(gt=0, lt=10**8)]  # a checkpoint's folder has eight digits for them
-    """Rounds of communication, unless `[stop]` ends the run earlier."""
-    data: schema.DataTable
-    model: Table
-    """Which model is trained, with its loss and penalties: `name`, and the keys of that model."""
-    algorithm: Table
-    """The method: `name`, and its hyper-parameters."""
-    client_optimizer: Table | None = None
-    """The clients' local steps, for methods that have an optimizer on the clients."""
-    server_optimizer: Table | None = None
-    """The server's step along the clients' mean update, for methods that have an optimizer on the server."""
-    minimize: Table = Field({"name": "loss"})
-    """What is minimized: a term, by default the loss; for methods with constraints."""
-    constraint: list[Table] = Field([])
-    """Terms, each with a `limit` that it must not exceed; for methods with constraints."""
-    regularizer: Table | None = None
-    """A non-smooth penalty or a set, by its proximal operator: `name`, and the keys of that regularizer."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    """Seed of all random numbers but keys and the noise of `[privacy]`; the same seed gives the same bits."""
-    participation: schema.ParticipationTable = schema.ParticipationTable()
-    aggregation: schema.AggregationTable = schema.AggregationTable()
-    record: schema.RecordTable = schema.RecordTable()
-    server: schema.ServerTable = schema.ServerTable()
-    compute: schema.ComputeTable = schema.ComputeTable()
-    stop: schema.StopTable = schema.StopTable()
-    privacy: Privacy | None = None
-    audit: schema.AuditTable = schema.AuditTable()
-    simulated_network: schema.SimulatedNetworkTable | None = None
-    observe: list[Table] = Field([])
-    """Who gets what is measured, when it is measured; a table for each. It changes no bit of the run."""
 
-    def protection(self) -> Protection:
-        """The settings of secure aggregation, as `mpifed.comm` takes them."""
-        return Protection(
-            self.channel, self.aggregation.min_clients, tuple(self.aggregation.allow), self.participation.max_dropouts,
-        )  # fmt: skip
+class Error(NamedTuple):
+    """What is wrong with a value, or with what is missing."""
+
+    key: tuple[str | int, ...]  # a table and its keys; tables of a list, and values of one, are counted from 0
+    value: object  # `...` where there is none
+    what: str
+    remedy: str = ""
+
+    def in_toml(self) -> str:
+        """The error, for who reads a file."""
+        return self._line(where_is(self.key), json.dumps(self.value, default=str) if self.value is not ... else "")
+
+    def in_python(self) -> str:
+        """The error, for who calls a function."""
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.key)
+        return self._line(shown(key[1:]), repr(self.value) if self.value is not ... else "")
+
+    def _line(self, key: str, value: str) -> str:
+        return f"{key}{' = ' if value else ''}{shown(value)}: {self.what}{'; ' if self.remedy else ''}{self.remedy}"
+
+
+class Wrong(UsageError):
+    """All that is wrong with a job, in the words of TOML.
+
+    Attributes
+    ----------
+    errors : those of single values, which Python words otherwise
+    more : further messages
+    """
+
+    def __init__(self, source: str, errors: Sequence[Error], more: Sequence[str] = ()) -> None:
+        super().__init__(listed_errors(source, [*(error.in_toml() for error in errors), *more]))
+        self.source, self.errors, self.more = source, errors, more
+
+    def __reduce__(self) -> tuple[type[UsageError], tuple[str]]:
+        return UsageError, (str(self),)  # as it travels between ranks
+
+    def in_python(self) -> UsageError:
+        """The same, in the words of Python."""
+        return UsageError(listed_errors(self.source, [*(error.in_python() for error in self.errors), *self.more]))
+
+
+def errors_of(wrong: ValidationError, job: type) -> Iterator[Error]:
+    """What pydantic has found in a job."""
+    for entry in wrong.errors(include_url=False):
+        place, value, what = entry["loc"], entry["input"], expected(entry)
+        if entry["type"] == "too_short" and value:
+            continue  # one of its values is wrong
+        if entry["type"] in _UNKNOWN:
+            names = entry.get("ctx", {}).get("known") or keys_beside(job, place)
+            value, what = ..., f"unknown key{nearest(str(place[-1]), names)}; known are {', '.join(names) or 'none'}"
+        elif entry["type"] in ("missing", "nothing"):
+            value, what = ..., what if entry["type"] == "nothing" else "missing"
+        yield Error(tuple(part for part in place if part not in _FORMS), value, *what.split("; ", 1))
+
+
+def keys_beside(kind: type, place: Sequence[str | int]) -> list[str]:
+    """The keys that the table has in which a place is."""
+    forms = [SCHEDULES[part[1:-1]] for part in map(str, place) if part in _FORMS and part[1:-1] in SCHEDULES]
+    tables = [table_class(kind, str(place[0]))] if len(place) > 1 else [kind]
+    return [key_of(field) for field in fields_of([*tables, *forms][-1])]
+
+
+def table_class(job: type, key: str) -> type:
+    """The class of a table that all jobs have alike; that of the job where a key is none."""
+    hint = _hints(job).get(key)
+    return next((part for part in (hint, *get_args(hint)) if isinstance(part, type) and is_dataclass(part)), job)
+
+
+# --- objects as tables ------------------------------------------------------------------------------------------------
+
+
+def table_of(value: object) -> Any:  # a value of TOML: a number, text, list or table
+    """A value as TOML has it; of an object all keys that have a value, and first its `name`."""
+    if isinstance(value, np.generic | np.ndarray):
+        array: Array = np.asarray(value)
+        return array.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): table_of(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [table_of(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        fields = [field for field in fields_of(type(value)) if field.name != "problem"]
+        given = [(key_of(field), getattr(value, field.name), field.default) for field in fields]
+        table = {key: table_of(item) for key, item, default in given if not _absent(item, default)}
+        name = name_of(type(value))
+        return {"name": name, **table} if name else table
+    return named(value) if callable(value) else value
+
+
+def _absent(value: object, default: object) -> bool:
+    """Whether a table has no such key: without a value, or with a bound that there is not."""
+    return value is None or (isinstance(default, float) and math.isinf(default) and value == default)
+
+
+def name_of(kind: type) -> str | None:
+    """The name of a class in a job; None of one that has no name, as a table that all jobs have alike."""
+    known = next((known for base, known in REGISTRIES.items() if issubclass(kind, base)), None)
+    if known is None:
+        return None
+    return next((name for name in known if kind in _classes(known[name])), None) or named(kind)
+
+
+def _classes(part: type) -> set[type]:
+    """A class, and those that it has for a split of the data."""
+    return (
+        {part, *(part.for_split(split) for split in ("rows", "columns", "grid"))}
+        if issubclass(part, Algorithm)
+        else {part}
+    )
+
+
+# --- tables as objects ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind(Generic[Part]):
+    """Marks a table whose `name` says which class its other keys are of: of a registry, or the user's "module:Class".
+
+    What is read has all defaults.
+    """
+
+    base: type[Part]  # of the registry
+    beside: type | None = None  # a dataclass of further keys
+    own: bool = True  # whether it may be the user's
 
     @property
-    def dedicated(self) -> bool:
-        """Whether rank 0 hosts no clients, if there are other ranks."""
-        dedicated = self.server.dedicated
-        return self.channel != "plain" if dedicated is None else dedicated
+    def known(self) -> Mapping[str, type[Part]]:
+        """The package's own classes, by name."""
+        return REGISTRIES.get(self.base, {"sgd": self.base})
 
-    @property
-    def released_only(self) -> bool:
-        """Whether the run's folder must disclose no more of the data than the private releases."""
-        return self.privacy is not None and self.record.released_only
+    def part(self, name: object) -> type[Part]:
+        """The class of a name; UsageError where there is none, with a line for each reason."""
+        if isinstance(name, str) and name in self.known:
+            return self.known[name]
+        if self.own and own_module(name) is not None:
+            return own_class(str(name), self.base, "name")
+        what = "missing" if name is None else f"is not known{nearest(str(name), self.known)}"
+        yours = ', or your own as "my_module:MyClass"' if self.own else ""
+        raise UsageError(f"name: {what}; give one of {', '.join(self.known)}{yours}")
 
-    @property
-    def channel(self) -> str:
-        """The channel of private sums: plain, masked or encrypted."""
-        return self.aggregation.security or str(of_class(ALGORITHM, self.algorithm, "default_security"))
-
-    def make_objective(self) -> Objective:
-        """The objective, with or without intercepts."""
-        objective: Objective = make(MODEL, with_intercepts(self.model, self.algorithm))
-        return objective
-
-    def make_minimize(self) -> Term:
-        """The term whose mean is minimized."""
-        term: Term = make(MINIMIZE, self.minimize)
-        return term
-
-    def make_constraints(self) -> tuple[Constraint, ...]:
-        constraints = []
-        for number, (term, keys) in enumerate(map(split_constraint, self.constraint), 1):
-            constraints.append(Constraint(make(constraint(number), term), keys.limit, keys.margin))
-        return tuple(constraints)
-
-    def make_observers(self) -> list[Observer]:
-        """The observers that the job names; UsageError where one cannot be made."""
-        observers: list[Observer] = []
-        for number, table in enumerate(self.observe, 1):
-            try:
-                observers.append(make(observer(number), table))
-            except UsageError:
+    def whole(self, table: object, info: ValidationInfo) -> Table | None:
+        """A table with all defaults, without keys that are None; `info.context` is the class of the algorithm."""
+        if not isinstance(table, dict):
+            raise PydanticKnownError("dict_type")
+        name = table.get("name")
+        try:
+            keys = self.keys(self.part(name))
+        except UsageError as error:
+            raise _at_name(name, str(error).removeprefix("name: ").split("\nname: ")) from error
+        except Exception as error:  # annotations of the user's own class
+            if name in self.known:
                 raise
-            except Exception as error:  # of the user's own class
-                what = f"{type(error).__name__}: {error}; correct its settings, or the class"
-                raise UsageError(f'[observe {number}] name = "{table["name"]}": {what}') from error
-        return observers
+            raise _at_name(name, [f"{type(error).__name__}: {error}; correct its annotations"]) from error
+        bias = keys.model_fields.get("bias")
+        if isinstance(info.context, type) and bias is not None and bias.default is None:
+            table = {"bias": getattr(info.context, "intercepts", True), **table}
+        try:
+            read = self.read(self.part(name), table)
+        except ValidationError as error:
+            raise _with_keys(error, keys, name, table) from error
+        values = read.model_dump(mode="json", exclude_none=True).items()
+        return {"name": name, **{k: v for k, v in values if not _absent(v, keys.model_fields[k].default)}}
 
-    def make_regularizer(self) -> Regularizer | None:
-        return None if self.regularizer is None else make(REGULARIZER, self.regularizer)
+    def keys(self, part: type) -> type[BaseModel]:
+        """The keys of a class's table, but its `name`."""
+        return keys_of(part, self.beside)
+
+    def read(self, part: type, table: ReadOnlyTable) -> BaseModel:
+        """The values of a class's table; pydantic's ValidationError where one is wrong."""
+        given = {key: value for key, value in table.items() if key != "name"}
+        return self.keys(part).model_validate_json(json.dumps(given))
+
+    def make(self, table: ReadOnlyTable, split: str | None = None, **given: object) -> Part:
+        """The object of a checked table, and of what the run gives; `split`: of the data, if there is any."""
+        part: Any = self.part(table["name"])  # an algorithm, or a class of any other kind
+        made = part.for_split(split) if split else part
+        read = self.read(part, table)
+        values = {field.name: getattr(read, key_of(field)) for field in fields_of(made) if key_of(field) in table}
+        found: Part = made(**given, **values)
+        return found
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
+        return with_info_plain_validator_function(self.whole)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Table:
+        own = {"properties": {"name": {"type": "string", "pattern": ":"}}, "required": ["name"]}
+        return {"anyOf": [*(self._of_class(name, handler) for name in self.known), *([own] if self.own else ())]}
+
+    def _of_class(self, name: str, handler: GetJsonSchemaHandler) -> Table:
+        schema = handler(self.keys(self.known[name]).__pydantic_core_schema__)
+        table = handler.resolve_ref_schema(schema)
+        table["properties"] = {"name": {"const": name}, **table.get("properties", {})}
+        table["required"] = ["name", *table.get("required", ())] if self.own else table.get("required", [])
+        return schema
 
 
-def split_constraint(table: ReadOnlyTable) -> tuple[Table, schema.LimitKeys]:
-    """(table of the term, limit and margin) of a valid `[[constraint]]`."""
-    term = {key: value for key, value in table.items() if key not in schema.LimitKeys.model_fields}
-    return term, schema.LimitKeys(**{key: float(value) for key, value in table.items() if key not in term})
+@dataclasses.dataclass(frozen=True)
+class Optimizer(Kind[Part]):
+    """Marks a table of an optimizer, "sgd" where it gives no name: one of those that the algorithm takes, or none."""
+
+    table: str = ""
+    own: bool = False
+
+    def of(self, algorithm: type) -> Kind[object] | None:
+        """The optimizers that an algorithm takes there."""
+        hint = _hints(algorithm).get(self.table)
+        return None if hint is None else Kind(hint, own=False)
+
+    def whole(self, table: object, info: ValidationInfo) -> Table | None:
+        kind = self.of(info.context) if isinstance(info.context, type) else None
+        if table is None or isinstance(table, dict):
+            table = table or {}
+            return kind.whole({"name": "sgd", **table}, info) if kind else table or None  # which is refused
+        raise PydanticKnownError("dict_type")
+
+
+def _at_name(name: object, reasons: Iterable[str]) -> ValidationError:
+    """The error of a table's name."""
+    kind = "nothing" if name is None else "value_error"
+    errors = [PydanticCustomError(kind, reason) for reason in reasons]  # type: ignore[arg-type]  # any text
+    return ValidationError.from_exception_data(
+        "", [InitErrorDetails(type=e, loc=("name",), input=name) for e in errors]
+    )
+
+
+def _with_keys(wrong: ValidationError, keys: type[BaseModel], name: object, given: Table) -> ValidationError:
+    """The same errors, with the keys that are known; those of defaults are the class's."""
+    lines = []
+    for entry in wrong.errors(include_url=False):
+        kind, place, value, told = entry["type"], entry["loc"], entry["input"], entry.get("ctx", {})
+        error: PydanticCustomError = PydanticCustomError(kind, entry["msg"], told)  # type: ignore[arg-type]
+        if kind in _UNKNOWN and len(place) == 1:
+            error = PydanticCustomError(kind, entry["msg"], {"known": list(keys.model_fields)})  # type: ignore[arg-type]
+        elif kind != "missing" and place[0] not in given:
+            what = f"the default of {place[0]}, {shown(repr(value))}: {expected(entry)}; correct the class"
+            error, place, value = PydanticCustomError("value_error", what), ("name",), name
+        lines.append(InitErrorDetails(type=error, loc=place, input=value))
+    return ValidationError.from_exception_data("", lines)
+
+
+@cache
+def keys_of(part: type, beside: type | None = None) -> type[BaseModel]:
+    """The keys of a class's table: its fields, but those that the run gives, and the fields of `beside`."""
+    typed: Table = {}
+    own = part.__module__.partition(".")[0] != "mpifed"
+    for kind in (part, beside) if beside else (part,):
+        hints = get_type_hints(kind, include_extras=True)
+        for field in fields_of(kind):
+            if issubclass(kind, Algorithm) and field.name in _GIVEN:
+                continue
+            hint, default = _told_apart(hints[field.name]), field.default
+            if isinstance(default, float) and math.isinf(default):  # such as a bound that may be absent
+                hint = Annotated[hint, AllowInfNan(True)]
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            typed[key_of(field)] = (hint, ... if default is dataclasses.MISSING else default)
+    model: type[BaseModel] = create_model(
+        part.__name__, __config__=ConfigDict(**STRICT, validate_default=own), __doc__=part.__doc__, **typed
+    )
+    made_of[model] = (part, beside) if beside else (part,)
+    return model
+
+
+made_of: dict[type, tuple[type, ...]] = {}  # the classes of what `keys_of` gives
+
+
+def key_of(field: dataclasses.Field[object]) -> str:
+    """The key of a field in the table: its name, unless a method has that name."""
+    key: str = field.metadata.get("key", field.name)
+    return key
+
+
+@cache
+def _hints(part: type) -> Table:
+    """The annotations of a class, evaluated once."""
+    return get_type_hints(part)
+
+
+def _told_apart(hint: Any) -> Any:  # a type, of which Python has no type
+    """A union of which it is known before validation which form is meant, so that an error is about that form."""
+    forms = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
+    tags = [_form(get_args(form)[0] if get_origin(form) is Annotated else form) for form in forms]
+    if len(set(tags)) < max(2, len(tags)) or type(None) in forms:
+        return hint
+    kinds = tuple(Annotated[form, Tag(tag)] for form, tag in zip(forms, tags, strict=True))
+    return Annotated[
+        Union[kinds], Discriminator(_form, "form", f"expected {' or '.join(map(_FORMS.__getitem__, tags))}")
+    ]
+
+
+def _form(value: object) -> str:
+    """The form of a value, or of the values of a type."""
+    if isinstance(value, dict):
+        return f"<{value.get('name', value.get('schedule', 'power'))}>"
+    if isinstance(value, list | tuple) or get_origin(value) is tuple:
+        return "<list>"
+    if isinstance(value, str) or value is str or get_origin(value) is Literal:
+        return "<text>"
+    return f"<{getattr(value, 'name', 'number')}>"

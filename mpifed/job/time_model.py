@@ -27,7 +27,7 @@ from mpifed.core.tables import Table
 
 if TYPE_CHECKING:
     from mpifed.core.algorithm import Algorithm
-    from mpifed.job.schema import SimulatedNetworkTable
+    from mpifed.job.schema import SimulatedNetwork
 
 Account = Mapping[str, float]  # costs of an exchange, as `mpifed.comm.costs.Account` counts them
 Seconds = dict[str, float]  # by `KINDS`
@@ -75,14 +75,14 @@ PRESETS = {
 }  # fmt: skip
 
 
-def figures(table: SimulatedNetworkTable) -> dict[str, float]:
+def figures(table: SimulatedNetwork) -> dict[str, float]:
     """Latency and rates, by `FIGURES`: the table's own, else those of the network that it names."""
     named = PRESETS[table.name].figures if table.name is not None else {}
     given = {key: value for key in FIGURES if (value := getattr(table, key)) is not None}
     return named | given
 
 
-def wrong_network(table: SimulatedNetworkTable | None) -> Iterator[Refusal]:
+def wrong_network(table: SimulatedNetwork | None) -> Iterator[Refusal]:
     """The keys that are missing."""
     missing = [key for key in FIGURES if table is not None and key not in figures(table)]
     remedy = f"give a number, or name = one of {', '.join(PRESETS)}"
@@ -107,7 +107,7 @@ def played_once(algorithm: Algorithm) -> set[str]:
 
 
 def simulate(
-    table: SimulatedNetworkTable, accounts: Mapping[str, Account], once: Collection[str], clients: int
+    table: SimulatedNetwork, accounts: Mapping[str, Account], once: Collection[str], clients: int
 ) -> Simulation:
     """The time model of `[simulated_network]`, from the costs of the exchanges.
 
@@ -126,7 +126,7 @@ def simulate(
     return Simulation(set_up, {name: seconds for name, seconds in seconds_by_exchange.items() if name not in once})
 
 
-def described(table: SimulatedNetworkTable, simulation: Simulation) -> Table:
+def described(table: SimulatedNetwork, simulation: Simulation) -> Table:
     """A simulation with its assumptions, for run.json."""
     network = {"name": table.name, **figures(table), "client_slowdown": table.client_slowdown}
     per_value = {key: getattr(table, key) for key in PER_VALUE}
@@ -134,7 +134,7 @@ def described(table: SimulatedNetworkTable, simulation: Simulation) -> Table:
     return {"network": network | cryptography, "set_up": simulation.set_up, "rounds": simulation.rounds}
 
 
-def _seconds(table: SimulatedNetworkTable, account: Account) -> Seconds:
+def _seconds(table: SimulatedNetwork, account: Account) -> Seconds:
     """Seconds of all executions of an exchange."""
     link, sealed, opened, added = figures(table), account["sealed_most"], account["opened_most"], account["added"]
     up, down, cryptography = account["up_most"], account["down_most"], 0.0
@@ -157,14 +157,14 @@ def _seconds(table: SimulatedNetworkTable, account: Account) -> Seconds:
     }
 
 
-def _ciphertexts(table: SimulatedNetworkTable, values: float, played: float) -> float:
+def _ciphertexts(table: SimulatedNetwork, values: float, played: float) -> float:
     """The number of ciphertexts for `values`, which were sent in `played` messages."""
     if table.ciphertext_values == 1 or not played:
         return values
     return played * math.ceil(values / played / table.ciphertext_values)
 
 
-def _keys(table: SimulatedNetworkTable, account: Account, clients: int) -> Seconds:
+def _keys(table: SimulatedNetwork, account: Account, clients: int) -> Seconds:
     """Seconds of the mean client, who agrees on keys with all its partners in a single round trip."""
     link = figures(table)
     up, down = account["up_bytes"] / clients, account["down_bytes"] / clients

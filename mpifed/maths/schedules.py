@@ -41,8 +41,8 @@ class PowerDecay(Schedule):
     """Of the round's number t."""
     offset: Weight = 0.0
     """Added to t^exponent."""
-    schedule: Literal["power"] = "power"
-    """The schedule's name; may be left out."""
+    name: Literal["power"] = "power"
+    """Says that it is this schedule; may be left out."""
 
     def at(self, t: int) -> float:
         return float(self.initial / (self.offset + float(t) ** self.exponent))
@@ -58,8 +58,8 @@ class StepDecay(Schedule):
     """By which it is multiplied."""
     every: Count
     """Rounds between two changes."""
-    schedule: Literal["step"] = "step"
-    """The schedule's name; may be left out."""
+    name: Literal["step"] = "step"
+    """Says that it is this schedule."""
 
     def at(self, t: int) -> float:
         return float(self.initial * self.factor ** ((t - 1) // self.every))
@@ -75,8 +75,8 @@ class CosineDecay(Schedule):
     """Until `final` is reached, where it stays."""
     final: Weight = 0.0
     """In the last of them."""
-    schedule: Literal["cosine"] = "cosine"
-    """The schedule's name; may be left out."""
+    name: Literal["cosine"] = "cosine"
+    """Says that it is this schedule."""
 
     def at(self, t: int) -> float:
         """The learning rate of round t: `final` from round `rounds` on, also where that is the first."""
@@ -85,7 +85,7 @@ class CosineDecay(Schedule):
 
 
 LearningRate: TypeAlias = Size | PowerDecay | StepDecay | CosineDecay
-# by the value of `schedule` in a job
+# by the value of `name` in a job
 SCHEDULES: dict[str, type] = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
 
 

@@ -17,7 +17,8 @@ from mpifed.core.text import leads_to
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.run_folder import JOB, job_of, read_run
-from mpifed.job.loading import dotted
+from mpifed.job.reading import dotted
+from mpifed.job.schema import is_free
 from mpifed.plots.labels import LABEL, labels_of
 from mpifed.plots.style import Floats
 from mpifed.results.points import is_sweep, point_settings
@@ -28,7 +29,6 @@ BANDS = {
     "range": " and range", "deviation": " and standard deviation", "interval": " and 95 % interval of the mean",
     "none": "",
 }  # fmt: skip
-_CHANGING_NOTHING = ("seed", "record.checkpoint_every", "record.evaluate_every")
 
 
 class PlottedRun(NamedTuple):
@@ -153,8 +153,9 @@ def _read(folder: Path, label: Table, optimum: float | None) -> PlottedRun:
         history["excess"] = np.max(excess, axis=0)
         job["constraint"] = constraints
     about = read_run(folder)
-    name = {"name": about.get("name", folder.name), "data_sha256": str(about.get("data_sha256"))[:12]}
-    settings = {key: value for key, value in dotted({**job, **name}) if key not in _CHANGING_NOTHING}
+    settings = {key: value for key, value in dotted(job) if key != "seed" and not is_free(key)}
+    settings["name"] = about.get("name", folder.name)  # which the user has given to tell runs apart
+    settings["data_sha256"] = str(about.get("data_sha256") or job.get("data", {}).get("path"))[:12]
     return PlottedRun(folder, {**label, **settings}, job.get("seed"), history)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpifed.core.algorithm import Algorithm, with_noise
@@ -68,7 +69,7 @@ def settled_before(job: Job, algorithm: Algorithm, header: Header) -> float:
     assert job.privacy is not None
     expected, multiplier, tolerance = job.privacy.noise_multiplier, header.noise_multiplier, 0.0
     if expected is None:
-        expected = _calibrated(job.model_copy(update={"rounds": header.job["rounds"]}), algorithm)
+        expected = _calibrated(replace(job, rounds=header.job["rounds"]), algorithm)
         tolerance = _NEAR
     if not math.isclose(multiplier, expected, rel_tol=tolerance):
         raise DataError(

@@ -1,30 +1,22 @@
-"""Objects as tables of a job: parts of mpifed by their registered names, the user's own as "module:name"."""
+"""The arguments of functions as tables of a job, and what of them another process can make."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import importlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
-
-import numpy as np
-from pydantic import BaseModel
+from typing import TYPE_CHECKING, Any, Literal
 
 import mpifed
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.contract import NO_DATACLASS, SESSION, breaches, fields_of, remember, remembered
+from mpifed.core.contract import NO_DATACLASS, SESSION, breaches, named, remembered
 from mpifed.core.errors import UsageError
-from mpifed.core.record import Array
 from mpifed.core.tables import Table
-from mpifed.job.components import ALGORITHM, MINIMIZE, MODEL, Kind, key_of, optimizers, wrong_with
-from mpifed.job.components import observer as observer_kind
+from mpifed.job.schema import ALGORITHM, CLIENT, MODEL, OBSERVER, SERVER, TERM
+from mpifed.job.settings import Kind, table_of
 from mpifed.maths.objectives import TorchNetwork
-from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.terms import Term
 from mpifed.observers import Observer
-
-AnyKind: TypeAlias = Kind[Any]  # of parts of any class
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -55,8 +47,8 @@ def Torch(
         Adds l2 * ||w||^2 of all matrices and kernels to the mean loss; PyTorch's weight_decay is 2 l2.
     """
     if not isinstance(build, str):
-        build = _named(build if isinstance(build, type) or not hasattr(build, "state_dict") else _copies(build))
-    return TorchNetwork(build, shape, loss if isinstance(loss, str) else _named(loss), l2=l2)
+        build = named(build if isinstance(build, type) or not hasattr(build, "state_dict") else _copies(build))
+    return TorchNetwork(build, shape, loss if isinstance(loss, str) else named(loss), l2=l2)
 
 
 def _copies(module: nn.Module) -> Callable[[], nn.Module]:
@@ -67,25 +59,23 @@ def _copies(module: nn.Module) -> Callable[[], nn.Module]:
 
 def constraint(term: Term, limit: float, margin: float = 0.0) -> Table:
     """A limit that a term must not exceed: an entry of `constraints`."""
-    return {**part(MINIMIZE, term), "limit": float(limit), **({"margin": float(margin)} if margin else {})}
+    return {**part(TERM, "minimize", term), "limit": table_of(limit), "margin": table_of(margin)}
 
 
 def method(algorithm: Algorithm | Mapping[str, object]) -> Table:
     """The tables of an algorithm: [algorithm] and those of its optimizers; a mapping is these tables already."""
     if isinstance(algorithm, Mapping):
         return dict(algorithm)
-    tables: Table = {"algorithm": part(ALGORITHM, algorithm)}
-    for name in OPTIMIZERS:
-        if name in tables["algorithm"]:
-            optimizer, value = tables["algorithm"].pop(name), getattr(algorithm, name)
-            kinds = optimizers({"name": tables["algorithm"]["name"]})[name].known
-            known = "sgd" if isinstance(value, Mapping) else next((k for k in kinds if kinds[k] is type(value)), None)
-            if known is None:
-                made = "ServerSGD(1.0)" if name == "server_optimizer" else "SGD(0.1)"
-                came = type(value).__name__
-                raise UsageError(f"[{name}]: a {came}; expected an optimizer, such as {name}=mpifed.{made}")
-            tables[name] = {"name": known, **optimizer}
-    return tables
+    table = part(ALGORITHM, "algorithm", algorithm)
+    optimizers = {marked.table: table.pop(marked.table) for marked in (CLIENT, SERVER) if marked.table in table}
+    for marked in (CLIENT, SERVER):
+        value = getattr(algorithm, marked.table, None)
+        known = tuple(kind.known.values()) if (kind := marked.of(type(algorithm))) else ()
+        if known and not isinstance(value, (*known, Mapping)):
+            made = "ServerSGD(1.0)" if marked is SERVER else "SGD(0.1)"
+            came = type(value).__name__
+            raise UsageError(f"[{marked.table}]: a {came}; expected an optimizer, such as {marked.table}=mpifed.{made}")
+    return {"algorithm": table, **optimizers}
 
 
 def observers(listed: object) -> list[Table]:
@@ -99,97 +89,36 @@ def observers(listed: object) -> list[Table]:
     if not isinstance(listed, (list, tuple)):
         came = f"the class {listed.__name__}" if isinstance(listed, type) else f"a {type(listed).__name__}"
         raise UsageError(f"observers: {came}; expected a list, as in observers=[mpifed.TensorBoard()]")
-    tables = []
-    for number, observer in enumerate(listed, 1):
-        kind = observer_kind(number)
-        if isinstance(observer, Mapping):
-            tables.append(dict(observer))
-            continue
-        if not isinstance(observer, Observer):
-            part(kind, observer)  # raises
-        if wrong := [breach for breach in breaches(type(observer), Observer) if breach != NO_DATACLASS]:
-            raise UsageError("; ".join(f"observers: {type(observer).__name__} {breach}" for breach in wrong))
-        own = _registered(kind, type(observer)) is None
-        if own and (not dataclasses.is_dataclass(observer) or not _importable(type(observer))):
-            continue
-        table = part(kind, observer)
-        if not own or not wrong_with(kind, table):
-            tables.append(table)
-    return tables
+    return [part(OBSERVER, "observe", each) for each in listed if isinstance(each, Mapping) or _can_be_made(each)]
 
 
-def part(kind: AnyKind, value: object) -> Table:
-    """The table of a part: its name, and the fields that differ from their defaults."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    if not isinstance(value, kind.base) or isinstance(value, type):
-        shown = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
-        remedy = "; give the module as mpifed.Torch(module)" if kind is MODEL and hasattr(value, "state_dict") else ""
-        raise UsageError(
-            f"[{kind.table}]: {shown}; an object of {kind.base.__name__} is expected, such as {_some(kind)}{remedy}"
-        )
-    table: Table = {"name": _registered(kind, type(value)) or _named(type(value))}
-    return table | _changed(value)
-
-
-def _registered(kind: AnyKind, of: type) -> str | None:
-    """The name of a class of mpifed's, or of one that it has for a split of the data."""
-    for name, known in kind.known.items():
-        by_split = [known.for_split(split) for split in ("rows", "columns", "grid")] if kind is ALGORITHM else []
-        if of in (known, *by_split):
-            return name
-    return None
-
-
-def _some(kind: AnyKind) -> str:
-    names = [known.__name__ for known in kind.known.values() if hasattr(mpifed, known.__name__)]
-    return ", ".join(f"mpifed.{name}(...)" for name in names[:3])
-
-
-def _is_default(field: dataclasses.Field[object], value: object) -> bool:
-    if field.name == "schedule":  # by which a reader tells a learning rate's class
+def _can_be_made(observer: object) -> bool:
+    """Whether another process can make an observer from its table; UsageError where it is none."""
+    kind = type(observer)
+    if not isinstance(observer, Observer):
+        part(OBSERVER, "observe", observer)  # raises
+    if wrong := [breach for breach in breaches(kind, Observer) if breach != NO_DATACLASS]:
+        raise UsageError("; ".join(f"observers: {kind.__name__} {breach}" for breach in wrong))
+    if kind in OBSERVER.known.values():
+        return True
+    if not dataclasses.is_dataclass(observer) or named(kind).startswith(f"{SESSION}:"):
         return False
-    if field.default is not dataclasses.MISSING:
-        return value is field.default or (type(value) is type(field.default) and value == field.default)
-    return field.default_factory is not dataclasses.MISSING and value == field.default_factory()
+    try:
+        OBSERVER.read(kind, table_of(observer))
+    except Exception:  # of the user's own class, or its annotations
+        return False
+    return True
 
 
-def _changed(value: object) -> Table:
-    """The fields of a dataclass that are not their defaults, by key; `problem` is the run's."""
-    pairs = [(field, getattr(value, field.name)) for field in fields_of(type(value)) if field.name != "problem"]
-    return {key_of(field): plain(held) for field, held in pairs if not _is_default(field, held)}
-
-
-def plain(value: object) -> Any:  # a value of TOML: a number, text, list or table
-    """A value as TOML has it."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _changed(value)
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_defaults=True)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [plain(item) for item in value]
-    if isinstance(value, (np.generic, np.ndarray)):
-        array: Array = np.asarray(value)
-        return array.tolist()
-    return _named(value) if callable(value) else value
-
-
-def _named(value: Any) -> str:  # a class or a function
-    """The "module:name" of a class or function; of one that no import gives, a name that this process alone knows."""
-    return f"{value.__module__}:{value.__qualname__}" if _importable(value) else remember(value)
-
-
-def _importable(value: Any) -> bool:  # a class or a function
-    """Whether an import gives a class or function."""
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
-    if module and module != "__main__" and name.isidentifier():
-        try:
-            return getattr(importlib.import_module(module), name, None) is value
-        except ImportError:
-            pass
-    return False
+def part(kind: Kind[Any], place: str, value: object) -> Table:  # of any class
+    """The table of a part; a mapping is one already. UsageError where it is of another class."""
+    if isinstance(value, Mapping) or (isinstance(value, kind.base) and not isinstance(value, type)):
+        return dict(table_of(value))
+    came = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+    remedy = "; give the module as mpifed.Torch(module)" if kind is MODEL and hasattr(value, "state_dict") else ""
+    names = [known.__name__ for known in kind.known.values() if hasattr(mpifed, known.__name__)]
+    such = ", ".join(f"mpifed.{name}(...)" for name in names[:3])
+    raise UsageError(f"[{place}]: {came}; an object of {kind.base.__name__} is expected, such as {such}{remedy}")
 
 
 def as_written(name: str) -> str:

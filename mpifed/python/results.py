@@ -191,7 +191,7 @@ class WrittenJob:
 
     def to_toml(self, path: str | Path) -> Path:
         """Write the job for `mpifed run`; UsageError where it names what only this process knows."""
-        table = self.job.model_dump(mode="json", exclude_defaults=True)
+        table = self.job.table()
         if unknown := describe.of_this_process(table):
             raise UsageError(
                 f"to_toml: {', '.join(map(describe.as_written, unknown))}: cannot be imported by another process; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +13,10 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import Interrupted, MpifedError, NotCertified, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
-from mpifed.job.components import MINIMIZE, MODEL, REGULARIZER
 from mpifed.job.job import Job, read_table
-from mpifed.job.sweep import points
+from mpifed.job.schema import MODEL, REGULARIZER, TERM
+from mpifed.job.settings import Wrong, table_of
+from mpifed.job.sweep import SweepPoint, points
 from mpifed.maths.objectives import Objective
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
@@ -89,36 +91,44 @@ def job(
         )
     path = data.path if isinstance(data, FederatedDataset) else Path(data)
     place = path if isinstance(path, str) else str(path.absolute())
-    table: Table = {"name": name, "rounds": describe.plain(rounds), "seed": describe.plain(seed)}
+    table: Table = {"name": name, "rounds": table_of(rounds), "seed": table_of(seed)}
     table |= {"data": {"path": place}}
-    table |= {"model": describe.part(MODEL, model)}
+    table |= {"model": describe.part(MODEL, "model", model)}
     if start is not None:
         if not isinstance(start, (Run, str, Path)):
             raise UsageError(f"start: a {type(start).__name__}; expected a mpifed.Run, its folder, or its model.h5")
         table["model"]["start"] = str((start.path if isinstance(start, Run) else Path(start)).absolute())
     table |= describe.method(algorithm)
     if minimize is not None:
-        table["minimize"] = describe.part(MINIMIZE, minimize)
+        table["minimize"] = describe.part(TERM, "minimize", minimize)
     if constraints:
         listed = () if isinstance(constraints, Mapping) else tuple(constraints)
         if not listed or not all(isinstance(one, Mapping) for one in listed):
             raise UsageError("constraints: expected a list, as in constraints=[mpifed.constraint(mpifed.Loss(), 0.5)]")
         table["constraint"] = [dict(one) for one in listed]
     if regularizer is not None:
-        table["regularizer"] = describe.part(REGULARIZER, regularizer)
-    table |= {key: describe.plain(value) for key, value in tables.items() if value is not None}
+        table["regularizer"] = describe.part(REGULARIZER, "regularizer", regularizer)
+    table |= {key: table_of(value) for key, value in tables.items() if value is not None}
     if evaluate_every is not None:
-        table.setdefault("record", {})["evaluate_every"] = describe.plain(evaluate_every)
+        table.setdefault("record", {})["evaluate_every"] = table_of(evaluate_every)
     if described := describe.observers(observers):
         table["observe"] = described
     return table
+
+
+def points_of(table: Table, source: str) -> list[SweepPoint]:
+    """The runs that the tables of objects describe; errors are in the words of Python."""
+    try:
+        return points(table, source)
+    except Wrong as error:
+        raise error.in_python() from None
 
 
 def all_observers(checked: Job, given: Sequence[Observer | Mapping[str, object]]) -> list[Observer]:
     """The observers of a job whose last tables are those of the `given` ones; objects are taken as they are."""
     others = checked.observe[: len(checked.observe) - len(describe.observers(given))]
     tables = [*others, *(dict(observer) for observer in given if isinstance(observer, Mapping))]
-    made = checked.model_copy(update={"observe": tables}).make_observers()
+    made = replace(checked, observe=tables).make_observers()
     return [*made, *(observer for observer in given if isinstance(observer, Observer))]
 
 
@@ -204,7 +214,7 @@ def _read_or_described(
     if data is None or model is None:
         raise UsageError(f"{caller}: needs algorithm, data and model, or the path of a job file alone")
     table = job(algorithm, data, model, **settings)  # type: ignore[arg-type]  # job says what is wrong
-    return points(table, "job")[0].job
+    return points_of(table, "job")[0].job
 
 
 def train(

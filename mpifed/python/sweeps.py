@@ -17,13 +17,13 @@ from mpifed.core.io_errors import say
 from mpifed.core.record import Array
 from mpifed.core.text import counted
 from mpifed.files.run_folder import RUN, SUMMARY
-from mpifed.job.sweep import SweepPoint, points
+from mpifed.job.sweep import SweepPoint
 from mpifed.maths.objectives import Objective
 from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
 from mpifed.python.ranks import alike, spoken, together
 from mpifed.python.results import Run, frame, read_run
-from mpifed.python.runs import Progress, all_observers, job, run_folder, train
+from mpifed.python.runs import Progress, all_observers, job, points_of, run_folder, train
 from mpifed.python.values import integer
 from mpifed.results.points import is_sweep, write_sweep
 from mpifed.run.agreement import begin_call
@@ -94,7 +94,7 @@ def sweep(
         tables = [describe.method(one) for one in methods.values()]
         base = job(next(iter(methods.values())), data, model, **{"name": "sweep", **settings, "rounds": rounds})
         labelled = [{"label": str(label), **table} for label, table in zip(methods, tables, strict=True)]
-        return points({**base, "seed": first, "sweep": {"methods": labelled, "seed": chosen}}, "sweep")
+        return points_of({**base, "seed": first, "sweep": {"methods": labelled, "seed": chosen}}, "sweep")
 
     how = {"out": str(out), "resume": resume}
     comm, all_points = begin_call(

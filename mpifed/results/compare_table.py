@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.job.components import key_of
+from mpifed.job.settings import key_of
 from mpifed.job.sweep import LABEL
 from mpifed.results.names import names, names_of
 from mpifed.results.points import Mean, Setting

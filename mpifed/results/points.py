@@ -23,6 +23,7 @@ from mpifed.core.text import shown
 from mpifed.files.atomic import aside
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import JOB, RUN, SUMMARY, job_of, read_run, summary
+from mpifed.job.schema import FREE, is_free
 from mpifed.job.sweep import LABEL, SweepPoint, point_name
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.objectives import objective_of
@@ -31,7 +32,6 @@ from mpifed.results.text import is_number
 
 FAILED = NumericalError.exit_code
 SWEEP = "sweep.csv"
-_UNCOMPARED = ("name", "record.checkpoint_every")  # of a job, what changes no number of its run
 Folders: TypeAlias = Path | Sequence[Path]
 
 
@@ -150,10 +150,10 @@ def read_points(where: Folders) -> list[Ran]:
     runs = run_folders(folders)
     jobs = [_flat(job_of(run)) for run in runs]
     keys = dict.fromkeys(key for job in jobs for key in job)
-    varying = [key for key in keys if any(job.get(key) != jobs[0].get(key) for job in jobs) and key not in _UNCOMPARED]
     digests = set(map(_data_of, runs))
-    if "data.path" in varying and len(digests) == 1 and None not in digests:  # the same data, wherever they lay
-        varying.remove("data.path")
+    same = len(digests) == 1 and None not in digests  # the same data, wherever they lay
+    free = tuple(key for key in FREE if same or key != "data.path")
+    varying = [key for key in keys if any(job.get(key) != jobs[0].get(key) for job in jobs) and not is_free(key, free)]
     return _by_data([
         _read_point(run, {key: job.get(key) for key in varying})._replace(name=str(run), label=label)
         for (run, label), job in zip(runs.items(), jobs, strict=True)

@@ -19,8 +19,8 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
 from mpifed.data.store import open_federation
 from mpifed.job.job import Job
-from mpifed.job.loading import dotted
 from mpifed.job.own_sources import source_of, sources_of
+from mpifed.job.reading import dotted
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from mpifed.core.errors import FINISHED, Interrupted, MpifedError, NumericalErro
 from mpifed.core.io_errors import say
 from mpifed.core.text import command_line, counted, on_screen
 from mpifed.job.job import Job, read_table
-from mpifed.job.loading import check_data
+from mpifed.job.reading import check_data
 from mpifed.job.sweep import SweepPoint, points
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.compare import compare_text

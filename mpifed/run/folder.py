@@ -15,7 +15,8 @@ from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import RUN, ended, job_of, read_run
 from mpifed.job.job import Job
-from mpifed.job.loading import dotted
+from mpifed.job.reading import dotted
+from mpifed.job.schema import FREE, is_free
 from mpifed.observers.mlflow_store import NOTED
 from mpifed.observers.tensorboard import EVENTS
 from mpifed.privacy.disclosure import RAW_FOLDERS
@@ -32,11 +33,8 @@ FAILURE = "failure.txt"  # the message of the first rank to fail
 _FILES = ("job.toml", RUN, HISTORY, "model.h5", CLIENTS, FAILURE)
 RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT, NOTED)
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
-# keys that may differ between a run and its resumption, since no bit depends on them
-FREE = (
-    "rounds", "name", "stop", "record", "observe", "server", "audit", "simulated_network", "data.path", "model.start",
-    "data.memory_gib", "data.verify", "data.state_gib",
-)  # fmt: skip
+# of a run that goes on: what ends it or is said of it, and a file that was read before round 0
+RESUMABLE = (*FREE, "rounds", "stop", "simulated_network", "model.start")
 
 
 class Opened(NamedTuple):
@@ -183,12 +181,8 @@ def same_job(run_dir: Path, before: Table, after: Table) -> None:
         )
 
 
-def changes_of(before: Table, after: Table, free: Collection[str] = FREE) -> str:
+def changes_of(before: Table, after: Table, free: Collection[str] = RESUMABLE) -> str:
     """The changes of a job, but for those of `free` keys, which affect no results; as text."""
     old, new = dict(dotted(before)), dict(dotted(after))
-    keys = [
-        key
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key) and not any(key == one or key.startswith(one + ".") for one in free)
-    ]
+    keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key) and not is_free(key, free)]
     return "; ".join(f"{key}: {old.get(key)!r} before, {new.get(key)!r} now" for key in keys)

@@ -20,8 +20,8 @@ from mpifed.data.store import Federation
 from mpifed.files.model_file import model_arrays, model_sha256
 from mpifed.files.run_folder import read_run
 from mpifed.job.job import Job
-from mpifed.job.loading import dotted
 from mpifed.job.own_sources import sources_of
+from mpifed.job.reading import dotted
 from mpifed.run import environment
 
 _DIGITS = 12  # of a SHA-256, where a person reads it

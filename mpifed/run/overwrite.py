@@ -19,7 +19,7 @@ from mpifed.files.run_folder import JOB, RUN, job_of, read_run
 from mpifed.job.sweep import SweepPoint
 from mpifed.privacy.ledger_file import LEDGER
 from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
-from mpifed.run.folder import FREE, HEARTBEAT, RUN_FILES, RUN_FOLDERS, changes_of, check_kind, nothing_left
+from mpifed.run.folder import HEARTBEAT, RESUMABLE, RUN_FILES, RUN_FOLDERS, changes_of, check_kind, nothing_left
 from mpifed.run.lock import locked
 
 _FILES = "|".join(map(re.escape, (*RUN_FILES, SWEEP)))
@@ -57,7 +57,7 @@ def begin_sweep(folder: Path, points: Sequence[SweepPoint], resume: bool = False
         written = Table()
         with suppress(DataError):  # the run says what is wrong
             written = {} if nothing_left(run_dir) else job_of(run_dir)
-        free = FREE if resume else ("observe",)
+        free = RESUMABLE if resume else ("observe",)
         if written and (first := changes_of(written, point.job.table(), free).partition("; ")[0]):
             raise UsageError(
                 f"{folder}: holds another sweep ({point.name}: {first}); choose another --out, or replace it with "

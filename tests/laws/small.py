@@ -12,7 +12,7 @@ from mpifed.core.exchange import Problem
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Block
-from mpifed.job.components import make, optimizers
+from mpifed.job.schema import CLIENT, SERVER
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.testing import ALGORITHMS
 
@@ -37,8 +37,11 @@ def algorithm(
         more.pop("dtype", "float64"), privacy=Privacy(**settings), **more,
     )  # fmt: skip
     hyper = {name: StepSize(*v) if isinstance(v, list) else v for name, v in table.items() if name != "name"}
-    hyper |= {name: make(kind, hyper[name]) for name, kind in optimizers(table).items() if name in hyper}
-    found = ALGORITHMS[table["name"]](problem=problem, **hyper)
+    kind = ALGORITHMS[table["name"]]
+    for marked in (CLIENT, SERVER):
+        if marked.table in hyper and (optimizer := marked.of(kind)):
+            hyper[marked.table] = optimizer.make({"name": "sgd", **hyper[marked.table]})
+    found = kind(problem=problem, **hyper)
     assert wrong or found.check() == []
     return found
 

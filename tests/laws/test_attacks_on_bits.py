@@ -7,6 +7,7 @@ whether that is so is asked of every run: of the models, of the uploads, and of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_every_run_with_noise_in_floats_is_decided(name: str, neighbours: Any) -
     for number in range(FLOATS):
         there = number % 2 == 0
         job = job_of(neighbours(there, clients), model, distribution="float", noise="test")
-        replay = replay_job(job.model_copy(update={"seed": number}), 1)
+        replay = replay_job(replace(job, seed=number), 1)
         right += (image(replay).p < LEVEL) != there
     assert right == FLOATS
 
@@ -170,7 +171,7 @@ def test_no_attack_decides_runs_with_integers(name: str, noise: str, neighbours:
     (model, clients), right = MODELS[name], np.zeros(len(ATTACKS), int)
     for number in range(RUNS):
         there = number % 2 == 0
-        job = job_of(neighbours(there, clients), model, noise=noise).model_copy(update={"seed": number})
+        job = replace(job_of(neighbours(there, clients), model, noise=noise), seed=number)
         replay = replay_job(job, 1)
         right += [attack(replay) == there for attack in ATTACKS]
     chances = [binomially(int(count), RUNS) for count in right]

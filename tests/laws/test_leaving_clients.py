@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +258,7 @@ def test_void_rounds_count_in_the_ledger(noise: str, skewed: Path, tmp_path: Pat
     found, expected = (read_history(tmp_path / name)[column] for name in ("run", "longer"))
     assert found.tolist() == expected[np.cumsum([0, *attempts])].tolist()
     # a run that is interrupted and goes on has spent as much
-    run(job.model_copy(update={"rounds": 3}), Solo(), tmp_path / "resumed")
+    run(replace(job, rounds=3), Solo(), tmp_path / "resumed")
     run(job, Solo(), tmp_path / "resumed", resume=True)
     assert read_history(tmp_path / "resumed")[column].tolist() == found.tolist()
     assert ledger(tmp_path / "resumed") == ledger(tmp_path / "run")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,7 @@ def test_all_that_differs_is_noise(name: str, neighbours: Callable[..., Path], t
     staying = {"participation": {}} if name in SECRET else {}  # how often too many leave is drawn anew in each run
     for who in WHO:
         job = checked(private(neighbours(level, who), **JOBS[name] | staying))
-        job = job.model_copy(update={"data": job.data.model_copy(update={"verify": False})})
+        job = replace(job, data=replace(job.data, verify=False))
         folders[who] = [tmp_path / f"{who}-{number}" for number in range(RUNS)]
         for folder in folders[who]:
             run(job, Solo(), folder)

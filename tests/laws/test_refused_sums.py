@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +135,9 @@ def test_one_client_by_chance(channel: str, digits: Path, tmp_path: Path) -> Non
 def test_nobody_by_chance(channel: str, digits: Path, tmp_path: Path) -> None:
     """A sum of no answers shows nobody; the model stays where it is, but for the noise."""
     job, _ = by_chance(digits, channel, lambda counts: counts[1] == 0 and min(counts[0], counts[2]) > 1)
-    job = job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"min_clients": 1})})
+    job = replace(job, aggregation=replace(job.aggregation, min_clients=1))
     run(job, Solo(), tmp_path / "run")
-    run(job.model_copy(update={"aggregation": type(job.aggregation)()}), Solo(), tmp_path / "plain")
+    run(replace(job, aggregation=type(job.aggregation)()), Solo(), tmp_path / "plain")
     assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "plain")["model_sha256"]
 
 
@@ -145,7 +146,7 @@ def test_a_single_answer_can_be_allowed_by_name(channel: str, digits: Path, tmp_
     job, _ = by_chance(digits, channel, lambda counts: counts[0] >= 2 and counts[1] == 1)
     hashes = set()
     for sums in ({"security": channel, "allow": ["changes"]}, {"security": channel, "min_clients": 1}, {}):
-        one = job_of(digits, **{**job.model_dump(exclude_none=True), "aggregation": sums})
+        one = job_of(digits, **{**job.table(), "aggregation": sums})
         out = tmp_path / str(len(list(tmp_path.iterdir())))
         run(one, Solo(), out)
         hashes.add(summary(out)["model_sha256"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from written_files import read_json
 
 from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
-from mpifed.job.loading import dotted
+from mpifed.job.reading import dotted
 from mpifed.privacy.disclosure import NOTE, PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
 from mpifed.run.setup import prepare
 from mpifed.testing import Solo
@@ -107,7 +108,7 @@ def check(run_dir: Path) -> None:
 @pytest.mark.parametrize("name", JOBS)
 def test_everything_is_of_a_known_kind(name: str, digits: Path, tmp_path: Path, launch: Any) -> None:
     job = checked(private(digits, **JOBS[name]))
-    run(job.model_copy(update={"rounds": 3}), Solo(), tmp_path / "run")
+    run(replace(job, rounds=3), Solo(), tmp_path / "run")
     check(tmp_path / "run")
     run(job, Solo(), tmp_path / "run", resume=True)
     check(tmp_path / "run")

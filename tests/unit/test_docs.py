@@ -22,7 +22,7 @@ from mpifed.core import errors
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.core.exchange import Exchange
-from mpifed.job.loading import read_table
+from mpifed.job.reading import read_table
 from mpifed.job.sweep import points
 
 EXAMPLES = ROOT / "jobs" / "examples"

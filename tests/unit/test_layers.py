@@ -42,7 +42,7 @@ MAY = {
     "batch": ["arguments", "core", "data", "comm", "files", "job", "results", "run", "batch"],
     "audit": ["arguments", *_JOB, "privacy", "results.text", "run", "audit"],
     "python": [*_JOB, "privacy", "results", "run", "forecast", "plots", "python"],
-    "plots": ["core", "data", "files", "job.loading", "results", "arguments", "plots"],
+    "plots": ["core", "data", "files", "job.reading", "job.schema", "results", "arguments", "plots"],
 }
 
 # for type checkers alone: the classes of the parts of a problem

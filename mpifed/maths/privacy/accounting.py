@@ -77,7 +77,7 @@ def calibrate(target: float, delta: float, plan: Plan, *, sampling: str = "fixed
     if not planned or not all(factor > 0 for factor, _, _ in planned):
         raise UsageError(
             "[privacy] epsilon: no noise multiplier can be computed for it, since the job releases nothing, or releases"
-            " something without noise; check [run] rounds and who participates, or give noise_multiplier instead"
+            " something without noise; check rounds and who participates, or give noise_multiplier instead"
         )
 
     def spent(multiplier: float) -> Spent:

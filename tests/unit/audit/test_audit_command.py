@@ -67,7 +67,7 @@ def attack(found: Audit, name: str, seen: str) -> Any:
 
 def test_a_learning_rate_that_has_ended_gives_nothing_away(digits: Path, audit: Callable[..., Audit]) -> None:
     """The round before has, and the audit goes on."""
-    cosine = {"schedule": "cosine", "initial": 0.5, "rounds": 2}
+    cosine = {"name": "cosine", "initial": 0.5, "rounds": 2}
     algorithm = {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": cosine}}
     assert attack(audit(digits, algorithm=algorithm), "reconstruction", "each client's upload").success
 

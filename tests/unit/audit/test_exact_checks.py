@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def found_in(folder: Path, rounds: int = 3, **changes: Any) -> ExactChecks:
     """What is found in a masked job, played beside the same rounds in the clear."""
     base = {"rounds": rounds, "record": {"evaluate_every": 0}, "aggregation": {"security": "masked"}}
     job = checked(job_table(folder, **{"algorithm": fedavg(5)} | base | changes))
-    plain = job.model_copy(update={"aggregation": job.aggregation.model_copy(update={"security": "plain"})})
+    plain = replace(job, aggregation=replace(job.aggregation, security="plain"))
     return exact_checks(replay_job(job, rounds), replay_job(plain, rounds))
 
 

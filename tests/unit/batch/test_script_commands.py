@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from pretended import Slurm
 
 from mpifed.cli import main
-from mpifed.job.loading import read_table
+from mpifed.job.reading import read_table
 from mpifed.job.sweep import points
 
 SCRIPT = Path(__file__).parents[3] / "slurm" / "train.sbatch"

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from pretended import Slurm, killed
 from written_files import write_json
 
-from mpifed.batch.record import Record, Submission, last_words, write
+from mpifed.batch.record import BatchRecord, Submission, last_words, write
 from mpifed.cli import main
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
@@ -55,7 +55,7 @@ def submitted(out: Path, *ids: str, array: list[int] | None = None, names: tuple
     log = f"{out}-%A_%a.log" if array is not None else f"{out}-%j.log"
     again = ["submit", "job.toml", "--time", "1:00:00"]
     one = [Submission(id, "2026-01-01T00:00:00+00:00", again, f"{out}.sbatch", log, array) for id in ids]
-    write(out, Record("job.toml", list(names), one))
+    write(out, BatchRecord("job.toml", list(names), one))
 
 
 @pytest.fixture

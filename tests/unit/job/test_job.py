@@ -61,7 +61,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         "[data] path: missing",
         '[data] block = "two": ', '[aggregation] arithmetic = "float": ', "[model] hidden = -1: ",
         "[model] hiden: unknown key; did you mean", "[algorithm] batch_size = 2.5: ",
-        "[algorithm] local_epochs = 0: ",
+        "[algorithm] local_epochs = 0: ", "[client_optimizer] learning_rate: missing",
     )  # fmt: skip
     for start in starts:
         assert sum(line.startswith(start) for line in found) == 1, (start, found)
@@ -95,12 +95,17 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ({"algorithm": fedavg(learning_rate=-0.1)}, "[client_optimizer] learning_rate = -0.1"),
         (
             {"algorithm": fedavg(learning_rate=[0.1, 0.2])},
-            "= [0.1, 0.2]: a learning rate is a number, or",
+            '= [0.1, 0.2]: expected a number or {name = "power", ...} or {name = "step", ...} or',
         ),
+        (
+            {"algorithm": fedavg(learning_rate={"schedule": "step", "initial": 0.1, "factor": 0.5, "every": 2})},
+            '[client_optimizer] learning_rate.schedule: unknown key; did you mean "name"?; known are initial, factor,',
+        ),
+        ({"algorithm": SSCA | {"slack_cost": [-1.0]}}, "[algorithm] slack_cost, value 1 = -1.0: expected a number"),
         ({"algorithm": fedavg(problem=1)}, "problem: unknown key"),
         (
             {"minimize": {"name": "los"}},
-            "name: 'los' is not known; did you mean \"loss\"?; give one of loss,",
+            'name = "los": is not known; did you mean "loss"?; give one of loss,',
         ),
         ({"minimize": {"name": "norm", "limit": 1.0}}, "[minimize] limit: unknown key"),
         ({"minimize": {"name": "loss", "classes": 3}}, "[minimize] classes"),

@@ -18,7 +18,7 @@ from written_files import read_json
 from mpifed.files.history import read_history
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
-from mpifed.job.schema import SimulatedNetworkTable
+from mpifed.job.schema import SimulatedNetwork
 from mpifed.job.time_model import KINDS, simulate
 from mpifed.testing import Job, Solo
 
@@ -32,12 +32,12 @@ PLAIN = {
 NOTHING = dict.fromkeys(PLAIN, 0)
 
 
-def kinds(table: SimulatedNetworkTable, account: Mapping[str, float]) -> dict[str, float]:
+def kinds(table: SimulatedNetwork, account: Mapping[str, float]) -> dict[str, float]:
     return simulate(table, {"one": account}, (), 3).rounds["one"]
 
 
 def test_the_model_by_hand() -> None:
-    found = kinds(SimulatedNetworkTable(**LINK, client_slowdown=8.0), PLAIN)
+    found = kinds(SimulatedNetwork(**LINK, client_slowdown=8.0), PLAIN)
     assert found == {
         "compute": 0.25 * 8,
         "encryption": 0.0,
@@ -50,35 +50,35 @@ def test_the_model_by_hand() -> None:
 
 def test_published_times_of_encryption() -> None:
     """In the plain channel too: sealed at 18.882 ms a value, added at 0.054, opened at 18.865."""
-    table = SimulatedNetworkTable(**LINK, encryption="published")
+    table = SimulatedNetwork(**LINK, encryption="published")
     assert kinds(table, PLAIN)["encryption"] == pytest.approx(200 * 18.882e-3 + 500 * 0.054e-3 + 400 * 18.865e-3)
     assert kinds(table, PLAIN | {"crypto_s": 9.0}) == kinds(table, PLAIN)  # and nothing of what was measured
     in_the_clear = PLAIN | {"sealed_most": 0, "opened_most": 0}
     assert kinds(table, in_the_clear)["encryption"] == 0
-    own = SimulatedNetworkTable(**LINK, encryption="published", encrypt_s=1.0, decrypt_s=0.0, add_s=0.0)
+    own = SimulatedNetwork(**LINK, encryption="published", encrypt_s=1.0, decrypt_s=0.0, add_s=0.0)
     assert kinds(own, PLAIN)["encryption"] == 200
 
 
 def test_measured_cryptography_is_shared_by_clients_who_work_side_by_side() -> None:
     sealed = PLAIN | {"crypto_s": 5.0}
-    assert kinds(SimulatedNetworkTable(**LINK), sealed)["encryption"] == 5.0 * 200 / 500
-    assert kinds(SimulatedNetworkTable(**LINK, encryption="none"), sealed)["encryption"] == 0
+    assert kinds(SimulatedNetwork(**LINK), sealed)["encryption"] == 5.0 * 200 / 500
+    assert kinds(SimulatedNetwork(**LINK, encryption="none"), sealed)["encryption"] == 0
     silent = sealed | {"up_most": 0, "sealed_most": 0, "added": 0}  # only opened: nothing to share
-    assert kinds(SimulatedNetworkTable(**LINK), silent)["encryption"] == 5.0
+    assert kinds(SimulatedNetwork(**LINK), silent)["encryption"] == 5.0
 
 
 def test_what_is_done_once_stands_apart() -> None:
     keys = NOTHING | {"up_bytes": 3000, "down_bytes": 6000, "crypto_s": 0.6}
     accounts = {"keys": keys, "power": PLAIN, "duals": PLAIN}
-    found = simulate(SimulatedNetworkTable(**LINK), accounts, ("power",), 3)
+    found = simulate(SimulatedNetwork(**LINK), accounts, ("power",), 3)
     assert list(found.set_up) == ["keys", "power"] and list(found.rounds) == ["duals"]
     assert found.set_up["keys"] == {
         "compute": 0, "encryption": pytest.approx(0.2), "latency": 0.1, "transfer": 1000 / 1000 + 2000 / 4000,
         "server": 0,
     }  # fmt: skip
     assert found.total_s == pytest.approx(1.8 + 2 * (0.25 + 0.2 + 2.4 + 0.125))
-    assert "keys" not in simulate(SimulatedNetworkTable(**LINK, encryption="published"), accounts, (), 3).set_up
-    assert simulate(SimulatedNetworkTable(**LINK), {"keys": NOTHING}, (), 3) == ({}, {})
+    assert "keys" not in simulate(SimulatedNetwork(**LINK, encryption="published"), accounts, (), 3).set_up
+    assert simulate(SimulatedNetwork(**LINK), {"keys": NOTHING}, (), 3) == ({}, {})
 
 
 # --- of runs -----------------------------------------------------------------------------------------------------

@@ -131,8 +131,8 @@ def test_a_schedule_is_that_of_a_file(name: str, data: dict[str, Any], tmp_path:
     run = mf.run(method, data["rows"], mf.Softmax(), rounds=3, out=tmp_path / "a", evaluate_every=0, progress="none")
     by_hand = {
         "power": "{ initial = 0.4, exponent = 0.3, offset = 1.0 }",
-        "step": '{ schedule = "step", initial = 0.4, factor = 0.5, every = 2 }',
-        "cosine": '{ schedule = "cosine", initial = 0.4, rounds = 3, final = 0.1 }',
+        "step": '{ name = "step", initial = 0.4, factor = 0.5, every = 2 }',
+        "cosine": '{ name = "cosine", initial = 0.4, rounds = 3, final = 0.1 }',
     }[name]
     (tmp_path / "job.toml").write_text(
         f'name = "by-hand"\nrounds = 3\ndata = {{ path = "{data["rows"].path}" }}\nmodel = {{ name = "softmax" }}\n'

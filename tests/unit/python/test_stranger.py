@@ -120,9 +120,8 @@ def test_wrong_data(wrong: Callable[[], object], message: str) -> None:
      r"a float; expected an optimizer, such as client_optimizer=mpifed.SGD\(0.1\)"),
     (lambda data: mf.run(mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1), server_optimizer=mf.SGD(0.1)), data,  # type: ignore
      mf.Softmax(), rounds=2), r"a SGD; expected an optimizer, such as server_optimizer=mpifed.ServerSGD\(1.0\)"),
-    (lambda data: mf.Participation(clients=3), "clients: no argument of that name; known are clients_per_round"),  # type: ignore
-    (lambda data: mf.Participation(n_clients_per_round=3), "did you mean \"clients_per_round\""),  # type: ignore
-    (lambda data: mf.Aggregation(security="mask"), "Aggregation: security = 'mask'"),  # type: ignore
+    (lambda data: _run(data, aggregation=mf.Aggregation(security="mask"), seed=True),  # type: ignore
+     "seed = True: expected an integer\n  aggregation.security = 'mask': expected \"plain\", \"masked\" or"),
     (lambda data: mf.sweep([FEDAVG], data, mf.Softmax(), rounds=2), "methods: a list; give algorithms by label"),  # type: ignore
     (lambda data: mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, seeds=[1, 1]), "a list of different ones"),
     (lambda data: mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, seeds="3"), "seeds = '3'"),  # type: ignore
@@ -139,6 +138,8 @@ def test_wrong_arguments(data: mf.FederatedDataset, wrong: Callable[[Any], objec
     (lambda: mf.FedAvg(batchsize=4, client_optimizer=mf.SGD(0.1)), "FedAvg: batchsize: .* mean \"batch_size\""),  # type: ignore
     (lambda: mf.SGD(lr=0.1), "SGD: lr: .* mean \"learning_rate\"\\?; known are learning_rate, momentum"),  # type: ignore
     (lambda: mf.Norm(limit=1), "Norm: limit: no argument of that name; known are none"),  # type: ignore
+    (lambda: mf.Participation(clients=3), "Participation: clients: no argument .*; known are clients_per_round"),  # type: ignore
+    (lambda: mf.Participation(n_clients_per_round=3), "did you mean \"clients_per_round\""),  # type: ignore
     (lambda: mf.TensorBoard(foldr="a"), "TensorBoard: foldr: .* mean \"folder\""),  # type: ignore
 ])  # fmt: skip
 def test_misspelt_keywords(made: Callable[[], object], message: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from mpifed.core.errors import DataError, MpifedError, UsageError
 from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
-from mpifed.job.loading import read_table
+from mpifed.job.reading import read_table
 from mpifed.run.launch import guarded
 from mpifed.testing import Solo
 

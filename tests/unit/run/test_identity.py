@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from mpifed.run.outcome import code_of
 from mpifed.testing import Job, Solo
 
 MINE = """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from own_package.helper import FACTOR
 from mpifed.maths.regularizers import L1
@@ -125,7 +126,7 @@ def test_changed_sources_are_refused_unless_accepted(own: Path, digits: Path, tm
     said = rf"other sources or libraries.*\({changed}: \w{{12}} before, .*--accept-changed"
     with pytest.raises(UsageError, match=said):
         run(task, Solo(), out, resume=True)
-    run(task.model_copy(update={"rounds": 2}), Solo(), out, resume=True, accept_changed=True)
+    run(replace(task, rounds=2), Solo(), out, resume=True, accept_changed=True)
     run(task, Solo(), out, resume=True)
     told = read_json(out / "run.json")
     (change,) = told["accepted_changes"]

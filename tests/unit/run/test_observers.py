@@ -10,6 +10,7 @@ import sys
 import threading
 import types
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -159,7 +160,7 @@ def test_the_end_of_a_run_that_fails(classes: Path, tmp_path: Path) -> None:
 def test_rows_that_are_measured_again_are_not_given_again(classes: Path, tmp_path: Path) -> None:
     out, first = tmp_path / "run", Recorder()
     keep = job(classes, record={"evaluate_every": 1, "checkpoint_every": 2})
-    run(keep.model_copy(update={"rounds": 2}), Solo(), out, observers=[first])
+    run(replace(keep, rounds=2), Solo(), out, observers=[first])
     with pytest.raises(mf.Interrupted):
         run(keep, Solo(), out, resume=True, max_hours=0, observers=[second := Recorder()])
     assert (rounds(first), rounds(second)) == ([0, 1, 2], [])
@@ -178,9 +179,9 @@ def test_rows_that_are_measured_again_are_not_given_again(classes: Path, tmp_pat
 def test_observers_may_come_and_go(classes: Path, tmp_path: Path) -> None:
     """They are in no digest: a finished run stays as it is, and another goes on, with the same bits."""
     out = tmp_path / "run"
-    run(job(classes, observe=[{"name": "tensorboard"}]).model_copy(update={"rounds": 2}), Solo(), out)
+    run(replace(job(classes, observe=[{"name": "tensorboard"}]), rounds=2), Solo(), out)
     before = (out / "run.json").read_bytes()
-    run(job(classes).model_copy(update={"rounds": 2}), Solo(), out, resume=True)
+    run(replace(job(classes), rounds=2), Solo(), out, resume=True)
     assert (out / "run.json").read_bytes() == before  # finished already
     run(job(classes, observe=[{"name": "tensorboard", "folder": str(tmp_path / "b")}]), Solo(), out, resume=True)
     run(job(classes), Solo(), tmp_path / "whole")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> Table:
     table: Table
     try:
         with open_regular(path) as file:
-            table = tomllib.load(file)
+            table = tomllib.loads(file.read().decode("utf-8-sig"))  # some editors write a mark of the byte order first
     except OSError as error:
         where = leads_to(path)
         raise UsageError(f"{path}: cannot be read ({error.strerror}){where}; give the path of a job file") from error
@@ -37,9 +37,14 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> Table:
         raise UsageError(f"{path}: not a TOML file: {shown(str(error))}") from error
     for change in changes:
         set_value(table, change)
-    if wrong := list(wrong_values(table)):
-        raise UsageError(listed_errors(str(path), wrong))
+    refuse(table, str(path))
     return table
+
+
+def refuse(table: ReadOnlyTable, source: str) -> None:
+    """UsageError where a value is one that no key may have."""
+    if wrong := list(_wrong_values(table)):
+        raise UsageError(listed_errors(source, wrong))
 
 
 def check_data(path: Path, folder: Path) -> None:
@@ -131,19 +136,19 @@ def _numbered(tables: list[Table], number: str | None, last: str, key: str) -> T
     return tables[int(position) - 1]
 
 
-def wrong_values(table: ReadOnlyTable) -> Iterator[str]:
+def _wrong_values(table: ReadOnlyTable) -> Iterator[str]:
     """A message for each value that no key may have: numbers beyond 64 bits, times, control characters, deep tables.
 
     All later computations with a job's values rely on it.
     """
-    left: list[tuple[tuple[object, ...], object]] = [((), table)]
+    left: list[tuple[tuple[str | int, ...], object]] = [((), table)]
     while left:
         place, value = left.pop()
         if isinstance(value, (dict, list)):
             if len(place) >= _DEPTH:
                 yield f"{where_is(place[:2])}: has more than {_DEPTH} tables and lists within each other"
                 continue
-            inner = list(value.items() if isinstance(value, dict) else enumerate(value, 1))
+            inner = list(value.items() if isinstance(value, dict) else enumerate(value))
             left += [((*place, key), element) for key, element in reversed(inner)]
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             number = str(value) if value.bit_length() < 256 else f"a number of {value.bit_length()} bits"
@@ -156,10 +161,14 @@ def wrong_values(table: ReadOnlyTable) -> Iterator[str]:
             yield f"{where_is(place)}: the key {why}"
 
 
-def where_is(place: Iterable[object]) -> str:
-    """A key of a job, as messages print it."""
-    table, *keys = [shown(str(part)) for part in place]
-    return f"[{table}] {'.'.join(keys)}" if keys else table
+def where_is(place: Sequence[object]) -> str:
+    """A key of a job, as messages print it: the tables of a list, and a value at the end, are counted from 1."""
+    counted = [str(part + 1) if isinstance(part, int) else shown(str(part)) for part in place]
+    position = f", value {counted.pop()}" if isinstance(place[-1], int) else ""
+    table, *rest = counted
+    if rest and isinstance(place[1], int):
+        table, *rest = f"{table} {rest[0]}", *rest[1:]
+    return (f"[{table}] {'.'.join(rest)}" if rest else table) + position
 
 
 def dotted(table: ReadOnlyTable, prefix: str = "") -> Iterator[tuple[str, object]]:
