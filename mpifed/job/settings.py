@@ -39,7 +39,7 @@ from pydantic import (
     ValidationInfo,
     create_model,
 )
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, PydanticKnownError
+from pydantic_core import CoreSchema
 from pydantic_core.core_schema import with_info_plain_validator_function
 
 from mpifed.algorithms import ALGORITHMS
@@ -72,7 +72,7 @@ REGISTRIES: dict[type, Mapping[str, type]] = {
     Objective: OBJECTIVES, Algorithm: ALGORITHMS, Term: TERMS, Regularizer: REGULARIZERS, Observer: OBSERVERS,
     SGD: {"sgd": SGD}, ServerOptimizer: SERVER_OPTIMIZERS,
 }  # fmt: skip
-_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+SPLITS = ("rows", "columns", "grid")
 
 
 class Settings(MadeByKeywords):
@@ -126,25 +126,31 @@ class Wrong(UsageError):
         return UsageError(listed_errors(self.source, [*(error.in_python() for error in self.errors), *self.more]))
 
 
-def errors_of(wrong: ValidationError, job: type) -> Iterator[Error]:
-    """What pydantic has found in a job."""
+class _Faulty(ValueError):
+    """The errors of a table that names its class, by keys within it."""
+
+    def __init__(self, errors: Iterable[Error]) -> None:
+        super().__init__()
+        self.errors = list(errors)
+
+
+def errors_of(wrong: ValidationError, kind: type, known: Sequence[str] = ()) -> Iterator[Error]:
+    """What pydantic has found in a table of a class; `known`: its keys, where not all fields are."""
     for entry in wrong.errors(include_url=False):
-        place, value, what = entry["loc"], entry["input"], expected(entry)
-        if entry["type"] == "too_short" and value:
-            continue  # one of its values is wrong
-        if entry["type"] in _UNKNOWN:
-            names = entry.get("ctx", {}).get("known") or keys_beside(job, place)
-            value, what = ..., f"unknown key{nearest(str(place[-1]), names)}; known are {', '.join(names) or 'none'}"
-        elif entry["type"] in ("missing", "nothing"):
-            value, what = ..., what if entry["type"] == "nothing" else "missing"
-        yield Error(tuple(part for part in place if part not in _FORMS), value, *what.split("; ", 1))
-
-
-def keys_beside(kind: type, place: Sequence[str | int]) -> list[str]:
-    """The keys that the table has in which a place is."""
-    forms = [SCHEDULES[part[1:-1]] for part in map(str, place) if part in _FORMS and part[1:-1] in SCHEDULES]
-    tables = [table_class(kind, str(place[0]))] if len(place) > 1 else [kind]
-    return [key_of(field) for field in fields_of([*tables, *forms][-1])]
+        place, value, inner = entry["loc"], entry["input"], entry.get("ctx", {}).get("error")
+        forms = [SCHEDULES[part[1:-1]] for part in map(str, place) if part[1:-1] in SCHEDULES and part in _FORMS]
+        key = tuple(part for part in place if part not in _FORMS)
+        if isinstance(inner, _Faulty):
+            yield from (error._replace(key=(*key, *error.key)) for error in inner.errors)
+        elif entry["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            table = [kind if len(place) == 1 else table_class(kind, str(place[0])), *forms][-1]
+            names = (len(place) == 1 and known) or [key_of(field) for field in fields_of(table)]
+            remedy = f"known are {', '.join(names) or 'none'}"
+            yield Error(key, ..., f"unknown key{nearest(str(key[-1]), names)}", remedy)
+        elif entry["type"] == "missing":
+            yield Error(key, ..., "missing")
+        elif entry["type"] != "too_short" or not value:  # else one of its values is wrong
+            yield Error(key, value, expected(entry))
 
 
 def table_class(job: type, key: str) -> type:
@@ -184,16 +190,10 @@ def name_of(kind: type) -> str | None:
     known = next((known for base, known in REGISTRIES.items() if issubclass(kind, base)), None)
     if known is None:
         return None
-    return next((name for name in known if kind in _classes(known[name])), None) or named(kind)
-
-
-def _classes(part: type) -> set[type]:
-    """A class, and those that it has for a split of the data."""
-    return (
-        {part, *(part.for_split(split) for split in ("rows", "columns", "grid"))}
-        if issubclass(part, Algorithm)
-        else {part}
-    )
+    for name, part in known.items():
+        if kind is part or (issubclass(part, Algorithm) and kind in map(part.for_split, SPLITS)):
+            return name
+    return named(kind)
 
 
 # --- tables as objects ------------------------------------------------------------------------------------------------
@@ -228,34 +228,37 @@ class Kind(Generic[Part]):
     def whole(self, table: object, info: ValidationInfo) -> Table | None:
         """A table with all defaults, without keys that are None; `info.context` is the class of the algorithm."""
         if not isinstance(table, dict):
-            raise PydanticKnownError("dict_type")
+            raise _Faulty([Error((), table, "expected a table")])
         name = table.get("name")
+        at_name = Error(("name",), ... if name is None else name, "")
         try:
-            keys = self.keys(self.part(name))
+            part = self.part(name)
+            if isinstance(info.context, type) and _hints(part).get("bias") == bool | None:  # type: ignore[arg-type]
+                table = {"bias": getattr(info.context, "intercepts", True), **table}
+            read = self.read(part, table)
         except UsageError as error:
-            raise _at_name(name, str(error).removeprefix("name: ").split("\nname: ")) from error
+            reasons = str(error).removeprefix("name: ").split("\nname: ")
+            raise _Faulty(at_name._replace(what=reason) for reason in reasons) from error
+        except ValidationError as error:
+            raise _Faulty(self._errors(error, part, table, at_name)) from error
         except Exception as error:  # annotations of the user's own class
             if name in self.known:
                 raise
-            raise _at_name(name, [f"{type(error).__name__}: {error}; correct its annotations"]) from error
-        bias = keys.model_fields.get("bias")
-        if isinstance(info.context, type) and bias is not None and bias.default is None:
-            table = {"bias": getattr(info.context, "intercepts", True), **table}
-        try:
-            read = self.read(self.part(name), table)
-        except ValidationError as error:
-            raise _with_keys(error, keys, name, table) from error
-        values = read.model_dump(mode="json", exclude_none=True).items()
-        return {"name": name, **{k: v for k, v in values if not _absent(v, keys.model_fields[k].default)}}
+            what = f"{type(error).__name__}: {error}"
+            raise _Faulty([at_name._replace(what=what, remedy="correct its annotations")]) from error
+        fields, values = type(read).model_fields, read.model_dump(mode="json", exclude_none=True)
+        return {key: value for key, value in values.items() if not _absent(value, fields[key].default)}
 
-    def keys(self, part: type) -> type[BaseModel]:
-        """The keys of a class's table, but its `name`."""
-        return keys_of(part, self.beside)
+    def _errors(self, wrong: ValidationError, part: type, table: Table, at_name: Error) -> Iterator[Error]:
+        """The errors of a table; those of defaults are the class's."""
+        for error in errors_of(wrong, part, list(keys_of(part, self.beside).model_fields)):
+            what = f"the default of {error.key[0]}, {shown(repr(error.value))}: {error.what}"
+            of_class = error.value is not ... and error.key[0] not in table
+            yield at_name._replace(what=what, remedy="correct the class") if of_class else error
 
     def read(self, part: type, table: ReadOnlyTable) -> BaseModel:
         """The values of a class's table; pydantic's ValidationError where one is wrong."""
-        given = {key: value for key, value in table.items() if key != "name"}
-        return self.keys(part).model_validate_json(json.dumps(given))
+        return keys_of(part, self.beside, table["name"]).model_validate_json(json.dumps(table))
 
     def make(self, table: ReadOnlyTable, split: str | None = None, **given: object) -> Part:
         """The object of a checked table, and of what the run gives; `split`: of the data, if there is any."""
@@ -270,15 +273,10 @@ class Kind(Generic[Part]):
         return with_info_plain_validator_function(self.whole)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Table:
+        kinds: Mapping[str, type] = self.known
+        known = [keys_of(part, self.beside, name).__pydantic_core_schema__ for name, part in kinds.items()]
         own = {"properties": {"name": {"type": "string", "pattern": ":"}}, "required": ["name"]}
-        return {"anyOf": [*(self._of_class(name, handler) for name in self.known), *([own] if self.own else ())]}
-
-    def _of_class(self, name: str, handler: GetJsonSchemaHandler) -> Table:
-        schema = handler(self.keys(self.known[name]).__pydantic_core_schema__)
-        table = handler.resolve_ref_schema(schema)
-        table["properties"] = {"name": {"const": name}, **table.get("properties", {})}
-        table["required"] = ["name", *table.get("required", ())] if self.own else table.get("required", [])
-        return schema
+        return {"anyOf": [*map(handler, known), *([own] if self.own else ())]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,37 +296,13 @@ class Optimizer(Kind[Part]):
         if table is None or isinstance(table, dict):
             table = table or {}
             return kind.whole({"name": "sgd", **table}, info) if kind else table or None  # which is refused
-        raise PydanticKnownError("dict_type")
-
-
-def _at_name(name: object, reasons: Iterable[str]) -> ValidationError:
-    """The error of a table's name."""
-    kind = "nothing" if name is None else "value_error"
-    errors = [PydanticCustomError(kind, reason) for reason in reasons]  # type: ignore[arg-type]  # any text
-    return ValidationError.from_exception_data(
-        "", [InitErrorDetails(type=e, loc=("name",), input=name) for e in errors]
-    )
-
-
-def _with_keys(wrong: ValidationError, keys: type[BaseModel], name: object, given: Table) -> ValidationError:
-    """The same errors, with the keys that are known; those of defaults are the class's."""
-    lines = []
-    for entry in wrong.errors(include_url=False):
-        kind, place, value, told = entry["type"], entry["loc"], entry["input"], entry.get("ctx", {})
-        error: PydanticCustomError = PydanticCustomError(kind, entry["msg"], told)  # type: ignore[arg-type]
-        if kind in _UNKNOWN and len(place) == 1:
-            error = PydanticCustomError(kind, entry["msg"], {"known": list(keys.model_fields)})  # type: ignore[arg-type]
-        elif kind != "missing" and place[0] not in given:
-            what = f"the default of {place[0]}, {shown(repr(value))}: {expected(entry)}; correct the class"
-            error, place, value = PydanticCustomError("value_error", what), ("name",), name
-        lines.append(InitErrorDetails(type=error, loc=place, input=value))
-    return ValidationError.from_exception_data("", lines)
+        raise _Faulty([Error((), table, "expected a table")])
 
 
 @cache
-def keys_of(part: type, beside: type | None = None) -> type[BaseModel]:
-    """The keys of a class's table: its fields, but those that the run gives, and the fields of `beside`."""
-    typed: Table = {}
+def keys_of(part: type, beside: type | None = None, name: str = "") -> type[BaseModel]:
+    """The keys of a class's table: its `name`, its fields, but those that the run gives, and the fields of `beside`."""
+    typed: Table = {"name": (Literal[name], name if name == "sgd" else ...)} if name else {}  # of an optimizer: sgd
     own = part.__module__.partition(".")[0] != "mpifed"
     for kind in (part, beside) if beside else (part,):
         hints = get_type_hints(kind, include_extras=True)

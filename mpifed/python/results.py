@@ -50,20 +50,16 @@ def load(folder: str | Path) -> Run:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run has left.
+    """What a run has left: its history and its model are read from its folder when they are first asked for.
 
     Attributes
     ----------
     path : its folder
-    columns : of its history, by name, [measured rounds]; nan where nothing was measured
-    arrays : the parameters of the last model, by name
     summary : what `mpifed show RUN --json` says, such as `train_loss`, `test_accuracy`, `epsilon` and `model_sha256`
     warnings : that it has diverged, ended worse than a model it has measured, or has an unsafe `sigma`; or empty
     """
 
     path: Path
-    columns: dict[str, Array]
-    arrays: dict[str, Array]
     summary: Table
     warnings: tuple[str, ...] = ()
 
@@ -80,6 +76,12 @@ class Run:
         code: int | None = self.summary["exit"]
         return code
 
+    @cached_property
+    @spoken()
+    def columns(self) -> dict[str, Array]:
+        """The columns of its history, by name, [measured rounds]; nan where nothing was measured."""
+        return dict(read_history(self.path)) if self._has(HISTORY) else {}
+
     @property
     def history(self) -> DataFrame:
         """A row for each measured round; needs pandas."""
@@ -95,10 +97,17 @@ class Run:
         """The job, as it was run."""
         return WrittenJob(Job.read(self.path / "job.toml"))
 
-    @property
+    @cached_property
+    @spoken()
     def model(self) -> dict[str, Array]:
         """The parameters of the last model, by name."""
-        return self.arrays
+        return dict(read_model(self.path / "model.h5")) if self._has("model.h5") else {}
+
+    def _has(self, file: str) -> bool:
+        """Whether its folder has a file; DataError where this rank does not see the folder of a run that has begun."""
+        if self.summary["rounds"] is not None and not self.path.is_dir():
+            raise DataError(f"{self.path}: no such folder on this rank; give the run an out that all ranks see")
+        return (self.path / file).exists()
 
     @spoken()
     def predict(self, X: Values) -> Array:
@@ -147,7 +156,7 @@ class Run:
 
     def _scored(self, X: Values, what: str) -> tuple[Objective, Head, Array, Federation]:
         """(the model, its head, [1, s, h] the scores of samples, the data that it was trained with)."""
-        if not self.arrays:
+        if not self.model:
             raise UsageError(f"{what}: {self.path} has no model yet; it is written when a run ends, or is interrupted")
         data, what = open_federation(self.job.job.data.path), f"{what}: X"
         check_same_data(self.path, data)
@@ -156,7 +165,7 @@ class Run:
         rows = data.scaling.apply(rows, np.dtype(dtype))
         objective = self.job.job.make_objective().of_shape(data.shape)
         like: Parameters = objective.start(data.features, data.classes or data.targets, np.random.default_rng(0), dtype)
-        ordered = iter([self.arrays[name] for name in model_arrays(like)])
+        ordered = iter([self.model[name] for name in model_arrays(like)])
         parameters = map_leaves(lambda _: next(ordered), like)
         return objective, parameters.head, objective.scores_of(parameters, rows[None]), data
 
@@ -254,7 +263,7 @@ def _labelled(found: Array, meaning: Sequence[str], named: bool) -> Array:
 
 
 def read_run(folder: Path) -> Run:
-    """The run in a folder; with no columns where it has not measured anything."""
+    """The run in a folder."""
     if (folder / "sweep.csv").exists():
         raise UsageError(
             f"{folder}: holds a sweep; the same mpifed.sweep(..., out={str(folder)!r}, resume=True) gives it back "
@@ -263,7 +272,5 @@ def read_run(folder: Path) -> Run:
     if not (folder / JOB).exists() or not (folder / RUN).exists():
         there = "no run here" if folder.is_dir() else "no such folder"
         raise DataError(f"{folder}: {there}; give the folder that a run has written, its out")
-    columns = read_history(folder) if (folder / HISTORY).exists() else {}
-    model = read_model(folder / "model.h5") if (folder / "model.h5").exists() else {}
     warnings = tuple(str(warning) for warning in run_warnings(folder))
-    return Run(folder, dict(columns), dict(model), dict(summary(folder)), warnings)
+    return Run(folder, dict(summary(folder)), warnings)

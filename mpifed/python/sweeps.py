@@ -282,7 +282,7 @@ def _of(folder: Path, all_points: list[SweepPoint], failed: Mapping[str, MpifedE
         if error is None or (run_dir / RUN).exists():
             run = read_run(run_dir)
         else:  # it failed before its first round
-            run = Run(run_dir, {}, {}, {**dict.fromkeys(SUMMARY), "exit": error.exit_code})
+            run = Run(run_dir, {**dict.fromkeys(SUMMARY), "exit": error.exit_code})
         runs.setdefault(label, []).append(run)
         seeds.setdefault(label, []).append(point.job.seed)
     return Sweep(folder, runs, tuple(next(iter(seeds.values()))), messages)

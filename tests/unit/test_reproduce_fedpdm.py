@@ -65,7 +65,7 @@ def test_every_curve_of_the_figures_is_a_job() -> None:
         assert (job.name, job.seed, job.rounds) == (f"fedpdm-{name}", 1, 300)
         assert job.participation.clients_per_round == 5 and job.regularizer["weight"] == 1e-4
         assert job.algorithm["name"] == method and job.algorithm["batch_size"] == 30
-        assert job.client_optimizer == {"learning_rate": {"initial": 1.0, "exponent": 0.5}}
+        assert job.client_optimizer["learning_rate"].items() >= {"initial": 1.0, "exponent": 0.5}.items()
         assert (job.model["name"] == "softmax") == (kind == "rigorous")
         assert (job.privacy is None) == (level == "none")
         if job.privacy is not None:

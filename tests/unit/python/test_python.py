@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,15 @@ def test_a_run_has_its_history_model_and_predictions(data: mf.FederatedDataset) 
     assert [axes.get_xlabel() for axes in run.plot().axes][-1] == "round"
     with pytest.raises(mf.UsageError, match="samples of 5 numbers; the model was trained with 6"):
         run.predict(np.zeros((3, 5)))
+
+
+def test_a_run_travels_between_ranks_as_its_folder(data: mf.FederatedDataset) -> None:
+    """And not as its arrays, which each rank reads when it asks for them."""
+    run = mf.run(AVERAGING, data, mf.MLP(hidden=5000), rounds=1, progress="none")
+    sent = pickle.dumps(run)
+    assert len(sent) < 2**13 < run.model["first"].nbytes
+    received = pickle.loads(sent)
+    assert np.array_equal(received.model["first"], run.model["first"]) and received.history.equals(run.history)
 
 
 def test_the_same_job_from_a_file(data: mf.FederatedDataset, launch: Any, here: Path) -> None:

@@ -284,7 +284,7 @@ def test_calls_of_mlflow(classes: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_is_wrong_is_said_before_the_run(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for table, message in (
-        ({"name": "tensorbord"}, r'\[observe 1\] name: .*; did you mean "tensorboard"'),
+        ({"name": "tensorbord"}, r'\[observe 1\] name = "tensorbord": .*; did you mean "tensorboard"'),
         ({"name": "tensorboard", "folder": 3}, r"\[observe 1\] folder = 3: expected text"),
         ({"name": "test_observers:job"}, r"\[observe 1\] name = .*: is no class"),
         ({"name": "test_observers:Client"}, "is no Observer; derive it from"),
