@@ -14,7 +14,7 @@ from contract import sections as contract_sections
 from mpifed.audit.findings import NAMES
 from mpifed.cli import main
 from mpifed.core.errors import ENDS
-from mpifed.explain.entries import reference
+from mpifed.explain.entries import Key, entries
 from mpifed.files.columns import shown
 
 PLURALS = {
@@ -34,14 +34,25 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def job_sections() -> Iterator[str]:
     """Every table of a job, and all that its tables can name."""
     last = ""
-    for title, text in reference():
-        kind, _, name = title.partition(" ")
-        if kind != last:
-            last = kind
-            yield f"## {PLURALS.get(kind, kind)}"
-        if kind != "job":
-            yield f"### {name}"
-        yield _without_comments(text)
+    for entry in entries():
+        if entry.kind in ("column", "exit code"):
+            continue
+        if entry.kind != last:
+            last = entry.kind
+            yield f"## {PLURALS.get(entry.kind, entry.kind)}"
+        if entry.kind != "job":
+            yield f"### `{entry.name}`"
+        yield _without_comments(entry.text)
+        if entry.keys:
+            yield "\n".join(_rows(entry.keys))
+
+
+def _rows(keys: Sequence[Key]) -> Iterator[str]:
+    yield "| key | value | default | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for key in keys:
+        cells = (f"`{key.name}`", key.type, f"`{key.default}`" if key.default else "", key.meaning)
+        yield f"| {' | '.join(text.replace('|', chr(92) + '|') for text in cells)} |"
 
 
 def command_sections() -> Iterator[str]:

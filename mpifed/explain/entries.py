@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from pydantic import TypeAdapter
@@ -21,7 +21,7 @@ from mpifed.data.samples import Source
 from mpifed.files.columns import shown as shown_columns
 from mpifed.job.job import Job, adapter
 from mpifed.job.schema import LimitKeys, ModelKeys
-from mpifed.job.settings import key_of, keys_of, made_of, table_class
+from mpifed.job.settings import key_of, keys_of, made_of, tables_in
 from mpifed.job.sweep import METHODS
 from mpifed.maths.objectives import OBJECTIVES, Objective
 from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS, SGD
@@ -79,7 +79,7 @@ class Explanation(NamedTuple):
 
 def entries() -> list[Explanation]:
     """All tables of a job and all that they can name, the columns of histories, and the exit codes."""
-    tables = {field.name: table for field in fields_of(Job) if (table := table_class(Job, field.name)) is not Job}
+    tables = tables_in(Job)
     listed = [Explanation("job", "job", _text(Job), _keys(Job, skip=tables))]
     listed += [Explanation("table", name, _text(table), _keys(table)) for name, table in tables.items()]
     listed += [
@@ -107,12 +107,6 @@ def entries() -> list[Explanation]:
     return listed
 
 
-def reference() -> list[tuple[str, str]]:
-    """(title, Markdown) of each entry of a job, in order."""
-    jobs = (entry for entry in entries() if entry.kind not in ("column", "exit code"))
-    return [(f"{entry.kind} `{entry.name}`", "\n".join(_markdown(entry))) for entry in jobs]
-
-
 def entry_of(kind: str, name: str, part: type) -> Explanation:
     """The entry of a class of mpifed's."""
     return Explanation(kind, name, _text(part), _keys(part), part.__name__)
@@ -132,20 +126,6 @@ def own_entry(name: str) -> Explanation:
 def _own_text(part: type) -> str:
     made = (part.__doc__ or "").startswith(f"{part.__name__}(")  # by dataclasses
     return "It has no docstring." if made else _text(part)
-
-
-# --- Markdown ---------------------------------------------------------------------------------------------------------
-
-
-def _markdown(entry: Explanation) -> Iterator[str]:
-    yield entry.text
-    if entry.keys:
-        yield ""
-        yield "| key | value | default | meaning |"
-        yield "| --- | --- | --- | --- |"
-        for key in entry.keys:
-            cells = (f"`{key.name}`", key.type, f"`{key.default}`" if key.default else "", key.meaning)
-            yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 # --- from classes -----------------------------------------------------------------------------------------------------

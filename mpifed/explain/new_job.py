@@ -21,7 +21,7 @@ from mpifed.explain.entries import Explanation, Key, entries, entry_of, own_entr
 from mpifed.explain.step_sizes import curvature, learning_rate, tau
 from mpifed.job.job import Job
 from mpifed.job.schema import ALGORITHM, CLIENT, MODEL, SERVER
-from mpifed.job.settings import Kind
+from mpifed.job.settings import Kind, tables_in
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,9 +36,8 @@ _L2 = {"hyfdca": "0.001", "cocoa": "0.001", "bundle": "0.001"}  # their duals ne
 _VALUES = {
     "algorithm.mu": "0.01", "algorithm.rho": "1.0", "model.build": '"my_module:build"',
 }  # fmt: skip
-_AFTER = (
-    "participation", "aggregation", "record", "server", "compute", "stop", "audit",
-)  # fmt: skip
+
+
 _SWITCHES = ("privacy", "simulated_network")  # tables that change a run by being there
 
 
@@ -122,12 +121,11 @@ def _lines(
         yield from _choice("[[constraint]]", "A bound on a term, as often as there are bounds", "norm", ("limit",))
     if kind is not None and kind.regularized is True:
         yield from _choice("[regularizer]", "A penalty or a set, by its proximal operator", "l1", ("weight",))
-    for table in _AFTER:
-        yield from _table(known["table", table], {})
-    yield from _choice("[[observe]]", "Who gets each measured row, as often as there are observers", "tensorboard")
     private = kind is None or kind.accounts()
-    for table in (table for table in _SWITCHES if private or table != "privacy"):
-        yield from _table(known["table", table], {}, off=True)
+    for table in tables_in(Job):
+        if table != "data" and (private or table != "privacy"):
+            yield from _table(known["table", table], {}, off=table in _SWITCHES)
+    yield from _choice("[[observe]]", "Who gets each measured row, as often as there are observers", "tensorboard")
 
 
 def _given(table: str, entry: Explanation, data: _Data, more: dict[str, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.privacy import Privacy
 from mpifed.core.tables import Table
 from mpifed.core.text import wrong_name
-from mpifed.job.settings import Kind, Optimizer, Settings, table_class
+from mpifed.job.settings import Kind, Optimizer, Settings, tables_in
 from mpifed.maths.objectives import Objective
 from mpifed.maths.optimizers import SGD, ServerOptimizer
 from mpifed.maths.ranges import Size, Weight
@@ -318,10 +318,10 @@ class JobSettings(Settings):
 
 
 def _free() -> Iterator[str]:
-    for top in fields(JobSettings):
-        inner = table_class(JobSettings, top.name)
-        marked = () if inner is JobSettings else (f"{top.name}.{key.name}" for key in fields_of(inner) if key.metadata)
-        yield from [top.name] if top.metadata else marked
+    tables = tables_in(JobSettings)
+    for key in fields(JobSettings):
+        inner = fields_of(tables[key.name]) if key.name in tables else ()
+        yield from [key.name] if key.metadata else (f"{key.name}.{each.name}" for each in inner if each.metadata)
 
 
 FREE = tuple(_free())  # keys, and whole tables, on which no bit of a run depends

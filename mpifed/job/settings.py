@@ -143,7 +143,7 @@ def errors_of(wrong: ValidationError, kind: type, known: Sequence[str] = ()) -> 
         if isinstance(inner, _Faulty):
             yield from (error._replace(key=(*key, *error.key)) for error in inner.errors)
         elif entry["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            table = [kind if len(place) == 1 else table_class(kind, str(place[0])), *forms][-1]
+            table = [kind if len(place) == 1 else tables_in(kind).get(str(place[0]), kind), *forms][-1]
             names = (len(place) == 1 and known) or [key_of(field) for field in fields_of(table)]
             remedy = f"known are {', '.join(names) or 'none'}"
             yield Error(key, ..., f"unknown key{nearest(str(key[-1]), names)}", remedy)
@@ -153,10 +153,10 @@ def errors_of(wrong: ValidationError, kind: type, known: Sequence[str] = ()) -> 
             yield Error(key, value, expected(entry))
 
 
-def table_class(job: type, key: str) -> type:
-    """The class of a table that all jobs have alike; that of the job where a key is none."""
-    hint = _hints(job).get(key)
-    return next((part for part in (hint, *get_args(hint)) if isinstance(part, type) and is_dataclass(part)), job)
+def tables_in(kind: type) -> dict[str, type]:
+    """The classes of the tables that are keys of a class's table, by key."""
+    parts = [(key, part) for key, hint in _hints(kind).items() for part in (hint, *get_args(hint))]
+    return {key: part for key, part in parts if isinstance(part, type) and is_dataclass(part)}
 
 
 # --- objects as tables ------------------------------------------------------------------------------------------------

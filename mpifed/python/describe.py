@@ -66,16 +66,12 @@ def method(algorithm: Algorithm | Mapping[str, object]) -> Table:
     """The tables of an algorithm: [algorithm] and those of its optimizers; a mapping is these tables already."""
     if isinstance(algorithm, Mapping):
         return dict(algorithm)
-    table = part(ALGORITHM, "algorithm", algorithm)
-    optimizers = {marked.table: table.pop(marked.table) for marked in (CLIENT, SERVER) if marked.table in table}
+    tables = {"algorithm": part(ALGORITHM, "algorithm", algorithm)}
     for marked in (CLIENT, SERVER):
-        value = getattr(algorithm, marked.table, None)
-        known = tuple(kind.known.values()) if (kind := marked.of(type(algorithm))) else ()
-        if known and not isinstance(value, (*known, Mapping)):
-            made = "ServerSGD(1.0)" if marked is SERVER else "SGD(0.1)"
-            came = type(value).__name__
-            raise UsageError(f"[{marked.table}]: a {came}; expected an optimizer, such as {marked.table}=mpifed.{made}")
-    return {"algorithm": table, **optimizers}
+        if (kind := marked.of(type(algorithm))) is not None:
+            del tables["algorithm"][marked.table]
+            tables[marked.table] = part(kind, marked.table, getattr(algorithm, marked.table))
+    return tables
 
 
 def observers(listed: object) -> list[Table]:

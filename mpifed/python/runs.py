@@ -15,7 +15,7 @@ from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.job.job import Job, read_table
 from mpifed.job.schema import MODEL, REGULARIZER, TERM
-from mpifed.job.settings import Wrong, table_of
+from mpifed.job.settings import Wrong, table_of, tables_in
 from mpifed.job.sweep import SweepPoint, points
 from mpifed.maths.objectives import Objective
 from mpifed.maths.regularizers import Regularizer
@@ -33,9 +33,7 @@ from mpifed.run.observation import checked_observers
 from mpifed.run.progress import reporter
 
 Progress = Literal["auto", "bar", "lines", "none"] | bool
-# the tables of a job beside its data, model and methods, by the name of the argument
-TABLES = ("privacy", "participation", "aggregation", "record", "server", "compute", "stop",
-          "audit", "simulated_network")  # fmt: skip
+TABLES = tuple(name for name in tables_in(Job) if name != "data")  # by the name of the argument
 ARGUMENTS = ("rounds", "name", "seed", "start", "minimize", "constraints", "regularizer", "evaluate_every", "observers")
 _PROGRESS = ("auto", "bar", "lines", "none")
 

@@ -20,7 +20,7 @@ from laws.registry import CASES, Case, table
 from methods import private
 
 from mpifed import SGD, Privacy, ServerSGD
-from mpifed.job.settings import table_class
+from mpifed.job.settings import tables_in
 from mpifed.maths.objectives import OBJECTIVES
 from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.regularizers import REGULARIZERS
@@ -133,7 +133,7 @@ def fields_of(name: str, table: dict[str, Any]) -> dict[str, Any]:
         }
     if name in OPTIMIZERS:
         return {"name": str, **get_type_hints(SGD if name == "client_optimizer" else ServerSGD, include_extras=True)}
-    return get_type_hints(table_class(Job, name), include_extras=True)
+    return get_type_hints(tables_in(Job)[name], include_extras=True)
 
 
 def of_type(hint: Any) -> st.SearchStrategy[Any]:

@@ -117,9 +117,9 @@ def test_wrong_data(wrong: Callable[[], object], message: str) -> None:
     (lambda data: _run(data, resume=True), "resume=True without out"),
     (lambda data: _run(data, constraints=mf.constraint(mf.Loss(), 1.0)), "constraints: expected a list"),
     (lambda data: mf.run(mf.FedAvg(batch_size=4, client_optimizer=0.1), data, mf.Softmax(), rounds=2),  # type: ignore
-     r"a float; expected an optimizer, such as client_optimizer=mpifed.SGD\(0.1\)"),
+     r"\[client_optimizer\]: a float; an object of SGD is expected, such as mpifed.SGD\(...\)"),
     (lambda data: mf.run(mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1), server_optimizer=mf.SGD(0.1)), data,  # type: ignore
-     mf.Softmax(), rounds=2), r"a SGD; expected an optimizer, such as server_optimizer=mpifed.ServerSGD\(1.0\)"),
+     mf.Softmax(), rounds=2), r"\[server_optimizer\]: a SGD; an object of ServerOptimizer .*mpifed.ServerSGD"),
     (lambda data: _run(data, aggregation=mf.Aggregation(security="mask"), seed=True),  # type: ignore
      "seed = True: expected an integer\n  aggregation.security = 'mask': expected \"plain\", \"masked\" or"),
     (lambda data: mf.sweep([FEDAVG], data, mf.Softmax(), rounds=2), "methods: a list; give algorithms by label"),  # type: ignore
