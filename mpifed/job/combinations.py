@@ -22,7 +22,16 @@ from mpifed.data.statistics import intercept_warnings
 from mpifed.data.store import Federation
 from mpifed.job.schema import JobSettings
 from mpifed.job.time_model import wrong_network
+from mpifed.maths.objectives import LinearScores, Objective
 from mpifed.maths.optimizers import OPTIMIZERS
+from mpifed.maths.regularizers import Regularizer
+
+_KIND = {
+    "classification": "classes",
+    "multilabel": "several labels of each row",
+    "regression": "real-valued targets",
+}
+_MEASURED = {"multilabel": "accuracies of labels and micro-F1", "regression": "RMSE and R2"}
 
 # --- of a job's tables -----------------------------------------------------------------------------------------------
 
@@ -154,6 +163,84 @@ def of_other_method(table: ReadOnlyTable) -> list[str]:
         return []
     hint = f"to change the method, set the whole table: --set 'algorithm={{name=\"{name}\", batch_size=...}}'"
     return [*messages(_of_optimizers(table, method)), *_wrong_limits(table, method), hint]
+
+
+# --- of a job with its data ------------------------------------------------------------------------------------------
+
+
+def here_alone(data: Federation) -> bool:
+    """Whether data are for the processor alone."""
+    return data.sparse or data.targets > 1
+
+
+def wrong_data(job: JobSettings, objective: Objective, regularizer: Regularizer | None, data: Federation) -> list[str]:
+    """Errors in the combination of a job with its data, before there is an algorithm, one message each."""
+    loss = f', loss = "{job.model["loss"]}"' if "loss" in job.model else ""
+    task = Refusal(
+        objective.task != data.task,
+        f'[model] name = "{job.model["name"]}"{loss}',
+        f"is for {_KIND[objective.task]}, and {job.data.path} holds {_KIND[data.task]}",
+        f"choose another model or loss, or make the data with --task {objective.task}",
+    )
+    return messages([task]) or messages([*_of_model(job, objective, regularizer, data), *_of_tests(job, data)])
+
+
+def _of_model(
+    job: JobSettings, objective: Objective, regularizer: Regularizer | None, data: Federation
+) -> Iterator[Refusal]:
+    """What a device takes, and what needs scores that are linear in the features where these are not."""
+    place, path, whole = f'[model] name = "{job.model["name"]}"', job.data.path, not isinstance(objective, LinearScores)
+    linear = "take mlp, softmax or another whose scores are linear in the features"
+    what = "sparse rows" if data.sparse else f"{data.targets} targets of each row"
+    yield Refusal(
+        job.compute.device == "gpu" and here_alone(data),
+        '[compute] device = "gpu"',
+        f"{path} has {what}, which need the cpu",
+        'set "cpu"',
+    )
+    yield Refusal(
+        not whole and data.targets > 1 and data.task == "regression",
+        place,
+        f"has one output, and {path} has {data.targets} targets",
+        'take name = "torch"',
+    )
+    yield Refusal(
+        whole and data.split != "rows",
+        place,
+        f"needs all features of a sample, and {path} is split by {data.split}",
+        f"{linear}, or make the data with --split rows",
+    )
+    yield Refusal(whole and data.sparse, place, f"needs dense data, and {path} is sparse", linear)
+    yield Refusal(
+        whole and regularizer is not None and regularizer.of_features,
+        "[regularizer] name",
+        f"groups the weights of features, which {place} has not",
+        f'take "l1", or {linear}',
+    )
+
+
+def _of_tests(job: JobSettings, data: Federation) -> Iterator[Refusal]:
+    """Test rows that the job asks for and that are not there, or that a metric is not for."""
+    path, metrics = job.data.path, job.record.metrics
+    make = "make the data with `mpifed data ..."
+    yield Refusal(
+        job.record.client_tests and not data.test_counts.any(),
+        "[record] client_tests",
+        f"{path} has no test rows of the clients' own",
+        f"{make} --client-test-fraction 0.2`, or leave it out",
+    )
+    yield Refusal(
+        metrics and not data.test_samples,
+        "[record] metrics",
+        f"{path} has no test rows",
+        f"{make} --test-fraction 0.2`, or leave it out",
+    )
+    yield Refusal(
+        metrics and not data.classes,
+        "[record] metrics",
+        f"{', '.join(metrics)} are of classes, and {path} holds {_KIND[data.task]}, for which "
+        f"{_MEASURED.get(data.task)} are measured anyway",
+    )
 
 
 # --- of a job with its algorithm and data ----------------------------------------------------------------------------

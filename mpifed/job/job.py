@@ -49,9 +49,9 @@ class Job(JobSettings):
         try:
             job = adapter().validate_json(json.dumps(given, default=str), context=algorithm)
         except ValidationError as error:
-            raise Wrong(source, list(errors_of(error, cls)), of_other_method(table)) from None
+            raise Wrong.of(source, list(errors_of(error, cls)), of_other_method(table)) from None
         if wrong := wrong_together(job):
-            raise Wrong(source, [], wrong)
+            raise Wrong.of(source, [], wrong)
         return job
 
     @classmethod

@@ -81,7 +81,7 @@ class Aggregation(Settings):
     homomorphic encryption. Where absent, the default of the algorithm, mostly plain."""
     min_clients: Positive = 2
     """Fewest clients whose sum is opened, if it is masked or encrypted."""
-    allow: tuple[str, ...] = ()
+    allow: list[str] = field(default_factory=list)
     """Exchanges or fields, by name, that may reveal sums of fewer clients."""
     bounds: dict[str, Size] = field(default_factory=dict)
     """Largest absolute value of an upload, by "exchange.field"; it sets the integers' size."""
@@ -99,7 +99,7 @@ class Record(Settings):
     """Rows evaluated, drawn uniformly; all where absent."""
     certify_every: NotNegative = 0
     """Rounds between KKT certificates, at evaluated rounds; 0: only at the end."""
-    metrics: tuple[Literal["macro_f1", "auc"], ...] = ()
+    metrics: list[Literal["macro_f1", "auc"]] = field(default_factory=list)
     """Further measures of the test data, as scikit-learn defines them: `test_macro_f1`, `test_auc`."""
     client_tests: bool | None = None
     """Evaluate the clients' own test rows, which tells the server a number of each client; where absent, if the data
@@ -112,7 +112,7 @@ class Record(Settings):
 class AuditTable(Settings):
     """Findings that `mpifed audit` accepts."""
 
-    accept: tuple[str, ...] = ()
+    accept: list[str] = field(default_factory=list)
     """Findings that do not make `mpifed audit` end with exit code 71."""
 
 
@@ -265,7 +265,7 @@ class JobSettings(Settings):
     def protection(self) -> Protection:
         """The settings of secure aggregation, as `mpifed.comm` takes them."""
         return Protection(
-            self.channel, self.aggregation.min_clients, self.aggregation.allow, self.participation.max_dropouts
+            self.channel, self.aggregation.min_clients, tuple(self.aggregation.allow), self.participation.max_dropouts
         )
 
     @property

@@ -110,16 +110,20 @@ class Wrong(UsageError):
 
     Attributes
     ----------
+    source : the file, or the function
     errors : those of single values, which Python words otherwise
     more : further messages
     """
 
-    def __init__(self, source: str, errors: Sequence[Error], more: Sequence[str] = ()) -> None:
-        super().__init__(listed_errors(source, [*(error.in_toml() for error in errors), *more]))
-        self.source, self.errors, self.more = source, errors, more
+    source: str = ""
+    errors: Sequence[Error] = ()
+    more: Sequence[str] = ()
 
-    def __reduce__(self) -> tuple[type[UsageError], tuple[str]]:
-        return UsageError, (str(self),)  # as it travels between ranks
+    @classmethod
+    def of(cls, source: str, errors: Sequence[Error], more: Sequence[str] = ()) -> Wrong:
+        wrong = cls(listed_errors(source, [*(error.in_toml() for error in errors), *more]))
+        wrong.source, wrong.errors, wrong.more = source, errors, more
+        return wrong
 
     def in_python(self) -> UsageError:
         """The same, in the words of Python."""

@@ -30,22 +30,14 @@ from mpifed.data.memory import room
 from mpifed.data.roster import Roster
 from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.files.model_file import model_arrays, read_model
+from mpifed.job.combinations import here_alone, wrong_data
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure
-from mpifed.maths.objectives import LinearScores, Objective
-from mpifed.maths.regularizers import Regularizer
 from mpifed.privacy.calibration import settle, settled_before
 from mpifed.privacy.ledger_file import Header
 from mpifed.run.data_cache import DataCache
 from mpifed.run.own_classes import refuse_own_by_shapes
 from mpifed.run.state_check import Specs, check_state
-
-_KIND = {
-    "classification": "classes",
-    "multilabel": "several labels of each row",
-    "regression": "real-valued targets",
-}
-_MEASURED = {"multilabel": "accuracies of labels and micro-F1", "regression": "RMSE and R2"}
 
 
 class Ready(NamedTuple):
@@ -66,16 +58,9 @@ class Ready(NamedTuple):
 def problem_of(job: Job, data: store.Federation) -> Problem:
     """The public description of the job's task."""
     objective = job.make_objective().of_shape(data.shape)
-    if objective.task != data.task:
-        loss = f', loss = "{job.model["loss"]}"' if "loss" in job.model else ""
-        raise UsageError(
-            f'[model] name = "{job.model["name"]}"{loss}: is for {_KIND[objective.task]}, and {job.data.path} '
-            f"holds {_KIND[data.task]}; choose another model or loss, or make the data with --task {objective.task}"
-        )
     outputs = data.classes or data.targets
     regularizer = job.make_regularizer()
-    wrong = [*_wrong_data(job, objective, regularizer, data), *_wrong_tests(job, data)]
-    if wrong := wrong or objective.check(data.features, outputs):
+    if wrong := wrong_data(job, objective, regularizer, data) or objective.check(data.features, outputs):
         raise UsageError("\n".join(wrong))
     start = first_model(
         job, lambda: objective.start(data.features, outputs, np.random.default_rng(0), job.compute.dtype)
@@ -87,11 +72,6 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
         rows=held(data, "rows"), columns=held(data, "columns"), start=start,
         target_scale=1.0 if job.privacy else data.target_scale, names=data.client_names(),
     )  # fmt: skip
-
-
-def _here_alone(data: store.Federation) -> bool:
-    """Whether data are for the processor alone."""
-    return data.sparse or data.targets > 1
 
 
 def first_model(job: Job, own: Callable[[], Parameters]) -> Parameters | None:
@@ -116,50 +96,6 @@ def first_model(job: Job, own: Callable[[], Parameters]) -> Parameters | None:
     if not all(np.isfinite(leaf).all() for leaf in bare_leaves(model)):
         raise UsageError(f"{where}: has numbers that are not finite; give a model whose training did not diverge")
     return model
-
-
-def _wrong_data(job: Job, objective: Objective, regularizer: Regularizer | None, data: store.Federation) -> list[str]:
-    """Errors where data, algorithm or regularizer need scores that are linear in the features, and these are not."""
-    place = f'[model] name = "{job.model["name"]}"'
-    if job.compute.device == "gpu" and _here_alone(data):
-        what = "sparse rows" if data.sparse else f"{data.targets} targets of each row"
-        return [f'[compute] device = "gpu": {job.data.path} has {what}, which need the cpu; set "cpu"']
-    if isinstance(objective, LinearScores):
-        several = f'{place}: has one output, and {job.data.path} has {data.targets} targets; take name = "torch"'
-        return [several] if data.targets > 1 and data.task == "regression" else []
-    linear = "mlp, softmax or another whose scores are linear in the features"
-    wrong = []
-    if data.split != "rows":
-        wrong.append(
-            f"{place}: needs all features of a sample, and {job.data.path} is split by {data.split}; take {linear}, or "
-            "make the data with --split rows"
-        )
-    if data.sparse:
-        wrong.append(f"{place}: needs dense data, and {job.data.path} is sparse; take {linear}")
-    if regularizer is not None and regularizer.of_features:
-        wrong.append(
-            f'[regularizer] name: groups the weights of features, which {place} has not; take "l1", or {linear}'
-        )
-    return wrong
-
-
-def _wrong_tests(job: Job, data: store.Federation) -> Iterator[str]:
-    """Errors where test rows that the job asks for are not there, or a metric is not for them."""
-    if job.record.client_tests and not data.test_counts.any():
-        yield (
-            f"[record] client_tests: {job.data.path} has no test rows of the clients' own; make the data with `mpifed "
-            "data ... --client-test-fraction 0.2`, or leave it out"
-        )
-    if job.record.metrics and not data.test_samples:
-        yield (
-            f"[record] metrics: {job.data.path} has no test rows; make the data with `mpifed data ... --test-fraction "
-            "0.2`, or leave it out"
-        )
-    if job.record.metrics and not data.classes:
-        yield (
-            f"[record] metrics: {', '.join(job.record.metrics)} are of classes, and {job.data.path} holds "
-            f"{_KIND[data.task]}, for which {_MEASURED[data.task]} are measured anyway; leave it out"
-        )
 
 
 def prepare(
@@ -193,7 +129,7 @@ def prepare(
     placement = place(data.counts, job.data.block, comm.size, job.dedicated)
     with agreed(comm):
         blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(comm.rank), space))
-        device = cache.get("device", lambda: Device() if _here_alone(data) else device_of(job, comm))
+        device = cache.get("device", lambda: Device() if here_alone(data) else device_of(job, comm))
     refuse_own_by_shapes(job, algorithm.problem, comm, device)
     with agreed(comm):
         drawn = job.participation.clients_per_round if is_secret(job, algorithm) else None

@@ -1,0 +1,47 @@
+"""One list says which keys change no bit of a run: whoever resumes, compares or plots reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from written_runs import JOB, write_made_run
+
+from mpifed.core.errors import UsageError
+from mpifed.job.reading import put_key
+from mpifed.plots.lines import read_lines
+from mpifed.results.points import read_settings
+from mpifed.run.folder import same_job
+from mpifed.testing import Job
+
+FREE: dict[str, Any] = {
+    "record.evaluate_every": 5, "record.checkpoint_every": 7, "data.verify": False, "data.memory_gib": 2.0,
+    "data.state_gib": 2.0, "server.dedicated": True, "audit.accept": ["answers"], "observe": [{"name": "tensorboard"}],
+}  # fmt: skip
+BOUND: dict[str, Any] = {
+    "algorithm.batch_size": 8, "model.l2": 0.5, "compute.dtype": "float64", "participation.clients_per_round": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), [*FREE.items(), *BOUND.items()])
+def test_runs_that_differ_in_a_key_and_their_seed(key: str, value: object, tmp_path: Path) -> None:
+    jobs = []
+    for seed in (1, 2):
+        table = {name: dict(part) if isinstance(part, dict) else part for name, part in JOB.items()} | {"seed": seed}
+        if seed == 2:
+            put_key(table, key, value)
+        jobs.append(Job.check(table))
+    rows = [{"round": 0, "train_loss": 1.0}, {"round": 100, "train_loss": 0.5}]
+    runs = [
+        write_made_run(tmp_path / str(job.seed), rows, job=job.table(), name="made", data_sha256="0" * 64)
+        for job in jobs
+    ]
+    count = 1 if key in FREE else 2
+    assert len(read_settings(runs)) == count and len(read_lines(runs).lines) == count
+    before, after = ({**job.table(), "seed": 1} for job in jobs)
+    if key in FREE:
+        same_job(runs[0], before, after)
+    else:
+        with pytest.raises(UsageError, match=f"--resume with another job \\({key}: "):
+            same_job(runs[0], before, after)
