@@ -18,8 +18,8 @@ from jobs.hyfdca.names import JOBS, METHODS, QUICK, ROUNDS, Setting, change_of, 
 from jobs.hyfdca.results import Curve, best_of, read_curve
 from jobs.reproduction import runs
 from jobs.reproduction.results import write_curves, write_table
-from mpifed.files.atomic import aside
 from mpifed.files.json_file import read_json
+from mpifed.files.write import replace_text
 from mpifed.job.job import read_table
 from mpifed.job.schema import SimulatedNetwork
 from mpifed.job.time_model import KINDS
@@ -96,8 +96,7 @@ def search(plan: Plan) -> dict[str, dict[str, Any]]:
         plan.tune(setting, method)
     found = searches(plan)
     known = plan.known() | found
-    with aside(plan.tuned) as temporary:
-        temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    replace_text(plan.tuned, json.dumps(known, indent=1, sort_keys=True) + "\n")
     return found
 
 

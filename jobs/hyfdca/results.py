@@ -13,8 +13,8 @@ from jobs.constraints.rows import read_rows
 from jobs.hyfdca.names import RIVALS, Setting
 from jobs.hyfdca.optimum import optimum
 from jobs.reproduction.results import Floats, Rounds, read_runs
-from mpifed.files.atomic import aside
 from mpifed.files.json_file import read_json
+from mpifed.files.write import replace_text
 from mpifed.job.schema import SimulatedNetwork
 from mpifed.job.time_model import KINDS, PER_VALUE, simulate
 
@@ -117,9 +117,8 @@ def best_of(data: Path, penalty: float, kept: Path) -> float:
         return float(read_json(kept)["objective"])
     found = optimum(*whole(data), penalty, RELATIVE_GAP)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with aside(kept) as temporary:
-        told = {"objective": found.objective, "dual": found.dual, "relative_gap": found.relative_gap}
-        temporary.write_text(json.dumps(told) + "\n", encoding="utf-8")
+    told = {"objective": found.objective, "dual": found.dual, "relative_gap": found.relative_gap}
+    replace_text(kept, json.dumps(told) + "\n")
     return found.objective
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.reproduction.results import Floats, Rounds
-from mpifed.files.atomic import aside
+from mpifed.files.write import replaced
 from mpifed.plots.style import STYLE
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ def save(out: Path, pictures: Mapping[str, Callable[[], Figure]]) -> Iterator[Pa
             picture = draw()
             for suffix in ("png", "pdf"):
                 path = out / f"{name}.{suffix}"
-                with aside(path) as temporary:
-                    picture.savefig(temporary, format=suffix)
+                with replaced(path) as file:
+                    picture.savefig(file, format=suffix)
                 yield path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import FINISHED
-from mpifed.files.atomic import aside
 from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import job_of
+from mpifed.files.write import replace_text
 
 Floats = NDArray[np.float64]
 Rounds = NDArray[np.int64]
@@ -77,6 +78,7 @@ def write_curves(path: Path, curves: Mapping[str, tuple[Rounds, Mapping[str, Flo
 def write_table(path: Path, header: Sequence[str], lines: Iterable[Sequence[object]]) -> Path:
     """Write a CSV file in the place of an earlier one; its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with aside(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows((header, *lines))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows((header, *lines))
+    replace_text(path, text.getvalue())
     return path

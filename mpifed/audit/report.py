@@ -16,8 +16,8 @@ from mpifed.core.errors import LeakFound, UsageError
 from mpifed.core.round import SETUP
 from mpifed.core.tables import Table
 from mpifed.core.text import counted
-from mpifed.files.atomic import aside
 from mpifed.files.json_file import write_json
+from mpifed.files.write import replace_text
 from mpifed.privacy.disclosure import mark
 from mpifed.results.text import human_bytes, line_of
 
@@ -151,8 +151,7 @@ def write(audit: Audit, folder: Path) -> str:
 
     mark(folder)
     write_json(folder / "report.json", as_json(audit))
-    with aside(folder / "report.txt") as temporary:
-        temporary.write_text(as_text(audit) + "\n", encoding="utf-8")
+    replace_text(folder / "report.txt", as_text(audit) + "\n")
     for number, result in enumerate(result for result in audit.attacks if result.applies and len(result.rows)):
         path = folder / f"{number:02d}-{result.attack}{_KINDS.get(result.seen, '')}.png"
         try:

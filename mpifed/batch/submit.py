@@ -19,8 +19,8 @@ from mpifed.batch.slurm import call, has
 from mpifed.batch.states import RunStatus, State, fails_again, status_at
 from mpifed.core.errors import FINISHED, MpifedError, UsageError
 from mpifed.core.text import command_line
-from mpifed.files.atomic import aside
 from mpifed.files.run_folder import job_of
+from mpifed.files.write import replace_text
 from mpifed.job.job import read_table
 from mpifed.job.reading import check_data
 from mpifed.job.sweep import SweepPoint, points
@@ -74,8 +74,7 @@ def submit(request: SubmitRequest) -> Iterator[str]:
     path = beside(plan.out, ".sbatch")
     yield from plan.notes
     path.parent.mkdir(parents=True, exist_ok=True)
-    with aside(path) as temporary:
-        temporary.write_text(plan.text, encoding="utf-8")
+    replace_text(path, plan.text)
     id = call(["sbatch", "--parsable", str(path)], _environment(plan.text)).strip().splitlines()[-1].partition(";")[0]
     _note(request, plan, path, id)
     yield from follow_commands(request, plan, id)

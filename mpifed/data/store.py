@@ -36,7 +36,6 @@ from pydantic import AfterValidator, Field
 
 from mpifed.core.errors import DataError
 from mpifed.core.holdings import span
-from mpifed.core.io_errors import named_in_errors
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array, of_vectors, vectors
 from mpifed.core.tables import Table
@@ -46,10 +45,10 @@ from mpifed.data.recipe import Encoding, Recipe
 from mpifed.data.samples import pieces
 from mpifed.data.scaling import Scaling
 from mpifed.data.statistics import StatisticsJson
-from mpifed.files.atomic import aside, sync_folder
 from mpifed.files.hdf5 import reserve, write_hdf5
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.schemas import MOST, Count, Digest, NotNegative, Positive, Schema, Text, checked, conforming
+from mpifed.files.write import replaced, sync
 
 ARRAYS, ABOUT = "federation.h5", "federation.json"
 REMEDY = "make the data again with `mpifed data ... --force`"
@@ -538,7 +537,7 @@ def make_federation(
     if folder is None:
         return Federation(about, arrays)
     write_json(folder / ABOUT, about.model_dump())
-    sync_folder(folder)
+    sync(folder)
     return _of_folder(about, folder)
 
 
@@ -555,13 +554,12 @@ def _room(folder: Path | None, extents: Mapping[str, Extent]) -> Iterator[dict[s
     if folder is None:
         yield {name: np.empty(extent.shape, extent.dtype) for name, extent in extents.items()}
         return
-    with aside(folder / ARRAYS) as part:
-        with write_hdf5(part, alignment_threshold=1, alignment_interval=_ALIGNED) as file:
+    with replaced(folder / ARRAYS) as part:
+        with write_hdf5(Path(part.name), alignment_threshold=1, alignment_interval=_ALIGNED) as file:
             for name, extent in extents.items():
                 extent.offset = reserve(file, name, tuple(extent.shape), extent.dtype)
-        with named_in_errors(folder / ARRAYS), open(part, "r+b") as opened:
-            # a full disk raises OSError here, and would end the process where a mapped array is written
-            os.posix_fallocate(opened.fileno(), 0, os.path.getsize(part))
+        # a full disk raises OSError here, and would end the process where a mapped array is written
+        os.posix_fallocate(part.fileno(), 0, os.path.getsize(part.name))
         whole = np.memmap(part, np.uint8, "r+")
         yield {name: extent.view(whole.data) for name, extent in extents.items()}
         whole.flush()

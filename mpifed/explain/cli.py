@@ -28,6 +28,7 @@ def new(job: Path | None, algorithm: str, model: str | None, data: Path) -> None
     model and the size of minibatches are chosen to fit them. An existing file is not replaced.
     """
     from mpifed.explain.new_job import name_for, new_job
+    from mpifed.files.write import replace_text
 
     path = None if job is None or str(job) == "-" else job
     if path is not None and (path.exists() or path.is_symlink()):
@@ -36,6 +37,5 @@ def new(job: Path | None, algorithm: str, model: str | None, data: Path) -> None
     if path is None:
         click.echo(text, nl=False)
         return
-    with open(path, "x", encoding="utf-8") as file:
-        file.write(text)
+    replace_text(path, text)
     click.echo(f"job: {path}\nnext: {command_line('mpifed', 'check', path)}")

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.files.atomic import replace_text
 from mpifed.files.history_csv import as_csv, cell_of, columns_of
 from mpifed.files.json_file import content
+from mpifed.files.write import replace_text
 
 CLIENTS = "clients.csv"
 # what a client's quality is, by what y are

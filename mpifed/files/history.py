@@ -11,13 +11,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.core.text import shown
-from mpifed.files.atomic import replace_text
 from mpifed.files.history_csv import FIRST, HISTORY, LEDGER, as_csv, cell_of, columns_of, read_lines
 from mpifed.files.json_file import content
+from mpifed.files.write import append, replace_text, sync
 
 # columns that may change when a run is resumed: `[record]` and the simulated network choose them
 _CHOSEN = ("test_", "client_test_", "simulated_s")
@@ -81,8 +80,7 @@ class History:
             )
         if not self._rows or differing:
             self._widen([name for name in row if name in differing])
-        with named_in_errors(self._path), open(self._path, "a", encoding="utf-8", newline="") as file:
-            file.write(as_csv([[cell_of(row.get(name)) for name in self._columns]]))
+        append(self._path, as_csv([[cell_of(row.get(name)) for name in self._columns]]).encode())
         self._rows += 1
 
     def _widen(self, added: list[str]) -> None:
@@ -96,8 +94,7 @@ class History:
     def sync(self) -> int:
         """Flush the file to the disk; the number of measured rounds."""
         if self._path.exists():
-            with named_in_errors(self._path), open(self._path, "r+b") as file:
-                os.fsync(file.fileno())
+            sync(self._path)
         return self._rows
 
 

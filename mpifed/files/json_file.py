@@ -17,8 +17,8 @@ from pydantic_core import from_json
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.files.atomic import replace_text
 from mpifed.files.schemas import shown_value
+from mpifed.files.write import replace_text
 
 _CHECKSUM = "sha256"
 _AT_THE_END = re.compile(rb'\n  "sha256": "([0-9a-f]{64})"\n}\n\Z')

@@ -12,8 +12,8 @@ import numpy as np
 
 from mpifed.core.record import Array, Record, bare_leaves, leaves
 from mpifed.core.tables import Table
-from mpifed.files.atomic import aside
 from mpifed.files.hdf5 import array_of, attribute_of, reading_hdf5, write_hdf5
+from mpifed.files.write import replaced
 
 _NO_MODEL = "no readable model", "let the run reach its end, or resume it"
 
@@ -29,7 +29,7 @@ def write_arrays(
 ) -> None:
     """Write named arrays as the datasets of an HDF5 file, with root attributes; replaces the file atomically."""
     assert not any("/" in name for name in arrays), tuple(arrays)
-    with aside(path) as temporary, write_hdf5(temporary) as file:
+    with replaced(path) as part, write_hdf5(Path(part.name)) as file:
         for name, values in arrays.items():
             file[name] = values
         file.attrs.update(attributes)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
-from mpifed.files.atomic import aside
 from mpifed.files.columns import column_of, labels
+from mpifed.files.write import replaced
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,12 +95,8 @@ def save(picture: Figure, path: Path) -> None:
     if (suffix := path.suffix[1:].lower()) not in formats:
         known = ", ".join(f".{name}" for name in sorted(formats))
         raise UsageError(f"{path}: a figure cannot be drawn as '{path.suffix}'; end its name in one of {known}")
-    try:
-        with aside(path) as temporary:
-            picture.savefig(temporary, format=suffix)
-    except OSError as error:
-        error.filename = str(path)  # not that of the temporary file
-        raise
+    with replaced(path) as file:
+        picture.savefig(file, format=suffix)
 
 
 def plain(text: str) -> str:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifed.files.atomic import aside
 from mpifed.files.clients import CLIENTS
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
+from mpifed.files.write import PART, replace_text
 
 RELEASED, PUBLIC, RAW, TIMING = "released", "public", "raw", "timing"
 RAW_FOLDERS = ("checkpoint", "audit")
@@ -76,9 +76,9 @@ def kind_of(file: str, key: str = "") -> str | None:
     """The kind of a file, by its path in the run's folder, or of one of its keys; None where the table lacks it.
 
     An algorithm's own columns of the history are measured over training data, and so in no run with
-    `released_only`. A file that a kill left half-written has `.new` behind its name.
+    `released_only`. A file that a kill left half-written counts as the whole one.
     """
-    file = file.removesuffix(".new")
+    file = PART.sub(r"\1", file)
     for kind, rows in _TABLE.items():
         for pattern, keys in rows:
             if fnmatchcase(file, pattern) and any(fnmatchcase(key, known) for known in keys.split() or [""]):
@@ -107,5 +107,4 @@ def uncovered(run_dir: Path) -> Iterator[str]:
 def mark(folder: Path) -> None:
     """Make a folder that will hold raw data, and a note in it that says so."""
     folder.mkdir(parents=True, exist_ok=True)
-    with aside(folder / NOTE) as temporary:
-        temporary.write_text(_NOTE, encoding="utf-8")
+    replace_text(folder / NOTE, _NOTE)

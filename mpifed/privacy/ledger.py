@@ -14,7 +14,6 @@ What is read on a resume must agree: the lines with each other, with checkpoint,
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -24,10 +23,9 @@ import numpy as np
 
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import DataError
-from mpifed.core.io_errors import named_in_errors
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable
-from mpifed.files.atomic import aside, sync_folder
+from mpifed.files.write import append, replaced, sync
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.privacy.calibration import budget_of
@@ -39,9 +37,9 @@ _AHEAD = 1024  # rounds that are compared with a budget together, at first
 
 def write_header(run_dir: Path, header: Header) -> None:
     """Write a ledger without rounds."""
-    with aside(run_dir / LEDGER) as temporary:
-        temporary.write_bytes(linked(header, "")[0])
-    sync_folder(run_dir)
+    with replaced(run_dir / LEDGER) as file:
+        file.write(linked(header, "")[0])
+    sync(run_dir)
 
 
 class SavedProgress(Protocol):
@@ -115,8 +113,8 @@ class Ledger:
         whole, newline, _ = self._path.read_bytes().rpartition(b"\n")
         if self.secure:
             lines.append(ReleasedRound(lines[-1].round + 1 if lines else done, None))
-        with aside(self._path) as temporary:
-            temporary.write_bytes(whole + newline + (self._link(lines[-1]) if self.secure else b""))
+        with replaced(self._path) as file:
+            file.write(whole + newline + (self._link(lines[-1]) if self.secure else b""))
 
     def _link(self, line: ReleasedRound) -> bytes:
         text, sha256 = linked(line, self.head.sha256)
@@ -128,11 +126,7 @@ class Ledger:
         line = ReleasedRound(now.index, self._counted(now))
         self._noted[line.round] += 1
         if self.secure or self._noted[line.round] > self._written[line.round]:
-            with named_in_errors(self._path), open(self._path, "ab") as file:
-                file.write(self._link(line))
-                file.flush()
-                if self.secure:
-                    os.fdatasync(file.fileno())
+            append(self._path, self._link(line), self.secure)
             self._written[line.round] += 1
         self._allowed = range(now.index + 1, self._allowed.stop)
         self._add(line)
@@ -150,8 +144,7 @@ class Ledger:
 
     def sync(self) -> LedgerHead:
         """Flush the file to the disk; its head, which other files record."""
-        with open(self._path, "rb") as file:
-            os.fsync(file.fileno())
+        sync(self._path)
         return self.head
 
     def allows(self, now: Round) -> bool:

@@ -25,6 +25,7 @@ from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.model_file import model_arrays, read_model
 from mpifed.files.run_folder import JOB, RUN, summary
+from mpifed.files.write import replace_text
 from mpifed.job.job import Job
 from mpifed.maths.metrics import r2
 from mpifed.maths.objectives import Objective
@@ -208,7 +209,7 @@ class WrittenJob:
             )
         if table["data"]["path"].startswith(MEMORY):
             raise UsageError("to_toml: the data are in the memory of this process; write them to a folder, by `out`")
-        Path(path).write_text(self.job.text(), encoding="utf-8")
+        replace_text(Path(path), self.job.text())
         return Path(path)
 
 

@@ -13,6 +13,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import Interrupted, MpifedError, NotCertified, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
+from mpifed.files.write import replace_text
 from mpifed.job.job import Job, read_table
 from mpifed.job.schema import MODEL, REGULARIZER, TERM
 from mpifed.job.settings import Wrong, table_of, tables_in
@@ -273,7 +274,7 @@ def check(
                 path = Path(algorithm)
             if not isinstance(algorithm, (str, Path)) or settings:
                 path = Path(folder) / "job.toml"
-                path.write_text(written.text(), encoding="utf-8")
+                replace_text(path, written.text())
             result = forecast(path, (), integer(ranks, "ranks"))
             objects = [each for each in settings.get("observers", ()) if isinstance(each, Observer)]
             unnamed = checked_observers([each for each in objects if not describe.observers([each])])

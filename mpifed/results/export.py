@@ -13,9 +13,9 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
-from mpifed.files.atomic import aside
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import job_of, read_run
+from mpifed.files.write import replaced
 from mpifed.results.show import must_be_run
 
 Arrays = Mapping[str, Array]
@@ -53,8 +53,8 @@ def export(run_dir: Path, form: str, out: Path | None = None) -> Path:
     about = {"name": str(job_of(run_dir).get("name", "")), "rounds": str(run.get("rounds"))}
     content = encoded(arrays, about | {"model_sha256": model_sha256(arrays)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    with aside(path) as temporary:
-        temporary.write_bytes(content)
+    with replaced(path) as file:
+        file.write(content)
     return path
 
 

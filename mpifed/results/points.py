@@ -11,7 +11,6 @@ import csv
 import io
 import json
 import math
-import os
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,9 +19,9 @@ from typing import NamedTuple, TypeAlias
 from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
 from mpifed.core.tables import Table
 from mpifed.core.text import shown
-from mpifed.files.atomic import aside
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import JOB, RUN, SUMMARY, job_of, read_run, summary
+from mpifed.files.write import replace_text
 from mpifed.job.schema import FREE, is_free
 from mpifed.job.sweep import LABEL, SweepPoint, point_name
 from mpifed.privacy.protection import SWEPT
@@ -131,11 +130,7 @@ def write_sweep(folder: Path, points: Sequence[SweepPoint]) -> None:
         run_dir = folder / point.name
         values = summary(run_dir) if (run_dir / RUN).exists() else dict.fromkeys(SUMMARY)
         rows.writerow([point.name, *point.settings.values(), *values.values()])
-    # the tasks of a job array may write at the same time
-    temporary_name = folder / f".sweep-{os.uname().nodename}-{os.getpid()}"
-    with aside(temporary_name) as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8")
-    os.replace(temporary_name, folder / SWEEP)
+    replace_text(folder / SWEEP, text.getvalue())
 
 
 def is_sweep(folder: Path) -> bool:

@@ -25,14 +25,14 @@ from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.rounds import LastAnswers, Ranks
 from mpifed.comm.states import STATE, Arrays, ClientStates, StateFile, fitted, named
 from mpifed.core.errors import DataError
-from mpifed.core.io_errors import named_in_errors, sha256
+from mpifed.core.io_errors import sha256
 from mpifed.core.record import Array, Record
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
-from mpifed.files.atomic import sync_folder
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.schemas import Manifest, conforming, shown_value
+from mpifed.files.write import sync
 
 SCHEMA = 6
 KEPT = 2  # checkpoints
@@ -218,11 +218,11 @@ class Checkpoints:
         files = {name: checksum for sums, _ in gathered for name, checksum in sums.items()}
         ranges = {name: span for _, spans in gathered for name, span in spans.items()}
         write_json(aside / "manifest.json", {**manifest, "files": files, "segments": ranges})
-        sync_folder(aside)
+        sync(aside)
         if final.exists():
             shutil.rmtree(final)
         os.rename(aside, final)
-        sync_folder(final.parent)
+        sync(final.parent)
         for old in generations(self._run_dir)[KEPT:]:
             shutil.rmtree(old)
 
@@ -233,8 +233,7 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-        with named_in_errors(target), open(target, "r+b") as file:
-            os.fsync(file.fileno())
+        sync(target)
 
 
 @contextmanager

@@ -89,7 +89,6 @@ def check_names(folder: Path) -> None:
     """Check what has a name that a run writes in its folder, before anything is written; raises as `check_kind`."""
     for name in RUN_FILES:
         check_kind(folder / name)
-        check_kind(folder / f"{name}.new")
     for path in (*(folder / name for name in RUN_FOLDERS), *folder.glob("checkpoint/round-*")):
         check_kind(path, is_folder=True)
 

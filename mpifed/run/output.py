@@ -18,13 +18,13 @@ from mpifed.core.device import Device
 from mpifed.core.errors import DataError
 from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.files.atomic import replace_text
 from mpifed.files.clients import ClientScores, write_clients
 from mpifed.files.history import History, last_row, read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import write_json
 from mpifed.files.model_file import model_arrays, write_arrays
 from mpifed.files.run_folder import job_of
+from mpifed.files.write import replace_text
 from mpifed.job.job import Job
 from mpifed.job.time_model import Simulation, described, played_once, simulate
 from mpifed.privacy.disclosure import mark

@@ -16,6 +16,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
 from mpifed.core.text import command_line
 from mpifed.files.run_folder import JOB, RUN, job_of, read_run
+from mpifed.files.write import PART
 from mpifed.job.sweep import SweepPoint
 from mpifed.privacy.ledger_file import LEDGER
 from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
@@ -23,8 +24,8 @@ from mpifed.run.folder import HEARTBEAT, RESUMABLE, RUN_FILES, RUN_FOLDERS, chan
 from mpifed.run.lock import locked
 
 _FILES = "|".join(map(re.escape, (*RUN_FILES, SWEEP)))
-# what a run or sweep writes: its files, those that were not yet whole when it was killed, and what NFS leaves of them
-_OWN = re.compile(rf"(?:{_FILES})(?:\.new)?|\.sweep-.+|{HEARTBEAT}\..+|\.nfs[0-9a-f]+")
+# what a run or sweep writes, and what NFS leaves of it
+_OWN = re.compile(rf"{_FILES}|{HEARTBEAT}\..+|\.nfs[0-9a-f]+")
 _POINT = re.compile(r"point-\d{4,9}")
 _REQUIRED = {"name", "rounds", "data", "model", "algorithm"}  # tables and keys of every job
 _REMEDY = "--overwrite removes runs alone"
@@ -140,7 +141,7 @@ def _others(folder: Path) -> Iterator[str]:
     for path in sorted(folder.iterdir()):
         if _POINT.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
             yield from (f"{path.name}/{other}" for other in _others(path))
-        elif path.name not in RUN_FOLDERS and not _OWN.fullmatch(path.name):
+        elif path.name not in RUN_FOLDERS and not _OWN.fullmatch(PART.sub(r"\1", path.name)):
             yield path.name
 
 

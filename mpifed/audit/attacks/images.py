@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
-from mpifed.files.atomic import aside
+from mpifed.files.write import replaced
 
 ACROSS = 10  # pairs per line
 
@@ -39,5 +39,5 @@ def save_pairs(path: Path, originals: Array, recovered: Array) -> None:
     for k in range(2 * rows):
         what, left = ("recovered" if k % 2 else "original"), axes[k, 0]
         left.text(-0.06, 0.5, what, rotation=90, va="center", ha="right", fontsize=8, transform=left.transAxes)
-    with aside(path) as temporary:
-        FigureCanvasAgg(figure).print_png(str(temporary))  # type: ignore[no-untyped-call]
+    with replaced(path) as file:
+        FigureCanvasAgg(figure).print_png(file)  # type: ignore[no-untyped-call]

@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.files.atomic import aside
 from mpifed.files.history import History, read_history
 from mpifed.files.json_file import write_json
 from mpifed.files.model_file import model_sha256, read_model, write_arrays
@@ -117,15 +116,6 @@ def test_the_hash_is_that_of_the_documented_bytes() -> None:
     recipe = b"b\0|i1\0\0" + struct.pack("<b", 3) + b"w\0<f4\x001,2\0" + struct.pack("<2f", 1, 2)
     assert model_sha256(arrays) == hashlib.sha256(recipe).hexdigest()
     assert model_sha256({"w": arrays["w"].astype(">f4"), "b": arrays["b"]}) == hashlib.sha256(recipe).hexdigest()
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_beside(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("old")
-    with pytest.raises(RuntimeError), aside(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_the_summary_has_the_promised_keys_and_invents_nothing(tmp_path: Path) -> None:

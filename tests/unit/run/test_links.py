@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import tomli_w
 from jobs_in_python import as_in_a_file, job_table
-from written_files import contents
+from written_files import contents, read_json
 
 import mpifed as mf
-from mpifed.files.json_file import read_json, write_json
 
 FILES = (
     "job.toml", "run.json", "history.csv", "model.h5", "clients.csv", "failure.txt",
-    "ledger.jsonl", "lock", "lock-heartbeat", "mlflow.json", "job.toml.new", "run.json.new", "model.h5.new",
+    "ledger.jsonl", "lock", "lock-heartbeat", "mlflow.json",
 )  # fmt: skip
 FOLDERS = ("checkpoint", "audit", "tensorboard", "checkpoint/round-00000000", "checkpoint/round-00000009")
 WAYS = {"fresh": (), "resume": ("--resume",), "overwrite": ("--overwrite",)}
@@ -38,7 +37,7 @@ def interrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory, launch: 
     ("name", "way"),
     [
         *((name, "resume") for name in (*FILES, *FOLDERS)),
-        *((name, way) for name in ("run.json", "lock", "model.h5.new", "checkpoint") for way in ("fresh", "overwrite")),
+        *((name, way) for name in ("run.json", "lock", "model.h5", "checkpoint") for way in ("fresh", "overwrite")),
     ],
 )
 def test_a_link_at_a_name_that_a_run_writes_is_refused(
@@ -61,7 +60,7 @@ def test_a_link_at_a_name_that_a_run_writes_is_refused(
     ended = launch(None, "run", interrupted / "job.toml", "--out", out, *WAYS[way])
     assert ended.code == 2 and f"{path}: is a link" in ended.err and contents(tmp_path) == before, ended.text
     path.unlink()
-    if name in ("checkpoint", "tensorboard", "model.h5.new"):  # the run is as good as it was
+    if name in ("checkpoint", "tensorboard", "model.h5"):  # the run is as good as it was
         ended = launch(None, "run", interrupted / "job.toml", "--out", out, *WAYS[way])
         assert ended.code == 0 and read_json(out / "run.json")["rounds"] == 2, ended.text
 
@@ -78,18 +77,6 @@ def test_so_it_is_in_the_folder_of_a_sweep(
     with pytest.raises(mf.UsageError, match=f"{name}: is a link"):
         mf.sweep({"a": mf.SSCA(batch_size=4)}, digits, mf.Softmax(), rounds=1, seeds=2, out=tmp_path / "sweep")
     assert contents(tmp_path) == before
-
-
-def test_what_others_have_left_beside_a_file_is_not_written_through(tmp_path: Path) -> None:
-    """And that of a killed process is no hindrance."""
-    (tmp_path / "victim").write_text("mine")
-    (tmp_path / "a.json.new").symlink_to("victim")
-    (tmp_path / "b.json.new").write_text("half a fi")
-    for name in ("a.json", "b.json"):
-        write_json(tmp_path / name, {"a": 1})
-        assert read_json(tmp_path / name) == {"a": 1} and not (tmp_path / name).is_symlink()
-    assert (tmp_path / "victim").read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json", "victim"]
 
 
 def test_an_audit_writes_through_none(interrupted: Path, tmp_path: Path, launch: Callable[..., Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,7 +49,9 @@ def test_write_sync_rename_sync(tmp_path: Path, classes: Path, write_job: Callab
     command = [sys.executable, "-c", LISTENING, "run", str(job), "--out", "run"]
     ended = subprocess.run(command, cwd=tmp_path, env=environment({}), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
-    done: list[list[Any]] = json.loads((tmp_path / "done.json").read_text())
+    done: list[list[Any]] = json.loads(
+        re.sub(r"\.(manifest\.json)\.\w+\.new", r"\1.part", (tmp_path / "done.json").read_text())
+    )
 
     for number in (1, 2):
         final = tmp_path.resolve() / "run" / "checkpoint" / f"round-{number:08d}"
@@ -58,8 +61,8 @@ def test_write_sync_rename_sync(tmp_path: Path, classes: Path, write_job: Callab
         assert done[first : first + 7] == [
             ["fsync", f"{aside}/server.states", sizes["server.states"]],  # all of it has been written by then
             ["fsync", f"{aside}/{clients}", sizes[clients]],
-            ["fsync", f"{aside}/manifest.json.new", sizes["manifest.json"]],
-            ["replace", f"{aside}/manifest.json.new", sizes["manifest.json"], f"{aside}/manifest.json"],
+            ["fsync", f"{aside}/manifest.json.part", sizes["manifest.json"]],
+            ["replace", f"{aside}/manifest.json.part", sizes["manifest.json"], f"{aside}/manifest.json"],
             ["fsync", aside, None],  # the names in it
             ["rename", aside, None, str(final)],
             ["fsync", str(final.parent), None],
