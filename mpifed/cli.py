@@ -21,7 +21,7 @@ from mpifed.core.text import on_screen, prose, screen_width, shown_lines
 from mpifed.data.command import data
 from mpifed.explain.cli import new
 from mpifed.plots.cli import plot
-from mpifed.results.cli import compare, export
+from mpifed.results.cli import compare
 
 _EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
 
@@ -54,7 +54,7 @@ def main() -> None:
     """Federated optimization at HPC scale, over MPI."""
 
 
-for _command in (audit, compare, data, export, new, plot, status, submit):
+for _command in (audit, compare, data, new, plot, status, submit):
     main.add_command(_command)
 
 

@@ -1,6 +1,6 @@
 """The certificate of a run, computed once more from its model and the raw data.
 
-Nothing of mpifed is imported: files are read by h5py, and all numbers come from definitions, see `jobs/constraints`.
+Nothing of mpifed is imported: h5py and safetensors read files, numbers come from definitions, see `jobs/constraints`.
 For runs of the objectives and terms of this package, without a regularizer.
 """
 
@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 from certificate import Point, certificate
+from safetensors.numpy import load_file
 
 from jobs.constraints.functions import OF_LOSS, OfLoss, convex, forward
 from jobs.constraints.rows import Floats, Model, Rows, read_rows, read_toml
@@ -34,7 +34,7 @@ def certified(run: Path, own: Mapping[str, OfLoss] | None = None, convex_own: Co
     convex_own : those of them that are convex with a convex loss
     """
     job = read_job(run)
-    return recomputed(job, read_rows(Path(job["data"]["path"])), read_model(run / "model.h5"), own, convex_own)
+    return recomputed(job, read_rows(Path(job["data"]["path"])), read_model(run / "model.safetensors"), own, convex_own)
 
 
 def recomputed(
@@ -69,9 +69,8 @@ def read_job(run: Path) -> dict[str, Any]:
 
 
 def read_model(path: Path) -> Model:
-    """The arrays of `model.h5`, in float64."""
-    with h5py.File(path, "r", locking=False) as file:
-        return {name: file[name][()].astype(np.float64) for name in file}
+    """The arrays of `model.safetensors`, in float64."""
+    return {name: values.astype(np.float64) for name, values in load_file(path).items()}
 
 
 # --- functions ---

@@ -49,5 +49,5 @@ def read_curve(name: str, run_dirs: Sequence[Path], rounds: int) -> Curve | None
 
 
 def _zeros(run: Path) -> float:
-    arrays = read_model(run / "model.h5").values()
+    arrays = read_model(run / "model.safetensors").values()
     return 1 - sum(np.count_nonzero(one) for one in arrays) / sum(one.size for one in arrays)

@@ -13,13 +13,11 @@ the process ends with a segmentation fault. Here errors are hidden from HDF5, an
 from __future__ import annotations
 
 import io
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
 
 import h5py
 import numpy as np
@@ -31,8 +29,6 @@ from mpifed.core.io_errors import named_in_errors
 from mpifed.core.record import Array
 from mpifed.core.text import shown
 
-Group: TypeAlias = h5py.Group  # also of a file
-_ATTRIBUTE_BYTES = 2**20
 # exceptions of h5py for damaged files
 _DAMAGED = (OSError, LookupError, ValueError, TypeError, RuntimeError, ArithmeticError, AttributeError, MemoryError)
 
@@ -92,40 +88,6 @@ def reading_hdf5(path: str | os.PathLike[str], wrong: str, remedy: str) -> Itera
         raise DataError(f"{path}: {wrong} ({type(error).__name__}: {why}); {remedy}") from error
 
 
-def array_of(group: h5py.Group, name: str) -> Array:
-    """A dataset of numbers in one piece that is really in this file, so that reading it takes no more memory than that.
-
-    Links, virtual and external datasets, which would read other files, are rejected, and so are datasets that are not
-    completely in the file, or not in one piece, as compressed ones are: mpifed writes none.
-
-    Parameters
-    ----------
-    name : path of the dataset in the group, separated by `/`
-
-    Raises
-    ------
-    ValueError, KeyError : when there is no such dataset.
-    """
-    node = group
-    for part in name.split("/"):
-        if not isinstance(node, h5py.Group) or not isinstance(node.get(part, getlink=True), h5py.HardLink):
-            raise ValueError(f"{name} is a link")
-        node = node[part]
-    if not isinstance(node, h5py.Dataset) or node.shape is None:
-        raise ValueError(f"{name} is not a dataset")
-    dtype = node.dtype
-    if dtype.kind not in "biuf" or dtype.subdtype is not None:
-        raise ValueError(f"{name} is of type {dtype}")
-    made, claimed = node.id.get_create_plist(), math.prod(node.shape) * dtype.itemsize
-    if made.get_external_count() or made.get_layout() != h5py.h5d.CONTIGUOUS:
-        raise ValueError(f"{name} is in other files, or in pieces")
-    begin = node.id.get_offset() if claimed else 0
-    size = os.path.getsize(node.file.filename)
-    if node.id.get_storage_size() != claimed or begin is None or begin + claimed > size:
-        raise ValueError(f"{name} claims {claimed} bytes, which are not in the file")
-    return np.asarray(node[()])
-
-
 def content_of(file: h5py.File, name: str) -> Array:
     """A dataset of numbers or texts, compressed or not; ValueError for links and virtual ones: they lead elsewhere."""
     node = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
@@ -134,14 +96,6 @@ def content_of(file: h5py.File, name: str) -> Array:
         raise ValueError(f"{name} is no dataset of this file, which has {there or 'none'}")
     texts = h5py.check_string_dtype(node.dtype) is not None
     return np.asarray(node.asstr()[...], str) if texts else np.asarray(node[...])
-
-
-def attribute_of(held: h5py.Group | h5py.Dataset, key: str) -> object:
-    """An attribute; ValueError if it is larger than any that mpifed writes."""
-    attribute = held.attrs.get_id(key)
-    if attribute.shape is not None and math.prod(attribute.shape) * attribute.dtype.itemsize > _ATTRIBUTE_BYTES:
-        raise ValueError(f"attribute {key} has shape {attribute.shape}")
-    return held.attrs[key]
 
 
 def reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> int:

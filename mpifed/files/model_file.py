@@ -1,21 +1,29 @@
-"""Arrays by name in an HDF5 file, such as model.h5, and the hash by which models are compared."""
+"""Arrays by name in a safetensors file, such as a run's model, and the hash by which models are compared."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+from pydantic_core import from_json
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load, save
 
+from mpifed.core.errors import DataError
+from mpifed.core.io_errors import open_regular
 from mpifed.core.record import Array, Record, bare_leaves, leaves
 from mpifed.core.tables import Table
-from mpifed.files.hdf5 import array_of, attribute_of, reading_hdf5, write_hdf5
+from mpifed.files.json_file import content
 from mpifed.files.write import replaced
 
-_NO_MODEL = "no readable model", "let the run reach its end, or resume it"
+MODEL = "model.safetensors"
+_ABOUT = "mpifed"  # one key of the metadata, whose order safetensors does not keep: equal models are equal files
 
 
 def model_arrays(model: Record) -> dict[str, Array]:
@@ -25,26 +33,48 @@ def model_arrays(model: Record) -> dict[str, Array]:
 
 
 def write_arrays(
-    path: Path, arrays: Mapping[str, Array], attributes: Mapping[str, int | str] = MappingProxyType({})
+    path: Path, arrays: Mapping[str, Array], about: Mapping[str, int | str] = MappingProxyType({})
 ) -> None:
-    """Write named arrays as the datasets of an HDF5 file, with root attributes; replaces the file atomically."""
-    assert not any("/" in name for name in arrays), tuple(arrays)
-    with replaced(path) as part, write_hdf5(Path(part.name)) as file:
-        for name, values in arrays.items():
-            file[name] = values
-        file.attrs.update(attributes)
+    """Write named arrays as a safetensors file, with a table about them; replaces the file atomically."""
+    whole = {name: np.asarray(values, order="C") for name, values in arrays.items()}
+    with replaced(path) as file:
+        file.write(save(whole, {_ABOUT: json.dumps(dict(about))}))
 
 
 def read_model(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """The named arrays of a file that `write_arrays` wrote; DataError when it is missing or damaged."""
-    with reading_hdf5(path, *_NO_MODEL) as file:
-        return {name: array_of(file, name) for name in file}
+    """The named arrays of a safetensors file, in the order of their names; DataError when it is missing or damaged."""
+    with _reading(path):
+        arrays = load(content(path))
+        if strange := [name for name, values in arrays.items() if values.dtype.kind not in "biuf"]:
+            raise ValueError(f"{strange[0]} is of type {arrays[strange[0]].dtype}")
+        return dict(sorted(arrays.items()))
 
 
-def read_attributes(path: str | os.PathLike[str]) -> Table:
-    """The attributes of a file that `write_arrays` wrote; DataError when it is missing or damaged."""
-    with reading_hdf5(path, *_NO_MODEL) as file:
-        return {name: attribute_of(file, name) for name in file.attrs}
+def read_about(path: str | os.PathLike[str]) -> Table:
+    """The table about the arrays of a file that `write_arrays` wrote; DataError when it is missing or damaged."""
+    with _reading(path), open_regular(path), safe_open(path, "np") as file:
+        about = from_json((file.metadata() or {}).get(_ABOUT, "{}"))
+        if not isinstance(about, dict):
+            raise ValueError(f"its metadata have no table {_ABOUT}")
+        return about
+
+
+@contextmanager
+def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn errors of a file of a model into a DataError."""
+    old = Path(path).with_name("model.h5")
+    if old.exists() and (old.name == Path(path).name or not Path(path).exists()):
+        raise DataError(
+            f"{old}: is of mpifed 0.1, and this version reads {MODEL} alone; write it with 0.1, by `mpifed export RUN "
+            f"--to safetensors --out {MODEL}`, and put it beside, or train again"
+        )
+    try:
+        yield
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path}: no readable model ({type(error).__name__}: {str(error)[:200]}); let the run reach its end, or "
+            "resume it"
+        ) from error
 
 
 def model_sha256(arrays: Mapping[str, Array]) -> str:

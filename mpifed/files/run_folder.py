@@ -17,7 +17,7 @@ from mpifed.files import columns
 from mpifed.files.history import last_row
 from mpifed.files.history_csv import FIRST, LEDGER
 from mpifed.files.json_file import content, read_json
-from mpifed.files.model_file import model_sha256, read_model
+from mpifed.files.model_file import MODEL, model_sha256, read_model
 from mpifed.files.schemas import JobTables, RunJson, checked
 
 if sys.version_info >= (3, 11):
@@ -80,7 +80,7 @@ def summary(run_dir: str | os.PathLike[str]) -> Table:
 
     Values are those of run.json, else of the last row of history.csv (a number that is not finite counts as absent);
     `constraint_values` lists the columns `constraint_*` in their order, `multipliers` the columns `multiplier_*`; the
-    hash and the count of nonzero entries come from model.h5.
+    hash and the count of nonzero entries come from model.safetensors.
     """
     run = Path(run_dir)
     result = dict.fromkeys(["round", *SUMMARY]) | last_row(run)
@@ -96,8 +96,8 @@ def summary(run_dir: str | os.PathLike[str]) -> Table:
     for name, prefix in (("constraint_values", "constraint_"), ("multipliers", "multiplier_")):
         numbered = [key for key in result if re.fullmatch(rf"{prefix}\d+", key)]
         result[name] = [result[key] for key in sorted(numbered, key=lambda key: int(key.removeprefix(prefix)))] or None
-    if (run / "model.h5").exists():
-        model = read_model(run / "model.h5")
+    if (run / MODEL).exists():
+        model = read_model(run / MODEL)
         nonzeros = sum(int(np.count_nonzero(values)) for values in model.values())
         result |= {"model_sha256": model_sha256(model), "nonzeros": nonzeros}
     return {name: result[name] for name in SUMMARY}

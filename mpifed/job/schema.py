@@ -198,7 +198,7 @@ class ModelKeys(Settings):
     """Keys that [model] has beside those of its model, whatever the method."""
 
     start: str | None = None
-    """A run's folder, or its model.h5: the model of round 0; by default the model's own start, drawn by the seed."""
+    """A run's folder, or its model.safetensors: the model of round 0; by default the model's own, drawn by the seed."""
 
 
 @dataclass(frozen=True, kw_only=True)

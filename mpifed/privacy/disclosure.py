@@ -19,6 +19,7 @@ import numpy as np
 from mpifed.files.clients import CLIENTS
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
+from mpifed.files.model_file import MODEL
 from mpifed.files.write import PART, replace_text
 
 RELEASED, PUBLIC, RAW, TIMING = "released", "public", "raw", "timing"
@@ -31,10 +32,10 @@ No epsilon covers it. Whoever is to see no more than the run has released must n
 
 _EPSILONS = "epsilon_unamplified epsilon_paper epsilon_if_secret"
 _COLLUDING = "epsilon_colluding colluding"
-# (file, keys): a file without keys counts as a whole; keys of JSON are dotted; attributes are those of a file "...h5@"
+# (file, keys): a file without keys counts as a whole; keys of JSON are dotted; what is said about a model is in "...@"
 _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     RELEASED: (
-        ("model.h5", "*"),
+        (MODEL, "*"),
         ("history.*", "test_loss test_accuracy test_rmse test_r2 test_label_accuracy test_exact_match test_micro_f1 "
          "test_macro_f1 test_auc"),
     ),
@@ -45,7 +46,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         ("failure.txt", ""),  # the class of an error, and its exit code
         ("history.*", "round up_bytes down_bytes"),
         ("ledger.jsonl", "schema job.* noise_multiplier round clients sha256"),
-        ("model.h5@", "ledger_lines ledger_sha256 name objective algorithm job_sha256"),
+        (f"{MODEL}@", "ledger_lines ledger_sha256 name objective algorithm job_sha256"),
         ("run.json", f"protects ledger.lines ledger.sha256 {_COLLUDING}"),
         ("run.json", "name seed host ranks commit device versions.* blas loops mpi slurm_job process.* warnings"),
         ("run.json", "sources sources.* distributions distributions.* accepted_changes observed observed.*"),

@@ -6,7 +6,7 @@ too few. Where noise is secure, a round that is run again after a resume is anot
 noise = "test" it has the same bits, and so its line counts once. A round that too many clients leave is
 void, and run again with the uploads of others: each attempt is a release with a line of its own.
 
-What is read on a resume must agree: the lines with each other, with checkpoint, run.json and model.h5 (see
+What is read on a resume must agree: the lines with each other, with checkpoint, run.json and model.safetensors (see
 `mpifed.privacy.ledger_file`, also for what is not detected), the header with the job
 (`mpifed.privacy.calibration`), and the participating clients with the job's seed.
 """

@@ -2,8 +2,8 @@
 
 The first line is the header. Each line ends with `"sha256"`: the SHA-256 of that of the line before it (the header has
 none before it) and of the line without this key. How many rounds' lines there are, and the last SHA-256, are in each
-checkpoint, in run.json and in the attributes of model.h5 too (`Head`). So damage, an edited line, and a line that is
-missing, swapped or written twice are detected, and so is a ledger that ends earlier than one of these files says.
+checkpoint, in run.json and in what the model's file says about it (`Head`). So damage, an edited line, and a line that
+is missing, swapped or written twice are detected, and so is a ledger that ends earlier than one of these files says.
 
 What is not detected: lines cut off that none of these files counts yet (they are written at the start of a run or of
 its resumption, at checkpoints and at the end), and a folder in which the ledger AND all of these files have been
@@ -24,7 +24,7 @@ from pydantic_core import from_json
 from mpifed.core.errors import DataError
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.json_file import content, read_json
-from mpifed.files.model_file import read_attributes
+from mpifed.files.model_file import MODEL, read_about
 from mpifed.files.run_folder import job_of
 from mpifed.files.schemas import MOST, Count, NotNegative, RunJson, Schema, checked, conforming
 
@@ -92,7 +92,7 @@ class LedgerHead(NamedTuple):
     sha256: str  # of the last line, which may be the header
 
     def attributes(self) -> dict[str, int | str]:
-        """The attributes of model.h5."""
+        """The attributes of model.safetensors."""
         return {f"{_PREFIX}{name}": value for name, value in self._asdict().items()}
 
 
@@ -142,11 +142,11 @@ def _linked(content: bytes, before: str) -> tuple[bytes, str]:
 
 
 def read_compared(run_dir: Path) -> Contents | None:
-    """The ledger of a run, compared with run.json and model.h5; None where nothing says that the run is private.
+    """The ledger of a run, compared with run.json and the model; None where nothing says that the run is private.
 
     Raises DataError when it is missing, damaged, or not what these files say; the ledger may be ahead of them.
     """
-    run_json, model = run_dir / "run.json", run_dir / "model.h5"
+    run_json, model = run_dir / "run.json", run_dir / MODEL
     about, heads = _about(run_json), dict[Path, Table | None]()  # read before the ledger, which may grow meanwhile
     if run_json.exists():
         heads[run_json] = about.get("ledger")
@@ -174,7 +174,7 @@ def _about(path: Path) -> Table:
 def _attributes(path: Path) -> Table | None:
     """The head of the ledger in a model's attributes; None where it has none, or cannot be read."""
     try:
-        attributes = read_attributes(path)
+        attributes = read_about(path)
     except DataError:
         return None
     head = {name: attributes[f"{_PREFIX}{name}"] for name in LedgerHead._fields if f"{_PREFIX}{name}" in attributes}

@@ -23,7 +23,7 @@ from mpifed.data.table import as_table
 from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
-from mpifed.files.model_file import model_arrays, read_model
+from mpifed.files.model_file import MODEL, model_arrays, read_model
 from mpifed.files.run_folder import JOB, RUN, summary
 from mpifed.files.write import replace_text
 from mpifed.job.job import Job
@@ -102,7 +102,7 @@ class Run:
     @spoken()
     def model(self) -> dict[str, Array]:
         """The parameters of the last model, by name."""
-        return dict(read_model(self.path / "model.h5")) if self._has("model.h5") else {}
+        return dict(read_model(self.path / MODEL)) if self._has(MODEL) else {}
 
     def _has(self, file: str) -> bool:
         """Whether its folder has a file; DataError where this rank does not see the folder of a run that has begun."""
@@ -158,7 +158,7 @@ class Run:
     def _scored(self, X: Values, what: str) -> tuple[Objective, Head, Array, Federation]:
         """(the model, its head, [1, s, h] the scores of samples, the data that it was trained with)."""
         if not self.model:
-            raise UsageError(f"{what}: {self.path} has no model yet; it is written when a run ends, or is interrupted")
+            read_model(self.path / MODEL)  # says why there is none
         data, what = open_federation(self.job.job.data.path), f"{what}: X"
         check_same_data(self.path, data)
         rows = _rows(X, data, what)

@@ -64,7 +64,7 @@ def job(
     data
         A `FederatedDataset`, or its folder.
     start
-        A `Run`, its folder or its model.h5, whose model is that of round 0.
+        A `Run`, its folder or its model.safetensors, whose model is that of round 0.
     constraints
         Made by `mpifed.constraint(term, limit)`.
     evaluate_every
@@ -95,7 +95,9 @@ def job(
     table |= {"model": describe.part(MODEL, "model", model)}
     if start is not None:
         if not isinstance(start, (Run, str, Path)):
-            raise UsageError(f"start: a {type(start).__name__}; expected a mpifed.Run, its folder, or its model.h5")
+            raise UsageError(
+                f"start: a {type(start).__name__}; expected a mpifed.Run, its folder, or its model.safetensors"
+            )
         table["model"]["start"] = str((start.path if isinstance(start, Run) else Path(start)).absolute())
     table |= describe.method(algorithm)
     if minimize is not None:

@@ -1,4 +1,4 @@
-"""The commands `mpifed compare` and `mpifed export`."""
+"""The command `mpifed compare`."""
 
 from __future__ import annotations
 
@@ -9,26 +9,6 @@ from pathlib import Path
 import click
 
 from mpifed.arguments import FOLDER
-
-
-@click.command(short_help="Write a model for other libraries.")
-@click.argument("run", type=FOLDER)
-@click.option(
-    "--to", "form", type=click.Choice(["safetensors", "npz", "torch"]), required=True,
-    help="safetensors, npz (NumPy), or torch: a state_dict for torch.load(FILE, weights_only=True).",
-)  # fmt: skip
-@click.option(
-    "--out", type=FOLDER, metavar="FILE", help="File to write.  [default: RUN.safetensors, RUN.npz or RUN.pt]"
-)
-def export(run: Path, form: str, out: Path | None) -> None:
-    """Write the model of a run to a file that other libraries read.
-
-    Arrays have the names that they have in model.h5: of a model of PyTorch those of its state_dict. The file also says
-    the name of the job, the number of rounds and the model's SHA-256. Nothing of the run's own is executed.
-    """
-    from mpifed.results.export import export
-
-    click.echo(f"model: {export(run, form, out)}")
 
 
 @click.command(short_help="Compare runs and sweeps.")

@@ -13,6 +13,7 @@ from mpifed.core.text import command_line
 from mpifed.files.clients import CLIENTS
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content
+from mpifed.files.model_file import MODEL
 from mpifed.files.run_folder import RUN, ended, job_of, read_run
 from mpifed.job.job import Job
 from mpifed.job.reading import dotted
@@ -30,7 +31,7 @@ else:
 
 LOCK, HEARTBEAT = "lock", "lock-heartbeat"  # of `mpifed.run.lock`
 FAILURE = "failure.txt"  # the message of the first rank to fail
-_FILES = ("job.toml", RUN, HISTORY, "model.h5", CLIENTS, FAILURE)
+_FILES = ("job.toml", RUN, HISTORY, MODEL, CLIENTS, FAILURE)
 RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT, NOTED)
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
 # of a run that goes on: what ends it or is said of it, and a file that was read before round 0

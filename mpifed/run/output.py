@@ -22,7 +22,7 @@ from mpifed.files.clients import ClientScores, write_clients
 from mpifed.files.history import History, last_row, read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import write_json
-from mpifed.files.model_file import model_arrays, write_arrays
+from mpifed.files.model_file import MODEL, model_arrays, write_arrays
 from mpifed.files.run_folder import job_of
 from mpifed.files.write import replace_text
 from mpifed.job.job import Job
@@ -179,7 +179,7 @@ class Results:
         late : those of them that are not in the history
         rounded : of `mpifed.run.outcome.rounded_away`
         """
-        write_arrays(self.out / "model.h5", model_arrays(self.algorithm.model(server)), self._attributes())
+        write_arrays(self.out / MODEL, model_arrays(self.algorithm.model(server)), self._attributes())
         rows = read_history(self.out) if (self.out / HISTORY).exists() else {}
         worse = worse_than_measured(self.job.table(), rows, self.about.get("returned_round"))
         remarks = [*self.algorithm.remarks(server, last), *map(str, worse), *rounded]
@@ -193,7 +193,7 @@ class Results:
             self.about |= collusion(self.job, self.ledger.spending)
 
     def _attributes(self) -> dict[str, int | str]:
-        """The attributes of model.h5 that identify its run."""
+        """The attributes of model.safetensors that identify its run."""
         job = self.job
         names = {"name": job.name, "objective": job.model["name"], "algorithm": job.algorithm["name"]}
         digests = {key: self.about[key] for key in ("job_sha256", "data_sha256") if key in self.about}

@@ -29,7 +29,7 @@ from mpifed.data.block import Block
 from mpifed.data.memory import room
 from mpifed.data.roster import Roster
 from mpifed.data.shards import common_shard, hosted_blocks
-from mpifed.files.model_file import model_arrays, read_model
+from mpifed.files.model_file import MODEL, model_arrays, read_model
 from mpifed.job.combinations import here_alone, wrong_data
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure
@@ -80,11 +80,9 @@ def first_model(job: Job, own: Callable[[], Parameters]) -> Parameters | None:
         return None
     where, path = f'[model] start = "{shown(given)}"', Path(given)
     try:
-        arrays = read_model(path / "model.h5" if path.is_dir() else path)
+        arrays = read_model(path / MODEL if path.is_dir() else path)
     except DataError as error:
-        raise UsageError(
-            f"{where}: no readable model; give the folder of a run that has ended, or its model.h5"
-        ) from error
+        raise UsageError(f"{where}: {error}; give the folder of a run that has ended, or its {MODEL}") from error
     expected = model_arrays(like := own())
     came, wanted = ({name: array.shape for name, array in part.items()} for part in (arrays, expected))
     if came != wanted:

@@ -1,16 +1,14 @@
-"""How files that runs and data leave are damaged on purpose: tables, HDF5 files, and what is no file at all."""
+"""How files that runs and data leave are damaged on purpose: tables, models, and what is no file at all."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import h5py
-import numpy as np
 
 _TOO_DEEP: list[Any] = []
 for _ in range(300):
@@ -64,98 +62,13 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from _places(value[key])
 
 
-def spoil_hdf5(path: Path, seed: int, beside: Path) -> None:
-    """Replace, remove or disguise one to three datasets or attributes; `beside` is a file that must not be read."""
-    draw = random.Random(seed)
-    with h5py.File(path, "r+", locking=False) as file:
-        for _ in range(draw.randint(1, 3)):
-            names: list[str] = []
-            file.visit(names.append)
-            if draw.random() < 0.3:
-                _spoil_attribute(file if not names or draw.random() < 0.7 else file[draw.choice(names)], draw)
-            elif names:
-                _spoil_dataset(file, draw.choice(names), draw, beside)
-
-
-_VALUES: list[Any] = [
-    -1, 0, 1, 2**31, 2**62, np.uint64(2**64 - 1), 0.5, np.nan, np.inf, True, "", "x", "rows", "0" * 64, b"\xff\xfe",
-    np.zeros(0), np.zeros((2, 3)), np.arange(5), np.array(["a", "b"], dtype=object), np.zeros(3, "i4,f8"),
-    h5py.Empty("f8"), "\x1b[31m", "a" * 5000, '{"options": 3}', "[" * 3000,
-]  # fmt: skip
-
-
-def _text(value: Any) -> Any:
-    """What h5py can write: texts have a type of their own there."""
-    is_text = isinstance(value, np.ndarray) and value.dtype == object
-    return np.array([str(one) for one in value], dtype=h5py.string_dtype()) if is_text else value
-
-
-def _spoil_attribute(held: Any, draw: random.Random) -> None:
-    keys = list(held.attrs)
-    if not keys:
-        return
-    key = draw.choice(keys)
-    if draw.random() < 0.2:
-        del held.attrs[key]
-    else:
-        held.attrs[key] = _text(draw.choice(_VALUES))
-
-
-def _spoil_dataset(file: Any, name: str, draw: random.Random, beside: Path) -> None:
-    found, kind = file[name], draw.randrange(12)
-    if not isinstance(found, h5py.Dataset) and kind not in (0, 7, 8):
-        kind = 0
-    values = np.zeros(2)
-    if isinstance(found, h5py.Dataset) and found.shape is not None and found.size < 2**20 and not _elsewhere(found):
-        values = np.asarray(found[()])
-    numbers = values if values.dtype.kind in "iuf" else np.zeros(2)
-    if kind == 1 and values is numbers and values.size and found.shape == values.shape:  # a value of it
-        values = np.array(values)
-        values.reshape(-1)[draw.randrange(values.size)] = _of(values.dtype, draw)
-        found[...] = values
-        return
-    del file[name]
-    if kind == 0:
-        return
-    if kind <= 3:
-        file[name] = _text(draw.choice(_VALUES))
-    elif kind == 4:
-        with np.errstate(all="ignore"):
-            file[name] = numbers.astype(draw.choice(["i1", "u8", "f4", "f2", "c16", ">i8", "S8"]))
-    elif kind == 5:
-        file[name] = numbers.reshape(-1)[: draw.randrange(3)]
-    elif kind == 6:  # claims more than there is
-        shape = draw.choice([(2**40,), (2**60,), (2**20, 2**20), (2**31,)])
-        chunked: dict[str, Any] = {"chunks": (2**10,) * len(shape)}
-        options = draw.choice([{}, chunked, {**chunked, "compression": "gzip"}])
-        file.create_dataset(name, shape, draw.choice(["u1", "i8", "f4"]), **options)
-    elif kind == 7:
-        file[name] = draw.choice([h5py.SoftLink("/"), h5py.SoftLink(f"/{name}"), h5py.ExternalLink(str(beside), "/x")])
-    elif kind == 8:
-        file.create_group(name)
-    elif kind == 9:
-        shape = np.shape(values) or (4,)
-        layout = h5py.VirtualLayout(shape, "f8")
-        layout[...] = h5py.VirtualSource(str(beside), "x", shape)
-        file.create_virtual_dataset(name, layout)
-    elif kind == 10:
-        shape = np.shape(values) or (4,)
-        nbytes = 8 * int(np.prod(shape))
-        file.create_dataset(name, shape, "f8", external=[(str(beside), 0, nbytes)])
-    else:
-        file.create_dataset(name, (2**22,), "i8", data=np.zeros(2**22, "i8"), chunks=(2**22,), compression="gzip")
-
-
-def _elsewhere(dataset: Any) -> bool:
-    """Whether it was disguised before."""
-    return bool(dataset.is_virtual or dataset.external)
-
-
-def _of(dtype: Any, draw: random.Random) -> Any:
-    if dtype.kind == "f":
-        return draw.choice([np.nan, np.inf, -1.0, 1e30, 0.0])
-    limits = np.iinfo(dtype)
-    return draw.choice([limits.min, limits.max, 0, 1, limits.max // 2])
+def spoil_model(path: Path, seed: int) -> None:
+    """Another header of a file of safetensors, or another header's length."""
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(other_table(json.loads(content[8:end]), seed)).encode()
+    length = len(header) if seed % 4 else random.Random(seed).choice([0, 1, end, 2**31, 2**63, 2**64 - 1])
+    path.write_bytes(length.to_bytes(8, "little") + header + content[end:])
 
 
 def replace(path: Path, seed: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib.figure  # noqa: F401 -- here, and not anew in every child
 import pytest
-from damaging import other_table, replace, spoil_hdf5
+from damaging import other_table, replace, spoil_model
 from fuzzing import check, ended, examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,7 +69,6 @@ class Made:
     def __init__(self, folder: Path) -> None:
         self.folder, self.models = folder, dict[str, str]()
         self.of(["data", "digits", "--split", "rows", "--clients", 4, "--test-fraction", 0.2, "--out", "data"])
-        (folder / "beside.h5").write_bytes(b"secret " * 10000)
         for name, (algorithm, more) in KINDS.items():
             for rounds in (2, 3):
                 text = JOB.format(data=folder / "data", rounds=rounds, algorithm=algorithm, more=more)
@@ -92,7 +91,7 @@ class Made:
     @staticmethod
     def model(run_dir: Path) -> str:
         """What the bits of a model are known by."""
-        return model_sha256(read_model(run_dir / "model.h5"))
+        return model_sha256(read_model(run_dir / "model.safetensors"))
 
     def files(self, name: str) -> list[str]:
         """Of a folder, and beside it."""
@@ -172,10 +171,10 @@ def spoil_table(path: Path, seed: int, sealed: bool) -> None:
 def test_arrays(made: Made, to: Path, name: str, number: int, seed: int, reader: list[str]) -> None:
     """And states, with checksums in the manifest that fit, so that damage inside comes to be read."""
     folder = made.copied(name, to)
-    files = [one for one in made.files(name) if one.endswith((".h5", ".states"))]
+    files = [one for one in made.files(name) if one.endswith((".safetensors", ".states"))]
     path = to / files[number % len(files)]
-    if path.suffix == ".h5":
-        spoil_hdf5(path, seed, made.folder / "beside.h5")
+    if path.suffix == ".safetensors":
+        spoil_model(path, seed)
     else:
         spoil_states(path, seed)
     manifest = path.parent / "manifest.json"
@@ -211,7 +210,7 @@ def test_what_is_no_file(made: Made, to: Path, name: str, number: int, seed: int
 @given(number=numbers, seed=seeds, kind=st.integers(0, 2), reader=st.sampled_from(SWEEP_READERS))
 def test_sweeps(made: Made, to: Path, number: int, seed: int, kind: int, reader: list[str]) -> None:
     folder = made.copied("sweep", to)
-    files = [one for one in made.files("sweep") if not one.endswith(".h5")]
+    files = [one for one in made.files("sweep") if not one.endswith(".safetensors")]
     most = [one for one in files if one.count("/") < 2 and not one.endswith("lock")]
     path = to / (most[number // 2 % len(most)] if number % 2 else files[number % len(files)])
     if kind == 0:

@@ -107,7 +107,7 @@ def test_the_model_file_alone_is_enough(neighbours: Any, tmp_path: Path) -> None
             job = job_of(neighbours(there, 3), "central", distribution=distribution, noise=noise)
             out = tmp_path / f"{there}"
             run(job, Solo(), out / distribution)
-            values = read_model(out / distribution / "model.h5")["first"].ravel()
+            values = read_model(out / distribution / "model.safetensors")["first"].ravel()
             deviation = np.float32(40 * 0.5 * 2 / ROWS)
             found = share(values, lambda noise: noise * deviation / np.float32(3), np.random.default_rng(1))  # noqa: B023
             assert (found.p < LEVEL) == (distribution == "float" and not there)

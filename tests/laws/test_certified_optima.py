@@ -51,7 +51,7 @@ def test_multipliers_and_bound_come_near_those_of_the_optimum(problem: str, clas
     np.testing.assert_allclose(ours, nu, rtol=0.05, atol=0.01 * nu.max())
     assert optimum * 0.99 <= found["lower_bound"] <= optimum * (1 + 1e-6)
     assert found["objective"] == pytest.approx(optimum, rel=0.01)
-    np.testing.assert_allclose(read_model(tmp_path / "model.h5")["first"].ravel(), best.w, atol=0.02)
+    np.testing.assert_allclose(read_model(tmp_path / "model.safetensors")["first"].ravel(), best.w, atol=0.02)
 
 
 @pytest.mark.parametrize("problem", ["convex by class", "softmax"])

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import checked
@@ -18,6 +17,7 @@ from written_files import read_json, write_json
 
 from mpifed.cli import main
 from mpifed.core.errors import DataError, UsageError
+from mpifed.files.model_file import read_about, read_model, write_arrays
 from mpifed.privacy.ledger_file import LEDGER, linked
 from mpifed.testing import Job, Solo
 
@@ -117,13 +117,11 @@ def about(**changes: Any) -> Callable[[Path], None]:
 
 
 def attribute(name: str, value: Any) -> Callable[[Path], None]:
-    """Another attribute of model.h5; None: left out."""
+    """Something else said about the model."""
 
     def act(out: Path) -> None:
-        with h5py.File(out / "model.h5", "r+") as file:
-            del file.attrs[name]
-            if value is not None:
-                file.attrs[name] = value
+        path = out / "model.safetensors"
+        write_arrays(path, read_model(path), read_about(path) | {name: value})
 
     return act
 
@@ -145,7 +143,7 @@ def alone(forged: Callable[[Path], None]) -> Callable[[Path], None]:
     def act(out: Path) -> None:
         forged(out)
         shutil.rmtree(out / "checkpoint")
-        for name in ("run.json", "model.h5"):
+        for name in ("run.json", "model.safetensors"):
             (out / name).unlink()
 
     return act
@@ -185,8 +183,8 @@ EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
     "forged clients": (put(fourth, "clients", []), r"line 7 has sha256 \w+, and .*run.json says \w+"),
     "forged kind": (put(fourth, "clients", "some"), "line 5 is damaged .ValueError"),
     "run.json: a list": (about(ledger=[6]), r"run.json: ledger = \[6\]"),
-    "model.h5: more": (attribute("ledger_lines", 9), "model.h5 says that there is a line 10"),
-    "model.h5: no model": (edit(lambda text: b"model", "model.h5"), "model.h5: says None of"),
+    "model.safetensors: more": (attribute("ledger_lines", 9), "model.safetensors says that there is a line 10"),
+    "no model": (edit(lambda text: b"model", "model.safetensors"), "model.safetensors: says None of"),
 }  # fmt: skip
 
 
@@ -233,9 +231,9 @@ def test_the_ledger_of_another_run(copied: Callable[..., tuple[Job, Path]]) -> N
     with pytest.raises(DataError, match=r"run\.json says"):
         run(job, Solo(), out, resume=True)
     shutil.copy(other / "run.json", out / "run.json")
-    with pytest.raises(DataError, match=r"model\.h5 says"):
+    with pytest.raises(DataError, match=r"model\.safetensors says"):
         run(job, Solo(), out, resume=True)
-    shutil.copy(other / "model.h5", out / "model.h5")
+    shutil.copy(other / "model.safetensors", out / "model.safetensors")
     with pytest.raises(DataError, match=r"job\.toml: is not the job in line 1 of .*seed: 6 before, 5 now"):
         run(job, Solo(), out, resume=True)
     shutil.copy(other / "job.toml", out / "job.toml")

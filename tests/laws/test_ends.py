@@ -109,7 +109,7 @@ def test_not_reached(certified: dict[str, Any], tmp_path: Path) -> None:
     assert told["ended"] is not None
     assert history["round"].tolist() == [0, 5, 7] == with_certificate(history)
     assert history["kkt_residual"][-1] > 1e-4
-    assert read_model(out / "model.h5")["first"].shape == (6, 3)
+    assert read_model(out / "model.safetensors")["first"].shape == (6, 3)
     # the same job again ends the same way, without another round
     model = summary(out)["model_sha256"]
     assert ended_with(certified | {"rounds": 7}, out, resume=True) == 69
@@ -174,7 +174,7 @@ def test_every_rank_ends_alike(
     assert "Traceback" not in ended.text
     assert read_json(out / "run.json")["exit"] == 69
     assert read_history(out)["round"].tolist() == [0, 5, 7]
-    assert (out / "model.h5").exists()
+    assert (out / "model.safetensors").exists()
     # `mpifed run --resume` on another number of ranks goes on
     ended = launch(None, "run", job, "--out", out, "--resume")
     assert ended.code == 0, ended.text

@@ -36,7 +36,7 @@ def made(data: Path, algorithm: dict[str, Any], numbers: str = "exact-blocks", *
 def test_close_to_exact_sums(algorithm: dict[str, Any], skewed: Path, tmp_path: Path) -> None:
     for numbers in ("exact", "exact-blocks"):
         run(checked(made(skewed, algorithm, numbers)), Solo(), tmp_path / numbers)
-    exact, blocks = (read_model(tmp_path / one / "model.h5") for one in ("exact", "exact-blocks"))
+    exact, blocks = (read_model(tmp_path / one / "model.safetensors") for one in ("exact", "exact-blocks"))
     for name, leaf in exact.items():
         np.testing.assert_allclose(blocks[name], leaf, rtol=1e-4, atol=1e-5)
     assert any((blocks[name] != leaf).any() for name, leaf in exact.items())  # or nothing was fused

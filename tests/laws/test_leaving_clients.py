@@ -82,7 +82,7 @@ def test_the_same_bits_as_by_hand(channel: str, block: int, skewed: Path, tmp_pa
         np.testing.assert_array_equal(found.clients[name], leaf, err_msg=name)
     assert found.server["model.value"].tolist() == expected.model.value.tolist()
     assert found.server["model.answered"] == expected.model.answered
-    model = read_model(tmp_path / "run" / "model.h5")
+    model = read_model(tmp_path / "run" / "model.safetensors")
     assert model["value"].tolist() == expected.model.value.tolist()
     assert found.progress.round == job.rounds
     if channel == "plain":
@@ -276,7 +276,7 @@ def test_void_rounds_do_not_exceed_the_epsilon_that_noise_was_computed_for(skewe
     told = summary(tmp_path / "run")
     assert (told["exit"], len(ledger(tmp_path / "run"))) == (70, job.rounds) and told["rounds"] < job.rounds
     assert 7.99 < told["epsilon_if_secret"] <= 8.0
-    read_model(tmp_path / "run" / "model.h5")
+    read_model(tmp_path / "run" / "model.safetensors")
     run(checked(job.table() | {"stop": {"epsilon": 30.0}}), Solo(), tmp_path / "run", resume=True)
     assert summary(tmp_path / "run")["exit"] == 0 and summary(tmp_path / "run")["epsilon_if_secret"] > 8.0
 

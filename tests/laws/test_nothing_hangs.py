@@ -158,7 +158,7 @@ def test_refused(
     for said in REFUSED[name].said:
         assert ended.text.count(said.replace("FOLDER", str(Path(arguments[1]).parent))) == 1, (said, ended.text)
     if "sweep" in name:
-        assert (tmp_path / "run" / "point-0001" / "model.h5").exists()
+        assert (tmp_path / "run" / "point-0001" / "model.safetensors").exists()
 
 
 # --- ended in the middle ---------------------------------------------------------------------------------------------

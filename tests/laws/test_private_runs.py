@@ -187,7 +187,7 @@ def test_a_budget_ends_the_run_before_it_is_exceeded(budget: float, digits: Path
     assert (told["exit"], told["rounds"]) == (70, rounds)
     assert spent_of(told) == plain(int(parts(job, rounds).max())) <= budget
     assert rounds_in(out) == list(range(rounds))
-    assert (out / "model.h5").exists()
+    assert (out / "model.safetensors").exists()
     assert read_history(out)["round"][-1] == rounds
     # it does not go on
     assert ended_with(job, out, resume=True) == 70
@@ -346,7 +346,7 @@ def test_a_budget_ends_every_rank(digits: Path, launch: Callable[..., Any], writ
     costs = [cost({(5.0, 3 / 8): t}, 1e-3, sampling="poisson") for t in range(1, 8)]
     assert told["rounds"] == sum(one <= 0.5 for one in costs) > 1
     assert told["epsilon"] == costs[told["rounds"] - 1]
-    counts = np.unique(read_model(out / "model.h5")["first"])
+    counts = np.unique(read_model(out / "model.safetensors")["first"])
     assert len(counts) == 1 and counts == np.rint(counts) and 0 <= counts[0] <= 8 * told["rounds"]
 
 

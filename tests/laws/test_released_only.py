@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 from jobs_in_python import checked
 from registry import table
+from safetensors import safe_open
 from whole_runs import run
 from written_files import read_json
 
@@ -73,12 +73,12 @@ def items(run_dir: Path) -> Iterator[tuple[str, str, Any]]:
         elif path.suffix == ".csv":
             with open(path, newline="") as rows:
                 yield from ((file, key, value) for row in csv.DictReader(rows) for key, value in row.items())
-        elif path.suffix == ".h5":
-            with h5py.File(path) as hdf5:
-                yield from ((f"{file}@", key, value) for key, value in hdf5.attrs.items())
-                for name, dataset in hdf5.items():
-                    yield file, name, None if np.isnan(dataset[()]).all() else dataset[()]
-                    yield from ((f"{file}@", f"{name}.{key}", value) for key, value in dataset.attrs.items())
+        elif path.suffix == ".safetensors":
+            with safe_open(path, "np") as model:
+                metadata = model.metadata()
+                yield from ((f"{file}@", key, value) for key, value in json.loads(metadata.pop("mpifed")).items())
+                yield from ((f"{file}@", key, value) for key, value in metadata.items())
+                yield from ((file, name, model.get_tensor(name)) for name in model.keys())  # noqa: SIM118
         else:
             yield file, "?", None  # nobody has said how to read it
 

@@ -46,7 +46,7 @@ def test_rounds_to_an_accuracy(make_data: Callable[..., Path], launch: Callable[
         reached[split] = run.reached(TARGET)
         history = read_history(out)
         assert history["test_accuracy"][0] < 0.3 and np.isfinite(history["train_loss"]).all()
-        assert sum(leaf.size for leaf in read_model(out / "model.h5").values()) == 55_210  # 64-200-200-10
+        assert sum(leaf.size for leaf in read_model(out / "model.safetensors").values()) == 55_210  # 64-200-200-10
     assert reached["iid"] is not None and reached["iid"] <= 20  # 11 when this was written, and 22 with two shards
     assert reached["shards"] is None or reached["shards"] > 1.3 * reached["iid"]
 

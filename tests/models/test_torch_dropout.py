@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from records import flat
+from safetensors.torch import load_file
 from test_torch_bits import hashes
 from torch import Tensor
 from torch.func import functional_call
@@ -202,7 +203,7 @@ def test_plain_masked_encrypted_and_resumed(
     assert found == {resumed}
 
 
-def test_it_trains_and_is_exported_for_the_plain_module(
+def test_it_trains_and_the_plain_module_takes_its_model(
     digits: Path, launch: Any, write_job: Any, tmp_path: Path, here: None
 ) -> None:
     """Measured without dropout; the file loads in the user's own module, whose losses in eval() are those measured."""
@@ -214,10 +215,8 @@ def test_it_trains_and_is_exported_for_the_plain_module(
     path, out = write_job(tmp_path / "job.toml", job), tmp_path / "run"
     sha(launch, path, out)
     assert summary(out)["test_accuracy"] > 0.85
-    ended = launch(None, "export", out, "--to", "torch", "--out", tmp_path / "model.pt")
-    assert ended.code == 0, ended.text
     net = nets.dropped_twice(10)
-    net.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    net.load_state_dict(load_file(out / "model.safetensors"))
     data = open_federation(digits)
     shards = [shard_of(data, client) for client in range(data.clients)]
     losses = []

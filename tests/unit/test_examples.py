@@ -48,7 +48,7 @@ def test_local_steps_written_out(launch: Callable[..., Any], digits: Path, tmp_p
     models = []
     for name in ("jobs.examples.own_local_steps:LocalSteps", "fedavg"):
         run_example(launch, "own_local_steps.toml", digits, tmp_path / name, f"algorithm.name={name}")
-        models.append(read_model(tmp_path / name / "run" / "model.h5"))
+        models.append(read_model(tmp_path / name / "run" / "model.safetensors"))
     assert all(np.abs(leaf).max() > 0.1 for leaf in models[0].values())
     for name, leaf in models[0].items():
         np.testing.assert_allclose(leaf, models[1][name], atol=1e-5)  # float32, in another order

@@ -81,7 +81,7 @@ def test_rounds_are_those_of_a_run(classes: Path, tmp_path: Path) -> None:
     job = job_of(classes)
     start, *others = rounds(job, measured=3)
     launch(job, tmp_path / "run")
-    model = read_model(tmp_path / "run" / "model.h5")
+    model = read_model(tmp_path / "run" / "model.safetensors")
     assert {name: values.tobytes() for name, values in others[-1].model.items()} == {
         name: values.tobytes() for name, values in model.items()
     }

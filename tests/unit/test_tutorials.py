@@ -54,7 +54,7 @@ def test_write_an_algorithm(play: Play) -> None:
     runs = [summary(folder / "runs" / name) for name in ("momentum", "momentum-2", "momentum-masked")]
     assert len({run["model_sha256"] for run in runs}) == 1
     assert runs[0]["train_loss"] < 0.25
-    own, fedavg = (read_model(folder / "runs" / name / "model.h5") for name in ("momentum", "fedavg-momentum"))
+    own, fedavg = (read_model(folder / "runs" / name / "model.safetensors") for name in ("momentum", "fedavg-momentum"))
     np.testing.assert_allclose(own["first"], fedavg["first"], atol=1e-5)  # the same minibatches, in another order
 
 

@@ -7,10 +7,9 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -18,7 +17,7 @@ import pytest
 from limits import soft_limit
 
 import mpifed
-from mpifed.files.hdf5 import array_of, reading_hdf5, write_hdf5
+from mpifed.files.hdf5 import reading_hdf5, write_hdf5
 
 ROOT = Path(mpifed.__file__).parents[1]
 
@@ -63,7 +62,7 @@ def test_the_variable_of_hdf5_stands_above(tmp_path: Path, setting: str, opens: 
     path = tmp_path / "file.h5"
     with write_hdf5(path) as file:
         file["x"] = np.arange(3)
-    program = f"from mpifed.files.model_file import read_model; read_model({str(path)!r})"
+    program = f"from mpifed.files.hdf5 import reading_hdf5\nwith reading_hdf5({str(path)!r}, '', ''): pass"
     with no_locks_for_others(path):
         ended = subprocess.run(
             [sys.executable, "-c", program], env=os.environ | {"HDF5_USE_FILE_LOCKING": setting}, cwd=ROOT,
@@ -71,35 +70,3 @@ def test_the_variable_of_hdf5_stands_above(tmp_path: Path, setting: str, opens: 
         )  # fmt: skip
     assert (ended.returncode == 0) == opens, ended.stderr
     assert opens or "unable to lock file" in ended.stderr
-
-
-def virtual(file: Any, name: str, beside: Path) -> None:
-    layout = h5py.VirtualLayout((4,), "f8")
-    layout[...] = h5py.VirtualSource(str(beside), "x", (4,))
-    file.create_virtual_dataset(name, layout)
-
-
-# (file, name, another file with "x") -> what stands there
-NOT_HERE: list[Callable[[Any, str, Path], Any]] = [
-    virtual,
-    lambda file, name, beside: file.__setitem__(name, h5py.ExternalLink(str(beside), "x")),
-    lambda file, name, beside: file.update({"there": np.zeros(4), name: h5py.SoftLink("/there")}),
-    lambda file, name, beside: file.create_dataset(name, (4,), "f8", external=[(str(beside), 0, 32)]),
-    lambda file, name, beside: file.create_dataset(name, data=np.zeros(2**22), chunks=(2**22,), compression="gzip"),
-    lambda file, name, beside: file.create_dataset(name, (2**40,), "f8", chunks=(1024,), compression="gzip"),
-    lambda file, name, beside: file.create_dataset(name, (2**60,), "u1"),
-    lambda file, name, beside: file.__setitem__(name, np.zeros(3, "i4,f8")),
-]
-
-
-@pytest.mark.parametrize("make_it", NOT_HERE)
-def test_only_what_is_in_the_file_is_read(tmp_path: Path, make_it: Callable[[Any, str, Path], None]) -> None:
-    with h5py.File(tmp_path / "beside.h5", "w") as file:
-        file["x"] = np.arange(4.0)
-    with h5py.File(tmp_path / "made.h5", "w") as file:
-        make_it(file, "group/x", tmp_path / "beside.h5")
-        file["group/y"] = np.arange(3)
-    with reading_hdf5(tmp_path / "made.h5", "wrong", "remedy") as file:
-        with pytest.raises(ValueError, match="group/x"):
-            array_of(file, "group/x")
-        assert array_of(file, "group/y").tolist() == [0, 1, 2]

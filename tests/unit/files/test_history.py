@@ -96,8 +96,8 @@ def test_another_file_is_not_a_history(tmp_path: Path, text: str, message: str) 
 
 def test_a_model_comes_back_with_its_bits(tmp_path: Path) -> None:
     arrays = {"first": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.float64(0.5), "mask": np.eye(2) > 0}
-    write_arrays(tmp_path / "model.h5", arrays)
-    read = read_model(tmp_path / "model.h5")
+    write_arrays(tmp_path / "model.safetensors", arrays)
+    read = read_model(tmp_path / "model.safetensors")
     assert read.keys() == arrays.keys()
     for name, values in arrays.items():
         assert read[name].dtype == values.dtype and np.array_equal(read[name], values)
@@ -125,7 +125,7 @@ def test_the_summary_has_the_promised_keys_and_invents_nothing(tmp_path: Path) -
     history = History.resume(tmp_path, round=10)
     history.append(row(20) | {"train_loss": float("inf")})
     model = {"w": np.array([0.0, 1.0, 2.0])}
-    write_arrays(tmp_path / "model.h5", model)
+    write_arrays(tmp_path / "model.safetensors", model)
     assert summary(tmp_path) == dict.fromkeys(SUMMARY) | {
         "rounds": 21,
         "exit": 0,

@@ -102,7 +102,7 @@ def microseconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sha256(out: Path) -> str:
-    return model_sha256(read_model(out / "model.h5"))
+    return model_sha256(read_model(out / "model.safetensors"))
 
 
 @pytest.mark.usefixtures("microseconds")

@@ -167,10 +167,10 @@ def test_a_sweep_goes_on(data: mf.FederatedDataset, here: Path) -> None:
     with pytest.raises(mf.UsageError, match=r"holds a sweep; .*resume=True"):
         mf.load("sweep")
     assert (here / "sweep/sweep.csv").read_text() == table
-    written = (here / "sweep/point-0000/model.h5").stat().st_mtime_ns
+    written = (here / "sweep/point-0000/model.safetensors").stat().st_mtime_ns
     again = mf.sweep(methods, data, mf.Softmax(), rounds=2, seeds=2, out="sweep", resume=True)
     assert again.summary.equals(first.summary)
-    assert (here / "sweep/point-0000/model.h5").stat().st_mtime_ns == written
+    assert (here / "sweep/point-0000/model.safetensors").stat().st_mtime_ns == written
     assert len(mf.sweep({"C": FEDAVG}, data, mf.Softmax(), rounds=2, out="sweep", overwrite=True).summary) == 1
 
 

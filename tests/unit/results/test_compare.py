@@ -56,7 +56,7 @@ def test_runs_of_one_job_and_seed_say_what_differs(tmp_path: Path, monkeypatch: 
         write_run(tmp_path / name, job=job(FEDAVG, 1), objective=0.5)
         about = {"exit": 0, "rounds": 9, "elapsed_s": ranks / 2, "ranks": ranks, "device": "cpu"}
         write_json(tmp_path / name / "run.json", about)
-        write_arrays(tmp_path / name / "model.h5", {"w": np.zeros(3)})
+        write_arrays(tmp_path / name / "model.safetensors", {"w": np.zeros(3)})
     header, line, *below = mpifed("compare", "a", "b").output.splitlines()
     assert header.split()[:2] == ["points", "runs"] and header.split()[-1] == "model"
     assert line.split()[:3] == ["a,", "b", "2"]

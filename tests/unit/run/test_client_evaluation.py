@@ -84,7 +84,7 @@ def test_against_a_loop(kind: str, block: int, tmp_path: Path, request: pytest.F
     folder = request.getfixturevalue(kind)
     table = {"data": {"path": str(folder), "block": block}}
     run(job(folder, "softmax" if kind == "classes" else "least-squares", **table), Solo(), tmp_path / "run")
-    quality, losses = scored(folder, read_model(tmp_path / "run" / "model.h5"))
+    quality, losses = scored(folder, read_model(tmp_path / "run" / "model.safetensors"))
     name, ascending = ("accuracy", sorted(quality)) if kind == "classes" else ("rmse", sorted(quality)[::-1])
     last = {column: values[-1] for column, values in read_history(tmp_path / "run").items()}
     found = {column: value for column, value in last.items() if column.startswith("client_test_")}
@@ -109,7 +109,7 @@ def test_common_test_rows_by_scikit_learn(classes: Path, targets: Path, tmp_path
     run(job(classes, record={"metrics": ["auc", "macro_f1"]}), Solo(), tmp_path / "a")
     run(job(targets, "least-squares"), Solo(), tmp_path / "b")
     rows, y = common(open_federation(classes), "f8")
-    model = read_model(tmp_path / "a" / "model.h5")
+    model = read_model(tmp_path / "a" / "model.safetensors")
     z = rows @ model["first"] + model["head.bias"]
     p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
     last = {column: values[-1] for column, values in read_history(tmp_path / "a").items()}
@@ -117,7 +117,7 @@ def test_common_test_rows_by_scikit_learn(classes: Path, targets: Path, tmp_path
     assert last["test_macro_f1"] == pytest.approx(sklearn.f1_score(y, z.argmax(axis=1), average="macro"))
     assert last["test_auc"] == pytest.approx(sklearn.roc_auc_score(y, p, multi_class="ovr"))
     rows, y = common(open_federation(targets), "f8")
-    model = read_model(tmp_path / "b" / "model.h5")
+    model = read_model(tmp_path / "b" / "model.safetensors")
     z = (rows @ model["first"] + model["head.bias"])[:, 0]
     last = {column: values[-1] for column, values in read_history(tmp_path / "b").items()}
     assert last["test_r2"] == pytest.approx(sklearn.r2_score(y, z))

@@ -19,7 +19,7 @@ from written_files import read_json, write_json
 
 from mpifed.cli import main
 from mpifed.core.errors import Interrupted, UsageError
-from mpifed.files.model_file import read_attributes
+from mpifed.files.model_file import read_about
 from mpifed.files.run_folder import summary
 from mpifed.job.own_sources import sources_of
 from mpifed.run import environment
@@ -156,7 +156,7 @@ def test_private_runs_do_not_tell_the_checksum_of_their_data(digits: Path, tmp_p
     privacy = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test"}
     task = job(digits, privacy=privacy, regularizer=None)
     run(task, Solo(), tmp_path / "run")
-    text = (tmp_path / "run" / "run.json").read_text() + str(read_attributes(tmp_path / "run" / "model.h5"))
+    text = (tmp_path / "run" / "run.json").read_text() + str(read_about(tmp_path / "run" / "model.safetensors"))
     assert "data_sha256" not in text
     (manifest,) = (tmp_path / "run" / "checkpoint").glob("*4/manifest.json")
     assert read_json(manifest)["run"]["identity"]["data"]["sha256"] not in text

@@ -15,10 +15,11 @@ from written_files import contents, read_json
 import mpifed as mf
 
 FILES = (
-    "job.toml", "run.json", "history.csv", "model.h5", "clients.csv", "failure.txt",
+    "job.toml", "run.json", "history.csv", "model.safetensors", "clients.csv", "failure.txt",
     "ledger.jsonl", "lock", "lock-heartbeat", "mlflow.json",
 )  # fmt: skip
 FOLDERS = ("checkpoint", "audit", "tensorboard", "checkpoint/round-00000000", "checkpoint/round-00000009")
+WRITTEN = ("run.json", "lock", "model.safetensors", "checkpoint")
 WAYS = {"fresh": (), "resume": ("--resume",), "overwrite": ("--overwrite",)}
 
 
@@ -37,7 +38,7 @@ def interrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory, launch: 
     ("name", "way"),
     [
         *((name, "resume") for name in (*FILES, *FOLDERS)),
-        *((name, way) for name in ("run.json", "lock", "model.h5", "checkpoint") for way in ("fresh", "overwrite")),
+        *((name, way) for name in WRITTEN for way in ("fresh", "overwrite")),
     ],
 )
 def test_a_link_at_a_name_that_a_run_writes_is_refused(
@@ -60,7 +61,7 @@ def test_a_link_at_a_name_that_a_run_writes_is_refused(
     ended = launch(None, "run", interrupted / "job.toml", "--out", out, *WAYS[way])
     assert ended.code == 2 and f"{path}: is a link" in ended.err and contents(tmp_path) == before, ended.text
     path.unlink()
-    if name in ("checkpoint", "tensorboard", "model.h5"):  # the run is as good as it was
+    if name in ("checkpoint", "tensorboard", "model.safetensors"):  # the run is as good as it was
         ended = launch(None, "run", interrupted / "job.toml", "--out", out, *WAYS[way])
         assert ended.code == 0 and read_json(out / "run.json")["rounds"] == 2, ended.text
 

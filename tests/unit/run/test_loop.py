@@ -40,7 +40,7 @@ def test_what_a_run_leaves_behind(digits: Path, tmp_path: Path) -> None:
     result = run(task, Solo(), out)
     assert Job.read(out / "job.toml").table() == task.table()
     assert (result.run_dir, result.rounds) == (out, 5)
-    stored = read_model(out / "model.h5")
+    stored = read_model(out / "model.safetensors")
     assert stored.keys() == {"first"}
     np.testing.assert_array_equal(stored["first"], result.model.first)
     history = read_history(out)
@@ -74,7 +74,7 @@ def test_a_run_that_failed_before_its_first_checkpoint_may_be_replaced(digits: P
     (tmp_path / "run/failure.txt").write_text("it diverged")
     (tmp_path / "run/history.csv").write_text("round\n0\n")
     run(job(digits), Solo(), tmp_path / "run")
-    assert (tmp_path / "run/model.h5").read_bytes() == (tmp_path / "whole/model.h5").read_bytes()
+    assert (tmp_path / "run/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
     assert not (tmp_path / "run/failure.txt").exists()
     (tmp_path / "whole/failure.txt").write_text("later")
     with pytest.raises(UsageError, match="holds a run already"):

@@ -43,13 +43,13 @@ def test_a_run_takes_the_place_of_another(digits: Path, out: Path, launch: Launc
     second = job(digits, out.parent / "job.toml", rounds=2)
     (out / "checkpoint").mkdir(exist_ok=True)
     (out / "checkpoint" / "other").mkdir()
-    (out / f".model.h5.{'0a' * 8}.new").write_text("of a run that was killed")
+    (out / f".model.safetensors.{'0a' * 8}.new").write_text("of a run that was killed")
     refused = launch(None, "run", second, "--out", out)
     assert refused.code == 2 and "or replace it with --overwrite" in refused.err
     ended = launch(None, "run", second, "--out", out, "--overwrite", "--progress", "none")
     assert ended.code == 0, ended.text
     assert read_json(out / "run.json")["rounds"] == 2
-    assert not (out / "checkpoint" / "other").exists() and not (out / f".model.h5.{'0a' * 8}.new").exists()
+    assert not (out / "checkpoint" / "other").exists() and not (out / f".model.safetensors.{'0a' * 8}.new").exists()
     assert sorted(path.name for path in out.parent.iterdir()) == ["a run", "job.toml"]
     both = launch(None, "run", second, "--out", out, "--overwrite", "--resume")
     assert both.code == 2 and "--resume with --overwrite" in both.err

@@ -125,7 +125,7 @@ def test_a_sweep_is_run(job: Path, tmp_path: Path) -> None:
     assert len({r["model_sha256"] for r in found}) == 4
     for row in found:
         assert read_json(out / row["point"] / "run.json")["rounds"] == 2
-        assert (out / row["point"] / "model.h5").exists()
+        assert (out / row["point"] / "model.safetensors").exists()
 
 
 def test_one_point_is_that_of_the_whole_sweep(job: Path, tmp_path: Path) -> None:

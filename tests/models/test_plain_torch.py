@@ -1,4 +1,4 @@
-"""An exported model in plain PyTorch: the logits that mpifed computes."""
+"""A run's model in plain PyTorch: the logits that mpifed computes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,9 @@ import numpy, torch
 sys.path.insert(0, sys.argv[1])
 import nets
 torch.set_num_threads(1)
-if sys.argv[2].endswith(".pt"):
-    state = torch.load(sys.argv[2], weights_only=True)
-else:
-    from safetensors.torch import load_file
-    state = load_file(sys.argv[2])
+from safetensors.torch import load_file
 net = nets.convolutions(10)
-net.load_state_dict(state)
+net.load_state_dict(load_file(sys.argv[2]))
 with torch.no_grad():
     numpy.save(sys.argv[4], net(torch.from_numpy(numpy.load(sys.argv[3])).reshape(-1, 1, 8, 8)).numpy())
 assert "mpifed" not in sys.modules
@@ -50,18 +46,14 @@ def trained(digits: Path, write_job: Any, launch: Any, tmp_path_factory: pytest.
     return folder / "run"
 
 
-@pytest.mark.parametrize("form", ["torch", "safetensors"])
-def test_the_logits_are_those_of_mpifed(form: str, trained: Path, launch: Any, tmp_path: Path) -> None:
-    pytest.importorskip(form, reason="needs the extra `torch`")
-    file = tmp_path / {"torch": "model.pt", "safetensors": "model.safetensors"}[form]
-    done = launch(None, "export", trained, "--to", form, "--out", file)
-    assert done.code == 0, done.text
+def test_the_logits_are_those_of_mpifed(trained: Path, tmp_path: Path) -> None:
+    file = trained / "model.safetensors"
     X = np.random.default_rng(0).uniform(0, 16, (20, 64)).astype("f4")
     np.save(tmp_path / "X.npy", X)
     command = [sys.executable, "-c", _PLAIN, Path(__file__).parent, file, tmp_path / "X.npy", tmp_path / "logits.npy"]
     plain = subprocess.run(list(map(str, command)), capture_output=True, text=True)
     assert plain.returncode == 0, plain.stderr
-    objective, arrays = TorchNetwork("nets:convolutions", (1, 8, 8)), read_model(trained / "model.h5")
+    objective, arrays = TorchNetwork("nets:convolutions", (1, 8, 8)), read_model(trained / "model.safetensors")
     start = objective.start(64, 10, np.random.default_rng(0), "float32")
     assert set(start.head._fields) == set(arrays)
     names: tuple[str, ...] = start.head._fields
