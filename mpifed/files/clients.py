@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.files.history_csv import as_csv, cell_of, columns_of
-from mpifed.files.json_file import content
+from mpifed.files.json_file import as_written
 from mpifed.files.write import replace_text
 
 CLIENTS = "clients.csv"
@@ -53,7 +53,7 @@ def read_clients(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
     """
     path = Path(run_dir, CLIENTS)
     try:
-        lines = list(csv.reader(io.StringIO(content(path).decode("utf-8"), newline="")))
+        lines = list(csv.reader(io.StringIO(as_written(path).decode("utf-8"), newline="")))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(

@@ -15,7 +15,7 @@ from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.core.text import shown
 from mpifed.files.history_csv import FIRST, HISTORY, LEDGER, as_csv, cell_of, columns_of, read_lines
-from mpifed.files.json_file import content
+from mpifed.files.json_file import as_written
 from mpifed.files.write import append, replace_text, sync
 
 # columns that may change when a run is resumed: `[record]` and the simulated network choose them
@@ -31,6 +31,7 @@ class History:
     def __init__(self, directory: str | os.PathLike[str], lines: list[list[str]] | None = None) -> None:
         """`lines`: those of an existing history; a new one takes its columns from its first row."""
         self._path = Path(directory, HISTORY)
+        self._resumed = lines  # what is left in the file of a run that goes on, until it is written
         self._columns, *rows = lines or [[*FIRST, *LEDGER]]
         self._rows = len(rows)
         if self._path.exists() and lines is None:
@@ -42,7 +43,7 @@ class History:
     def resume(
         cls, directory: str | os.PathLike[str], round: int, stale: Collection[str] = (), measured: int = 0
     ) -> History:
-        """The history up to and including the checkpointed `round`, to append to, without later or incomplete rows.
+        """The history up to and including the checkpointed `round`, without later or incomplete rows, to `cut` first.
 
         Parameters
         ----------
@@ -61,13 +62,22 @@ class History:
                 f"{path}: has {len(rows)} whole rows up to round {round}, and by the checkpoint {measured} had been "
                 "measured; restore the file, or start anew without --resume, into another folder"
             )
-        if not lines:
-            path.unlink(missing_ok=True)
-            return cls(directory)
-        at = [number for number, name in enumerate(lines[0]) if name not in stale]
-        lines = [[line[number] for number in at] for line in (lines[0], *rows)]
-        replace_text(path, as_csv(lines))
-        return cls(directory, lines)
+        at = [number for number, name in enumerate(lines[0] if lines else ()) if name not in stale]
+        return cls(directory, [[line[number] for number in at] for line in (*lines[:1], *rows)])
+
+    def last(self) -> Table:
+        """The last row of a history that was resumed, by column; empty where there is none."""
+        lines = self._resumed or []
+        columns = columns_of(self._path, [lines[0], lines[-1]]) if self._rows else {}
+        return {name: values[-1].item() for name, values in columns.items()}
+
+    def cut(self) -> None:
+        """Write what was resumed in place of what is in the file."""
+        if self._resumed:
+            replace_text(self._path, as_csv(self._resumed))
+        elif self._resumed is not None:
+            self._path.unlink(missing_ok=True)
+        self._resumed = None
 
     def append(self, row: Mapping[str, float | int | None]) -> None:
         """Append a measured round; a column of `FIRST` or `LEDGER` that is absent or None becomes an empty cell."""
@@ -136,7 +146,7 @@ def read_ends(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
 
 def _lines(path: Path) -> list[list[str]]:
     try:
-        return read_lines(path, content(path))
+        return read_lines(path, as_written(path))
     except OSError as error:
         raise DataError(
             f"{path}: no history here ({error.strerror}); name the directory of a run that measured a round"

@@ -20,6 +20,7 @@ from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.schemas import shown_value
 from mpifed.files.write import replace_text
 
+RUN = "run.json"
 _CHECKSUM = "sha256"
 _AT_THE_END = re.compile(rb'\n  "sha256": "([0-9a-f]{64})"\n}\n\Z')
 
@@ -28,6 +29,30 @@ def content(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a regular file; OSError for anything else."""
     with open_regular(path) as file:
         return file.read()
+
+
+def as_written(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file in the folder of a run, as they were when the run ended.
+
+    Raises OSError where it cannot be read; DataError where it is not what run.json, if that is sound, says of it.
+    """
+    digest = digest_of(path)  # before the file: a run that goes on takes it away before it writes
+    data = content(path)
+    if digest is not None and hashlib.sha256(data).hexdigest() != digest == digest_of(path):
+        raise DataError(
+            f"{path}: was changed or damaged since the run ended: its SHA-256 is not the one in {RUN}; put it back as "
+            f"it was written; --resume writes all but history.csv again"
+        )
+    return data
+
+
+def digest_of(path: str | os.PathLike[str]) -> str | None:
+    """The SHA-256 that run.json beside a file says of it; None while a run goes on, and before version 0.2."""
+    try:
+        digests = read_json(Path(path).with_name(RUN)).get("digests")
+    except DataError:
+        return None
+    return str(digests[name]) if isinstance(digests, dict) and (name := Path(path).name) in digests else None
 
 
 def as_json(table: ReadOnlyTable) -> str:

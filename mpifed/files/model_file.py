@@ -19,7 +19,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.record import Array, Record, bare_leaves, leaves
 from mpifed.core.tables import Table
-from mpifed.files.json_file import content
+from mpifed.files.json_file import as_written
 from mpifed.files.write import replaced
 
 MODEL = "model.safetensors"
@@ -44,7 +44,7 @@ def write_arrays(
 def read_model(path: str | os.PathLike[str]) -> dict[str, Array]:
     """The named arrays of a safetensors file, in the order of their names; DataError when it is missing or damaged."""
     with _reading(path):
-        arrays = load(content(path))
+        arrays = load(as_written(path))
         if strange := [name for name, values in arrays.items() if values.dtype.kind not in "biuf"]:
             raise ValueError(f"{strange[0]} is of type {arrays[strange[0]].dtype}")
         return dict(sorted(arrays.items()))
@@ -59,15 +59,22 @@ def read_about(path: str | os.PathLike[str]) -> Table:
         return about
 
 
+def of_0_1(model: Path) -> str:
+    """What is to be said of a model in the form of mpifed 0.1, at this path or in place of it; empty for no such."""
+    old = model.with_name("model.h5")
+    if not old.exists() or (model.exists() and model.name != old.name):
+        return ""
+    return (
+        f"{old}: is of mpifed 0.1, and this version reads {MODEL} alone; write it with 0.1, by `mpifed export RUN --to "
+        f"safetensors --out {MODEL}`, and put it beside, or train again"
+    )
+
+
 @contextmanager
 def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn errors of a file of a model into a DataError."""
-    old = Path(path).with_name("model.h5")
-    if old.exists() and (old.name == Path(path).name or not Path(path).exists()):
-        raise DataError(
-            f"{old}: is of mpifed 0.1, and this version reads {MODEL} alone; write it with 0.1, by `mpifed export RUN "
-            f"--to safetensors --out {MODEL}`, and put it beside, or train again"
-        )
+    if old := of_0_1(Path(path)):
+        raise DataError(old)
     try:
         yield
     except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from mpifed.core.errors import FINISHED, DataError
+from mpifed.core.io_errors import sha256
 from mpifed.core.tables import Table
 from mpifed.core.text import shown
 from mpifed.files import columns
 from mpifed.files.history import last_row
 from mpifed.files.history_csv import FIRST, LEDGER
+from mpifed.files.json_file import RUN as RUN
 from mpifed.files.json_file import content, read_json
 from mpifed.files.model_file import MODEL, model_sha256, read_model
 from mpifed.files.schemas import JobTables, RunJson, checked
@@ -26,7 +28,6 @@ else:
     import tomli as tomllib
 
 JOB = "job.toml"
-RUN = "run.json"
 SUMMARY = tuple(column.name for column in columns.shown("summary"))
 _OF_ROW = ("elapsed_s", "up_bytes", "down_bytes")  # both in a row and in run.json
 
@@ -68,6 +69,20 @@ def ended(run_dir: Path) -> int | None:
     """The exit code of a run; None when it has not begun, or is still running, or was killed."""
     code: int | None = read_run(run_dir)["exit"] if (run_dir / RUN).exists() else None
     return code
+
+
+def changed_since(run_dir: Path) -> str:
+    """What is not as run.json says that it was when the run ended, as text; empty where all is, or the run goes on."""
+    about = read_run(run_dir)
+    digests = {JOB: about.get("job_sha256"), **(about.get("digests") or {})}
+    wrong = []
+    for name, digest in digests.items():
+        path = run_dir / name
+        if not path.exists():
+            wrong.append(f"{name} is missing")
+        elif digest not in (None, sha256(path)):
+            wrong.append(f"{name} was changed or damaged")
+    return ", ".join(wrong)
 
 
 def finished(run_dir: Path) -> bool:

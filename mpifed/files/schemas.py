@@ -7,7 +7,7 @@ or, in run.json, an algorithm's own numbers.
 from __future__ import annotations
 
 import json
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -112,6 +112,7 @@ class RunJson(Schema):
     warnings: list[Text] | None = None
     job_sha256: Digest | None = None
     data_sha256: Digest | None = None
+    digests: dict[Literal["history.csv", "clients.csv", "model.safetensors"], Digest] | None = None
     start_sha256: Digest | None = None
     sources: dict[Text, Text] = {}
     distributions: dict[Text, Text] = {}

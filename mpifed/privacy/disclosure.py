@@ -36,6 +36,7 @@ _COLLUDING = "epsilon_colluding colluding"
 _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     RELEASED: (
         (MODEL, "*"),
+        ("run.json", f"digests.{MODEL}"),
         ("history.*", "test_loss test_accuracy test_rmse test_r2 test_label_accuracy test_exact_match test_micro_f1 "
          "test_macro_f1 test_auc"),
     ),
@@ -61,12 +62,13 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         *((f"{folder}/*", "") for folder in RAW_FOLDERS),
         ("history.*", "train_loss client_test_*"),
         (CLIENTS, ""),
-        ("run.json", "clients_tested clients_without_tests"),
+        ("run.json", f"clients_tested clients_without_tests digests.{CLIENTS}"),
         ("run.json", "peak_rss_bytes"),
     ),
     TIMING: (
         ("history.*", "elapsed_s simulated_s"),
         ("tensorboard/*", ""),  # the columns of the history, and when each row was written
+        ("run.json", f"digests.{HISTORY}"),
         ("run.json", "sha256 started ended elapsed_s seconds_per_round cpu_s exchanges.*_s"),
         ("run.json", "simulated_s simulated.*.compute simulated.*.encryption simulated.*.server"),
     ),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -150,8 +151,8 @@ def read_compared(run_dir: Path) -> Contents | None:
     about, heads = _about(run_json), dict[Path, Table | None]()  # read before the ledger, which may grow meanwhile
     if run_json.exists():
         heads[run_json] = about.get("ledger")
-    if model.exists():
-        heads[model] = _attributes(model)
+    with suppress(DataError):  # it is missing or damaged, and whoever reads it says so
+        heads[model] = _head(read_about(model))
     private = (run_dir / LEDGER).exists() or "privacy" in job_of(run_dir) or "delta" in about
     if not private and not any(heads.values()):
         return None
@@ -171,14 +172,9 @@ def _about(path: Path) -> Table:
     return table
 
 
-def _attributes(path: Path) -> Table | None:
-    """The head of the ledger in a model's attributes; None where it has none, or cannot be read."""
-    try:
-        attributes = read_about(path)
-    except DataError:
-        return None
-    head = {name: attributes[f"{_PREFIX}{name}"] for name in LedgerHead._fields if f"{_PREFIX}{name}" in attributes}
-    return head or None
+def _head(about: Table) -> Table | None:
+    """The head of the ledger in what is said about a model; None where it has none."""
+    return {name: about[f"{_PREFIX}{name}"] for name in LedgerHead._fields if f"{_PREFIX}{name}" in about} or None
 
 
 def _compare_settings(path: Path, about: Table, ledger: Contents) -> None:

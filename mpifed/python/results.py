@@ -29,6 +29,7 @@ from mpifed.files.write import replace_text
 from mpifed.job.job import Job
 from mpifed.maths.metrics import r2
 from mpifed.maths.objectives import Objective
+from mpifed.privacy.ledger_file import read_compared
 from mpifed.python import describe
 from mpifed.python.ranks import spoken
 from mpifed.python.values import by_name, check_index, columns_of
@@ -273,5 +274,6 @@ def read_run(folder: Path) -> Run:
     if not (folder / JOB).exists() or not (folder / RUN).exists():
         there = "no run here" if folder.is_dir() else "no such folder"
         raise DataError(f"{folder}: {there}; give the folder that a run has written, its out")
+    read_compared(folder)
     warnings = tuple(str(warning) for warning in run_warnings(folder))
     return Run(folder, dict(summary(folder)), warnings)

@@ -24,6 +24,7 @@ from mpifed.files.run_folder import JOB, RUN, SUMMARY, job_of, read_run, summary
 from mpifed.files.write import replace_text
 from mpifed.job.schema import FREE, is_free
 from mpifed.job.sweep import LABEL, SweepPoint, point_name
+from mpifed.privacy.ledger_file import read_compared
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.objectives import objective_of
 from mpifed.results.run_warnings import RunWarning, run_warnings
@@ -222,6 +223,7 @@ def point_settings(folder: Path) -> list[tuple[str, Table]]:
 
 def _read_point(run_dir: Path, settings: Table) -> Ran:
     begun = (run_dir / JOB).exists()
+    read_compared(run_dir)
     run_summary = summary(run_dir) if (run_dir / RUN).exists() else None
     job = job_of(run_dir)
     return Ran(

@@ -14,6 +14,7 @@ from mpifed.core.text import command_line, shown
 from mpifed.files import columns
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
+from mpifed.files.model_file import MODEL, of_0_1
 from mpifed.files.run_folder import RUN, job_of, read_run, summary
 from mpifed.files.schemas import RunJson
 from mpifed.job.goals import contradiction
@@ -90,6 +91,9 @@ def run_text(folder: Path) -> str:
 def _warnings(folder: Path, run: Table) -> list[str]:
     """The warnings of a run: those of run.json, and those that its end gives reason to."""
     said: list[str] = list(run.get("warnings") or [])
+    said += filter(None, [of_0_1(folder / MODEL)])
+    gone = [name for name in run.get("digests") or () if not (folder / name).exists()]
+    said += [f"{name} is missing: put it back; --resume writes all but history.csv again" for name in gone]
     return said + [str(warning) for warning in run_warnings(folder) if not {warning.text, str(warning)} & {*said}]
 
 

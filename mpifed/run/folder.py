@@ -14,7 +14,7 @@ from mpifed.files.clients import CLIENTS
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content
 from mpifed.files.model_file import MODEL
-from mpifed.files.run_folder import RUN, ended, job_of, read_run
+from mpifed.files.run_folder import RUN, changed_since, ended, job_of, read_run
 from mpifed.job.job import Job
 from mpifed.job.reading import dotted
 from mpifed.job.schema import FREE, is_free
@@ -67,11 +67,11 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
             f"{out}: holds a run already; choose another --out, continue it with --resume, or replace it with "
             "--overwrite"
         )
-    damaged = _damaged(out) if resume and begun else ""
+    damaged, code = _damaged(out) if resume and begun else ("", None)
     header = _header(job, out, bool(damaged)) if resume and begun else None
-    if begun and (code := ended_before(job, out)) is not None:
-        if not saved:
-            raise _without_its_end(out)
+    if code in FINISHED and not saved:
+        raise _without_its_end(out)
+    if (code := ended_before(job, out)) is not None:
         return Opened(saved, header, code)
     out.mkdir(parents=True, exist_ok=True)
     (out / FAILURE).unlink(missing_ok=True)
@@ -111,14 +111,15 @@ def check_kind(path: Path, is_folder: bool = False) -> None:
         raise DataError(f"{path}: is no {'folder' if is_folder else 'regular file'}; remove it, or put it back")
 
 
-def _damaged(out: Path) -> str:
-    """What is wrong with run.json, of which a resumed run uses only the exit code."""
+def _damaged(out: Path) -> tuple[str, int | None]:
+    """(what is wrong with run.json or with files that it has digests of; the exit code, if it can be read)."""
     try:
-        if (out / RUN).exists():
-            read_run(out)
+        if not (out / RUN).exists():
+            return "", None
+        wrong, code = changed_since(out), ended(out)
     except DataError as error:
-        return f"{error}; it is written anew, from the checkpoint"
-    return ""
+        return f"{error}; it is written anew, from the checkpoint", None
+    return f"{out}: {wrong}; all but {HISTORY} is written again, from the checkpoint" if wrong else "", code
 
 
 def same_end(out: Path, done: int) -> None:
@@ -138,7 +139,7 @@ def ended_before(job: Job, out: Path, codes: Collection[int] = FINISHED) -> int 
     """The exit code of a run that has ended with exactly this job and one of `codes`; else None."""
     written = out / "job.toml"
     try:
-        if not written.exists() or not _is_job(content(written), job):
+        if not written.exists() or not _is_job(content(written), job) or changed_since(out):
             return None
         code = ended(out)
     except (DataError, OSError, ValueError, RecursionError):  # a file cannot be read

@@ -262,6 +262,10 @@ class RunLoop:
         measured = self.evaluation.row.get("round") == self.progress.round
         if complete and self.job.record.evaluate_every and not measured:
             self._measure(certify=True)
+        elif complete and not self.round_s and self.ready.client_tests is not None:
+            self.evaluation.row_columns(self._trained(), certify=False)  # a kill may have come before clients.csv
+            if self.results is not None:
+                self.results.write_clients(self.evaluation.clients)
         round: int | None = None
         self.end = self._noted()  # checkpoints have the state without what is measured at this end alone
         if self.serves and not self.evaluation.reached:

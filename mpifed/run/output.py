@@ -16,10 +16,11 @@ from mpifed.core import loops
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.device import Device
 from mpifed.core.errors import DataError
+from mpifed.core.io_errors import sha256
 from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.files.clients import ClientScores, write_clients
-from mpifed.files.history import History, last_row, read_history
+from mpifed.files.clients import CLIENTS, ClientScores, write_clients
+from mpifed.files.history import History, read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import write_json
 from mpifed.files.model_file import MODEL, model_arrays, write_arrays
@@ -76,7 +77,7 @@ class Results:
             changed = False
         stale = ["simulated_s"] if changed else []
         self.history = History.resume(self.out, done.round, stale, done.rows)
-        return last_row(self.out)
+        return self.history.last()
 
     def open(self, comm: Comm, progress: Progress, resumed: bool) -> None:
         """Write the job and the first run.json, and start the reporter."""
@@ -105,7 +106,8 @@ class Results:
             **self._privacy(),
             **self.observation.about(),
         }
-        self.write(progress, None, [], 0.0, [])
+        self.write(progress, None, [], 0.0, [])  # without digests: from here on the files change
+        self.history.cut()
         resumption = f", resumed after round {progress.round}" if resumed else ""
         clients, ranks = self.algorithm.problem.clients, comm.size
         self.reporter.start(
@@ -142,14 +144,15 @@ class Results:
             self.history.append(columns)
             self.reporter.row(columns)
             self.observation.measured(columns)
-        self._write_clients(clients)
+        self.write_clients(clients)
 
     def returned(self, round: int, clients: ClientScores | None) -> None:
         """Say that the model is that of an earlier round, with these scores."""
         self.about["returned_round"] = round
-        self._write_clients(clients)
+        self.write_clients(clients)
 
-    def _write_clients(self, clients: ClientScores | None) -> None:
+    def write_clients(self, clients: ClientScores | None) -> None:
+        """Write clients.csv, where the job has clients' scores."""
         if clients is not None:
             problem, tested = self.algorithm.problem, len(clients.client)
             self.about |= {"clients_tested": tested, "clients_without_tests": problem.clients - tested}
@@ -217,6 +220,9 @@ class Results:
             "exchanges": dict(progress.exchanges) or None,
             **self._simulated(progress),
         }
+        if code is not None:
+            written = [path for name in (HISTORY, CLIENTS, MODEL) if (path := self.out / name).exists()]
+            state["digests"] = {path.name: sha256(path) for path in written}
         # before the end, these are in the history
         spent = {} if self.ledger is None or code is None else self.ledger.columns()
         ledger = {} if self.ledger is None else {"ledger": self.ledger.sync()._asdict()}

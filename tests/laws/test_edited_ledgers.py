@@ -184,7 +184,6 @@ EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
     "forged kind": (put(fourth, "clients", "some"), "line 5 is damaged .ValueError"),
     "run.json: a list": (about(ledger=[6]), r"run.json: ledger = \[6\]"),
     "model.safetensors: more": (attribute("ledger_lines", 9), "model.safetensors says that there is a line 10"),
-    "no model": (edit(lambda text: b"model", "model.safetensors"), "model.safetensors: says None of"),
 }  # fmt: skip
 
 

@@ -62,6 +62,7 @@ def test_every_cut_of_the_file_can_be_read_and_resumed(tmp_path: Path) -> None:
         rows_left = max(whole[:length].count(b"\n") - 1, 0)
         assert list(read_history(tmp_path).get("round", ())) == list(range(rows_left))
         history = History.resume(tmp_path, round=2)
+        history.cut()
         for index in range(rows_left, 3):
             history.append(row(index))
         assert path.read_bytes() == whole
@@ -69,7 +70,10 @@ def test_every_cut_of_the_file_can_be_read_and_resumed(tmp_path: Path) -> None:
 
 def test_resume_drops_the_rounds_after_the_checkpoint(tmp_path: Path) -> None:
     write_rounds(tmp_path, 0, 10, 20, 30)
-    History.resume(tmp_path, round=19).append(row(20))
+    history = History.resume(tmp_path, round=19)
+    assert history.last()["round"] == 10
+    history.cut()
+    history.append(row(20))
     assert list(read_history(tmp_path)["round"]) == [0, 10, 20]
     assert [path.name for path in tmp_path.iterdir()] == ["history.csv"]
 
@@ -123,6 +127,7 @@ def test_the_summary_has_the_promised_keys_and_invents_nothing(tmp_path: Path) -
     assert summary(tmp_path) == dict.fromkeys(SUMMARY) | {"rounds": 21, "exit": 0, "peak_rss_bytes": 5}
     write_rounds(tmp_path, 0, 10)
     history = History.resume(tmp_path, round=10)
+    history.cut()
     history.append(row(20) | {"train_loss": float("inf")})
     model = {"w": np.array([0.0, 1.0, 2.0])}
     write_arrays(tmp_path / "model.safetensors", model)

@@ -190,9 +190,16 @@ def test_manifests_fall_back(
         resumed(digits, tmp_path / "both")
 
 
+def killed(two_rounds: Path, folder: Path) -> Path:
+    """A copy of a run, as it is before run.json says how it ended."""
+    out = Path(shutil.copytree(two_rounds, folder / "run"))
+    write_json(out / "run.json", read_run(out) | {"exit": None, "digests": None})
+    return out
+
+
 @pytest.mark.parametrize("text", [None, "", "round,elap", "\n"])
 def test_a_history_that_is_gone(digits: Path, two_rounds: Path, tmp_path: Path, text: str | None) -> None:
-    out = shutil.copytree(two_rounds, tmp_path / "run")
+    out = killed(two_rounds, tmp_path)
     (out / "history.csv").unlink()
     if text is not None:
         (out / "history.csv").write_text(text)
@@ -202,7 +209,7 @@ def test_a_history_that_is_gone(digits: Path, two_rounds: Path, tmp_path: Path, 
 
 
 def test_a_history_with_a_row_less_or_more(digits: Path, two_rounds: Path, tmp_path: Path) -> None:
-    out = shutil.copytree(two_rounds, tmp_path / "run")
+    out = killed(two_rounds, tmp_path)
     lines = (out / "history.csv").read_text().splitlines(keepends=True)
     (out / "history.csv").write_text("".join([*lines[:2], *lines[3:]]))
     with pytest.raises(DataError, match=r"history\.csv: has 2 whole rows up to round 2, .* 3 had been measured"):
