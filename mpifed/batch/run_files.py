@@ -15,8 +15,7 @@ from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import JOB, job_of, read_run
 from mpifed.run.checkpoint import generations
-from mpifed.run.folder import FAILURE
-from mpifed.run.lock import is_alive
+from mpifed.run.folder import FAILURE, is_alive
 
 Content = TypeVar("Content")
 

@@ -29,8 +29,7 @@ from mpifed.results.points import is_sweep, write_sweep
 from mpifed.run.agreement import begin_call
 from mpifed.run.agreement import settings as settings_of
 from mpifed.run.data_cache import DataCache
-from mpifed.run.folder import ended_before
-from mpifed.run.overwrite import begin_sweep, remove
+from mpifed.run.folder import begin_sweep, ended_before, remove
 
 _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
 

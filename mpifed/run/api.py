@@ -16,12 +16,10 @@ from mpifed.observers.base import Observer
 from mpifed.privacy.ledger_file import LEDGER
 from mpifed.run.data_cache import DataCache
 from mpifed.run.environment import keep_freed_memory
-from mpifed.run.folder import Opened, open_folder
-from mpifed.run.lock import locked
+from mpifed.run.folder import STANDING, Opened, locked, open_folder, remove, to_remove
 from mpifed.run.loop import RunLoop
 from mpifed.run.observation import Observation, checked_observers
 from mpifed.run.outcome import Result
-from mpifed.run.overwrite import STANDING, remove, to_remove
 from mpifed.run.progress import Reporter
 from mpifed.run.signals import stop_on_signals
 
@@ -48,7 +46,7 @@ def run(
     max_hours : checkpoint and raise `Interrupted` at the first round boundary after so many hours
     cache : data that an earlier run in this process has opened, and that this run shares with the next
     overwrite : remove the run or sweep that is in `out`, once data and job are known to be right
-    replace : on rank 0, what removes it; by default `mpifed.run.overwrite.remove`
+    replace : on rank 0, what removes it; by default `mpifed.run.folder.remove`
     accept_changed : go on even if the user's sources or the libraries have changed since the checkpoint
     observers : on rank 0, all that the run has; None: those that the job names
 

@@ -24,9 +24,8 @@ from mpifed.results.show import run_text
 from mpifed.run.agreement import begin_call, settings
 from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache
-from mpifed.run.folder import ended_before
+from mpifed.run.folder import begin_sweep, ended_before, remove
 from mpifed.run.launch import guarded
-from mpifed.run.overwrite import begin_sweep, remove
 from mpifed.run.progress import reporter
 
 Value = TypeVar("Value")

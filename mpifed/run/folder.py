@@ -1,41 +1,61 @@
-"""A run's folder before the run: whether it may be used, resumed, or has ended with the same job."""
+"""The folder of a run or sweep: its names, and whether a run may begin, go on or be replaced there.
+
+One run at a time writes to a folder, rank 0 of it alone; reading needs no lock.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
+import platform
+import re
+import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import NamedTuple
 
 from mpifed.core.errors import FINISHED, DataError, UsageError
-from mpifed.core.tables import Table
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import command_line
 from mpifed.files.clients import CLIENTS
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content
 from mpifed.files.model_file import MODEL
-from mpifed.files.run_folder import RUN, changed_since, ended, job_of, read_run
+from mpifed.files.run_folder import JOB, RUN, changed_since, ended, job_of, read_run
+from mpifed.files.write import PART
 from mpifed.job.job import Job
 from mpifed.job.reading import dotted
 from mpifed.job.schema import FREE, is_free
+from mpifed.job.sweep import SweepPoint
 from mpifed.observers.mlflow_store import NOTED
 from mpifed.observers.tensorboard import EVENTS
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
-from mpifed.results.points import is_sweep
+from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-LOCK, HEARTBEAT = "lock", "lock-heartbeat"  # of `mpifed.run.lock`
+LOCK = "lock"  # locked by flock, or where the file system has none the file `HELD`, which says who holds it
+HELD = "lock-held"
 FAILURE = "failure.txt"  # the message of the first rank to fail
-_FILES = ("job.toml", RUN, HISTORY, MODEL, CLIENTS, FAILURE)
-RUN_FILES = (*_FILES, LEDGER, LOCK, HEARTBEAT, NOTED)
+RUN_FILES = (JOB, RUN, HISTORY, MODEL, "model.h5", CLIENTS, FAILURE, LEDGER, LOCK, HELD, NOTED)
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
 # of a run that goes on: what ends it or is said of it, and a file that was read before round 0
 RESUMABLE = (*FREE, "rounds", "stop", "simulated_network", "model.start")
+ENDING_S = 2.0  # a run whose launcher has returned may still be ending
+STANDING: set[Path] = set()  # folders whose old run stands: what is to take its place has written nothing yet
+_NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}  # as of Lustre that was mounted without
+# what a run or sweep writes, what a killed process leaves of its lock, and what NFS leaves of removed files
+_OWN = re.compile(rf"{'|'.join(map(re.escape, (*RUN_FILES, SWEEP)))}|{HELD}\..+|\.nfs[0-9a-f]+")
+_POINT = re.compile(r"point-\d{4,9}")
+_REQUIRED = {"name", "rounds", "data", "model", "algorithm"}  # tables and keys of every job
+_REMEDY = "--overwrite removes runs alone"
 
 
 class Opened(NamedTuple):
@@ -73,8 +93,10 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
         raise _without_its_end(out)
     if (code := ended_before(job, out)) is not None:
         return Opened(saved, header, code)
-    out.mkdir(parents=True, exist_ok=True)
     (out / FAILURE).unlink(missing_ok=True)
+    for path in out.glob(".*.new"):  # of a process that was killed
+        if (part := PART.fullmatch(path.name)) and part[1] in RUN_FILES:
+            path.unlink()
     if not saved:  # also a run that was killed before its first checkpoint
         (out / HISTORY).unlink(missing_ok=True)
     return Opened(saved, header, None, damaged)
@@ -187,3 +209,215 @@ def changes_of(before: Table, after: Table, free: Collection[str] = RESUMABLE) -
     old, new = dict(dotted(before)), dict(dotted(after))
     keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key) and not is_free(key, free)]
     return "; ".join(f"{key}: {old.get(key)!r} before, {new.get(key)!r} now" for key in keys)
+
+
+# --- one run at a time ---
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a run's folder, and lock it; called on rank 0 alone.
+
+    Raises
+    ------
+    UsageError
+        when another process has locked it, or a name that a run writes there is a link.
+    DataError
+        when the folder cannot be written.
+    """
+    from filelock import FileLock, SoftFileLock, Timeout  # slow to import
+
+    lock: FileLock | SoftFileLock = FileLock(folder / LOCK)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_names(folder)
+        try:
+            lock.acquire(timeout=ENDING_S)
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                raise
+            lock = SoftFileLock(folder / HELD)
+            lock.acquire(timeout=ENDING_S)
+    except Timeout as error:
+        raise _in_use(folder) from error
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written ({error}); choose another --out") from error
+    try:
+        yield
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)  # while it is locked: whoever waits for it makes another
+        lock.release()
+
+
+def _in_use(folder: Path) -> UsageError:
+    who, remedy = "another process", "let it end"
+    with suppress(OSError, ValueError):
+        pid, host, *_ = (folder / HELD).read_text(encoding="utf-8").split()
+        who, remedy = f"process {int(pid)} on {host}", f"let it end or, where it was killed, remove {folder / HELD}"
+    with suppress(DataError):
+        about = read_run(folder)
+        if (process := about.get("process")) and about["exit"] is None and is_alive(process) is not False:
+            who = f"process {process['pid']} on {process['host']} since {about.get('started')}"
+    return UsageError(f"{folder}: in use by {who}; {remedy}, or choose another --out")
+
+
+# --- sweeps, and the folder of a run or sweep that is to be used again: nothing else, none that goes on, as a whole ---
+
+
+def begin_sweep(folder: Path, points: Sequence[SweepPoint], resume: bool = False, overwrite: bool = False) -> None:
+    """Make the folder of a sweep and write sweep.csv, which marks it; on rank 0 alone.
+
+    With `overwrite` nothing is written yet: what is in it stands until the first point is ready to write.
+
+    Raises
+    ------
+    UsageError, DataError
+        when it is the folder of a run or of a sweep's point, has a link at a name that the sweep writes, or runs of
+        other jobs, which sweep.csv would then take for those of `points`; as of `to_remove` with `overwrite`.
+    """
+    above = folder.absolute().parent
+    if _POINT.fullmatch(folder.absolute().name) and is_sweep(above):
+        raise UsageError(f"{folder}: is a point of a sweep; go on with {command_line('--resume', '--out', above)}")
+    if overwrite:
+        to_remove(folder)
+        return
+    if (folder / JOB).exists():
+        raise UsageError(f"{folder}: holds a run, and a sweep needs a folder of its own; choose another --out")
+    folder.mkdir(parents=True, exist_ok=True)
+    check_kind(folder / SWEEP)
+    for point in points:
+        check_kind(run_dir := folder / point.name, is_folder=True)
+        written = Table()
+        with suppress(DataError):  # the run says what is wrong
+            written = {} if nothing_left(run_dir) else job_of(run_dir)
+        free = RESUMABLE if resume else ("observe",)
+        if written and (first := changes_of(written, point.job.table(), free).partition("; ")[0]):
+            raise UsageError(
+                f"{folder}: holds another sweep ({point.name}: {first}); choose another --out, or replace it with "
+                "--overwrite"
+            )
+    if not is_sweep(folder):  # that of a resumed sweep stays until its runs have ended
+        write_sweep(folder, points)
+
+
+def remove(folder: Path) -> None:
+    """Remove the run or sweep in a folder, if there is one; on rank 0 alone.
+
+    The folder is renamed before anything in it is deleted, so whoever ends this process finds the old run or none.
+
+    Raises
+    ------
+    UsageError, DataError
+        as of `to_remove`; DataError also when it cannot be renamed.
+    """
+    for left in _left_by_killed(folder):
+        shutil.rmtree(left, ignore_errors=True)
+    if not (runs := to_remove(folder)):
+        return
+    aside = folder.with_name(f".{folder.name}.overwritten-{os.uname().nodename}-{os.getpid()}")
+    try:
+        os.rename(folder, aside)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be replaced ({error.strerror}); choose another --out") from error
+    try:
+        _check_idle(aside, runs)  # one may have begun in between
+    except UsageError:
+        os.rename(aside, folder)
+        raise
+    shutil.rmtree(aside)
+
+
+def to_remove(folder: Path) -> list[Path]:
+    """The runs, by paths in the folder, that `remove` would remove; on rank 0 alone.
+
+    Raises
+    ------
+    UsageError
+        when the folder has anything else in it, is a link, or holds a run that is going on.
+    """
+    if not folder.exists() and not folder.is_symlink():
+        return []
+    if not folder.is_dir() or folder.is_symlink():
+        raise UsageError(f"{folder}: is no folder of a run; {_REMEDY}; choose another --out")
+    if Path.cwd().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{folder}: is the folder in which you are, or one above it; leave it, or choose another --out"
+        )
+    if not any(folder.iterdir()):
+        return []
+    others = list(_others(folder))
+    if others or not _is_ours(folder):
+        named = f" ({', '.join(others[:3])})" if others else ""
+        raise UsageError(
+            f"{folder}: holds something else than a run{named}; {_REMEDY}: move it away, or choose another --out"
+        )
+    runs = [Path(path.name) for path in _points(folder)] or [Path()]
+    _check_idle(folder, runs)
+    return runs
+
+
+def _left_by_killed(folder: Path) -> Iterator[Path]:
+    """What a process that was killed while it removed a run of this folder has left of it."""
+    for path in folder.parent.glob(f".{escape(folder.name)}.overwritten-*"):
+        if path.is_dir() and not path.is_symlink() and not list(_others(path)):
+            yield path
+
+
+def _points(folder: Path) -> list[Path]:
+    """The folders of a sweep's points."""
+    return [path for path in sorted(folder.iterdir()) if _POINT.fullmatch(path.name) and path.is_dir()]
+
+
+def _others(folder: Path) -> Iterator[str]:
+    """What is in the folder of a run or sweep, and was not written by it."""
+    for path in sorted(folder.iterdir()):
+        if _POINT.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+            yield from (f"{path.name}/{other}" for other in _others(path))
+        elif path.name not in RUN_FOLDERS and not _OWN.fullmatch(PART.sub(r"\1", path.name)):
+            yield path.name
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder without other files is that of a run or sweep of mpifed."""
+    try:
+        if is_sweep(folder):
+            return bool(point_settings(folder))
+        if job_of(folder).keys() >= _REQUIRED or (folder / LEDGER).exists():
+            return True
+    except DataError:  # job.toml is damaged, or another program's
+        pass
+    try:
+        return (folder / RUN).exists() and bool(read_run(folder))
+    except DataError:
+        return False
+
+
+def _check_idle(folder: Path, runs: list[Path]) -> None:
+    """UsageError where a run in the folder is going on."""
+    for run in runs:
+        with locked(folder / run):
+            pass
+
+
+# --- the identity of a process, by which others on its machine can check whether it is alive ---
+
+
+def this_process() -> Table:
+    """Host, PID and start time of this process; the start time distinguishes it from a later one with its PID."""
+    return {"host": platform.node(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def is_alive(process: ReadOnlyTable) -> bool | None:
+    """Whether a process of this machine is still running; None where it ran elsewhere, or that is unknown."""
+    if process.get("host") != platform.node() or process.get("started") is None:
+        return None
+    started: int = process["started"]
+    return _started(int(process["pid"])) == started
+
+
+def _started(pid: int) -> int | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])  # a zombie has ended

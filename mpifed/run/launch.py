@@ -23,9 +23,8 @@ from mpifed.files.run_folder import ended
 from mpifed.job.job import Job
 from mpifed.run.agreement import begin_call, settings
 from mpifed.run.api import run
-from mpifed.run.folder import FAILURE
+from mpifed.run.folder import FAILURE, STANDING
 from mpifed.run.outcome import Result, code_of
-from mpifed.run.overwrite import STANDING
 from mpifed.run.progress import reporter
 from mpifed.run.signals import process_ends_with_run
 

@@ -35,8 +35,8 @@ from mpifed.privacy.spending import without_epsilon
 from mpifed.results.run_warnings import worse_than_measured
 from mpifed.run import environment
 from mpifed.run.checkpoint import Progress
+from mpifed.run.folder import this_process
 from mpifed.run.identity import Identity
-from mpifed.run.lock import this_process
 from mpifed.run.observation import Observation
 from mpifed.run.progress import Reporter
 

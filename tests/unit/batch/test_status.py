@@ -19,7 +19,7 @@ from mpifed.cli import main
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
 from mpifed.results.points import write_sweep
-from mpifed.run.lock import this_process
+from mpifed.run.folder import this_process
 from mpifed.testing import Job
 
 Write = Callable[..., Path]

@@ -18,7 +18,7 @@ from mpifed.batch.script import options_of
 from mpifed.cli import main
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
-from mpifed.run.lock import this_process
+from mpifed.run.folder import this_process
 from mpifed.testing import Job
 
 pytestmark = pytest.mark.usefixtures("scripts")

@@ -208,6 +208,15 @@ def test_a_history_that_is_gone(digits: Path, two_rounds: Path, tmp_path: Path, 
         resumed(digits, out)
 
 
+def test_what_was_half_written_goes(digits: Path, two_rounds: Path, tmp_path: Path) -> None:
+    out = killed(two_rounds, tmp_path)
+    mine = {out / ".notes.0123456789abcdef.new", out / ".run.json.new", out / ".run.json.0123456789abcdeF.new"}
+    for path in (*mine, out / ".run.json.0123456789abcdef.new", out / ".model.safetensors.00000000deadbeef.new"):
+        path.write_text("half")
+    assert resumed(digits, out) == []
+    assert set(out.glob(".*")) == mine
+
+
 def test_a_history_with_a_row_less_or_more(digits: Path, two_rounds: Path, tmp_path: Path) -> None:
     out = killed(two_rounds, tmp_path)
     lines = (out / "history.csv").read_text().splitlines(keepends=True)

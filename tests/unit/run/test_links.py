@@ -16,7 +16,7 @@ import mpifed as mf
 
 FILES = (
     "job.toml", "run.json", "history.csv", "model.safetensors", "clients.csv", "failure.txt",
-    "ledger.jsonl", "lock", "lock-heartbeat", "mlflow.json",
+    "ledger.jsonl", "lock", "lock-held", "mlflow.json",
 )  # fmt: skip
 FOLDERS = ("checkpoint", "audit", "tensorboard", "checkpoint/round-00000000", "checkpoint/round-00000009")
 WRITTEN = ("run.json", "lock", "model.safetensors", "checkpoint")

@@ -14,8 +14,8 @@ from jobs_in_python import as_in_a_file, in_text, job_table
 from written_files import contents, read_json
 
 import mpifed as mf
-from mpifed.run import lock
-from mpifed.run.lock import locked
+from mpifed.run import folder as run_folder
+from mpifed.run.folder import locked
 
 Launch = Callable[..., Any]
 
@@ -157,11 +157,11 @@ def test_a_link_is_no_folder_of_a_run(out: Path, launch: Launch, to: str) -> Non
 
 
 def test_a_run_that_is_going_on_is_kept(out: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock, "ENDING_S", 0.0)
+    monkeypatch.setattr(run_folder, "ENDING_S", 0.0)
     with locked(out):
         before = contents(out)
         ended = overwrite(out, launch)
-        assert ended.code == 2 and "in use by process" in ended.err
+        assert ended.code == 2 and "in use by another process" in ended.err
         assert contents(out) == before
 
 
