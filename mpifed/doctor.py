@@ -205,7 +205,7 @@ def _locks(path: Path, number: int, environment: Mapping[str, str]) -> Iterator[
             what += ", and HDF5_USE_FILE_LOCKING asks for them"
             yield CheckResult("error", what, "unset it, or set it to FALSE")
         else:
-            yield CheckResult("ok", f"{what}; none are needed")
+            yield CheckResult("ok", f"{what}; a run killed on another machine leaves its lock")
     else:
         yield CheckResult("ok", f"{path}: files can be written and locked")
 

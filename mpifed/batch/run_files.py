@@ -14,8 +14,9 @@ from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import JOB, job_of, read_run
+from mpifed.files.scratch import is_alive
 from mpifed.run.checkpoint import generations
-from mpifed.run.folder import FAILURE, is_alive
+from mpifed.run.folder import FAILURE
 
 Content = TypeVar("Content")
 

@@ -14,8 +14,9 @@ from typing import TypeVar
 
 from mpifed.comm.gate import at_last
 from mpifed.comm.mpi import Comm, agreed
-from mpifed.core.errors import MpifedError, UnexpectedError
+from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explaining
+from mpifed.files.scratch import scratch
 from mpifed.run.launch import guarded, note_failure
 
 T = TypeVar("T")
@@ -116,7 +117,17 @@ def alike(comm: Comm, work: Callable[[], T]) -> T:
 
 def temporary(comm: Comm, prefix: str) -> Path:
     """A folder that vanishes with the process of rank 0, once the others have ended, too. Collective."""
-    folder = Path(comm.bcast(tempfile.mkdtemp(prefix=prefix) if comm.rank == 0 else None))
-    if comm.rank == 0:
-        at_last(partial(shutil.rmtree, folder, ignore_errors=True))
+
+    def made() -> str:
+        at_last(partial(shutil.rmtree, own := scratch(), ignore_errors=True))
+        return tempfile.mkdtemp(prefix=prefix, dir=own)
+
+    with agreed(comm):
+        name = made() if comm.rank == 0 else None
+    folder = Path(comm.bcast(name))
+    with agreed(comm):
+        if not folder.exists():
+            raise UsageError(
+                f"{folder}: is on the machine of rank 0 alone; give out=..., on a file system that all ranks share"
+            )
     return folder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpifed.comm.mpi import Comm
+from mpifed.comm.mpi import Comm, agreed
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import BudgetSpent, MpifedError, NumericalError, TooFewClients, UsageError
 from mpifed.core.io_errors import say
@@ -29,7 +29,7 @@ from mpifed.results.points import is_sweep, write_sweep
 from mpifed.run.agreement import begin_call
 from mpifed.run.agreement import settings as settings_of
 from mpifed.run.data_cache import DataCache
-from mpifed.run.folder import begin_sweep, ended_before, remove
+from mpifed.run.folder import begin_sweep, failed_before, remove
 
 _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
 
@@ -148,7 +148,8 @@ def sweep(
 
 def _diverged(comm: Comm, point: SweepPoint, run_dir: Path) -> bool:
     """Whether a run has failed numerically before, with exactly this job. Collective."""
-    diverged = comm.rank == 0 and ended_before(point.job, run_dir, (NumericalError.exit_code,)) is not None
+    with agreed(comm):
+        diverged = comm.rank == 0 and failed_before(point.job, run_dir)
     return bool(comm.bcast(diverged))
 
 

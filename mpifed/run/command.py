@@ -24,7 +24,7 @@ from mpifed.results.show import run_text
 from mpifed.run.agreement import begin_call, settings
 from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache
-from mpifed.run.folder import begin_sweep, ended_before, remove
+from mpifed.run.folder import begin_sweep, ended_before, failed_before, remove
 from mpifed.run.launch import guarded
 from mpifed.run.progress import reporter
 
@@ -148,10 +148,10 @@ def _before(point: SweepPoint, run_dir: Path) -> tuple[int | None, bool]:
 
     Such a point has finished or failed numerically with exactly this job: its bits are the same every time.
     """
-    code = ended_before(point.job, run_dir, (*FINISHED, NumericalError.exit_code))
-    if code == NumericalError.exit_code:
+    if failed_before(point.job, run_dir):
         say(f"mpifed: {run_dir} failed numerically before, and would again; remove it to run it anew")
-    return code, (run_dir / "job.toml").exists()
+        return NumericalError.exit_code, True
+    return ended_before(point.job, run_dir), (run_dir / "job.toml").exists()
 
 
 def worst(codes: Iterable[int]) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 import re
 import shutil
 import sys
@@ -17,16 +16,19 @@ from glob import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from mpifed.core.errors import FINISHED, DataError, UsageError
-from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
+from mpifed.core.tables import Table
 from mpifed.core.text import command_line
+from mpifed.data.store import open_federation
 from mpifed.files.clients import CLIENTS
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content
 from mpifed.files.model_file import MODEL
 from mpifed.files.run_folder import JOB, RUN, changed_since, ended, job_of, read_run
+from mpifed.files.scratch import is_alive
 from mpifed.files.write import PART
 from mpifed.job.job import Job
+from mpifed.job.own_sources import sources_of
 from mpifed.job.reading import dotted
 from mpifed.job.schema import FREE, is_free
 from mpifed.job.sweep import SweepPoint
@@ -35,6 +37,7 @@ from mpifed.observers.tensorboard import EVENTS
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
+from mpifed.run import environment
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -167,6 +170,25 @@ def ended_before(job: Job, out: Path, codes: Collection[int] = FINISHED) -> int 
     except (DataError, OSError, ValueError, RecursionError):  # a file cannot be read
         return None
     return code if code in codes else None
+
+
+def failed_before(job: Job, out: Path) -> bool:
+    """Whether a run failed numerically with exactly this job, and so would again.
+
+    One whose data, own sources or libraries are others now is removed, to be run anew, unless it is private.
+    """
+    if ended_before(job, out, (NumericalError.exit_code,)) is None:
+        return False
+    about = read_run(out)
+    now = {
+        "data_sha256": open_federation(job.data.path).sha256,
+        "sources": sources_of(job).files,
+        "versions": about["versions"] | environment.versions(),
+    }
+    if (out / LEDGER).exists() or all(about.get(name) in (None, value) for name, value in now.items()):
+        return True
+    remove(out)
+    return False
 
 
 def _is_job(written: bytes, job: Job) -> bool:
@@ -397,27 +419,3 @@ def _check_idle(folder: Path, runs: list[Path]) -> None:
     for run in runs:
         with locked(folder / run):
             pass
-
-
-# --- the identity of a process, by which others on its machine can check whether it is alive ---
-
-
-def this_process() -> Table:
-    """Host, PID and start time of this process; the start time distinguishes it from a later one with its PID."""
-    return {"host": platform.node(), "pid": os.getpid(), "started": _started(os.getpid())}
-
-
-def is_alive(process: ReadOnlyTable) -> bool | None:
-    """Whether a process of this machine is still running; None where it ran elsewhere, or that is unknown."""
-    if process.get("host") != platform.node() or process.get("started") is None:
-        return None
-    started: int = process["started"]
-    return _started(int(process["pid"])) == started
-
-
-def _started(pid: int) -> int | None:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])  # a zombie has ended

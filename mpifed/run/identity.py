@@ -132,9 +132,9 @@ def _short(value: object) -> str:
 
 def _other_blas(before: list[str], now: list[str]) -> list[str]:
     """Changes of BLAS libraries; SciPy's, which is loaded late, may be missing on either side."""
-    if set(before) <= set(now) or set(now) <= set(before):
+    if before == now or (before and now and (set(before) <= set(now) or set(now) <= set(before))):
         return []
-    return [f"BLAS: {', '.join(before)} before, {', '.join(now)} now"]
+    return [f"BLAS: {', '.join(before) or 'none known'} before, {', '.join(now) or 'none known'} now"]
 
 
 @cache

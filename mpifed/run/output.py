@@ -25,6 +25,7 @@ from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import write_json
 from mpifed.files.model_file import MODEL, model_arrays, write_arrays
 from mpifed.files.run_folder import job_of
+from mpifed.files.scratch import this_process
 from mpifed.files.write import replace_text
 from mpifed.job.job import Job
 from mpifed.job.time_model import Simulation, described, played_once, simulate
@@ -35,7 +36,6 @@ from mpifed.privacy.spending import without_epsilon
 from mpifed.results.run_warnings import worse_than_measured
 from mpifed.run import environment
 from mpifed.run.checkpoint import Progress
-from mpifed.run.folder import this_process
 from mpifed.run.identity import Identity
 from mpifed.run.observation import Observation
 from mpifed.run.progress import Reporter

@@ -82,7 +82,10 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert levels(doctor.folder(tmp_path, {})) == ["ok", "warning"]
     monkeypatch.setattr(fcntl, "flock", refuse)
     (locks, _) = doctor.folder(tmp_path, {})
-    assert locks == CheckResult("ok", f"{tmp_path}: no file locks (No locks available); none are needed")
+    assert locks == CheckResult(
+        "ok",
+        f"{tmp_path}: no file locks (No locks available); a run killed on another machine leaves its lock",
+    )
     for setting, level in (("false", "ok"), ("TRUE", "error"), ("BEST_EFFORT", "error")):
         (locks, _) = doctor.folder(tmp_path, {"HDF5_USE_FILE_LOCKING": setting})
         assert locks.level == level and (level == "ok" or locks.remedy == "unset it, or set it to FALSE")

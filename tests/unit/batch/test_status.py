@@ -16,10 +16,10 @@ from written_files import write_json
 
 from mpifed.batch.record import BatchRecord, Submission, last_words, write
 from mpifed.cli import main
+from mpifed.files.scratch import this_process
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
 from mpifed.results.points import write_sweep
-from mpifed.run.folder import this_process
 from mpifed.testing import Job
 
 Write = Callable[..., Path]

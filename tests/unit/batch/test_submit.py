@@ -16,9 +16,9 @@ from written_files import write_json
 from mpifed.batch import record
 from mpifed.batch.script import options_of
 from mpifed.cli import main
+from mpifed.files.scratch import this_process
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
-from mpifed.run.folder import this_process
 from mpifed.testing import Job
 
 pytestmark = pytest.mark.usefixtures("scripts")

@@ -140,6 +140,7 @@ def test_changed_sources_are_refused_unless_accepted(own: Path, digits: Path, tm
     [
         ("versions", {"numpy": "0.1", "python": "2"}, rf"numpy: {np.__version__} before, 0.1 now"),
         ("blas", ["other 1"], "BLAS: .* before, other 1 now"),
+        ("blas", [], "BLAS: .* before, none known now"),
     ],
 )
 def test_other_libraries_are_refused(

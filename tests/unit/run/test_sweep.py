@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -197,6 +198,21 @@ def test_a_point_that_failed_numerically_is_not_tried_again(job: Path, tmp_path:
     assert ended.exit_code == 68
     assert f"{out / 'point-0002'} failed numerically before" in ended.output
     assert ran == {2: 2, 3: 2}
+
+
+def test_a_point_that_failed_on_other_data_is_run_anew(
+    job: Path, tmp_path: Path, monkeypatch: Any, make_data: Any, digits: Path
+) -> None:
+    out, data, ran = tmp_path / "out", tmp_path / "data", failing(monkeypatch, 3, NumericalError("not finite"))
+    words = ("run", job, "--out", out, "--set", f"data.path={data}")
+    shutil.copytree(digits, data)
+    assert mpifed(*words).exit_code == 68 and ran == {2: 2, 3: 2}
+    shutil.rmtree(data)
+    make_data(data, "digits", "--split", "rows", "--clients", "6", "--test-fraction", "0.2")
+    ended = mpifed(*words, "--resume")
+    assert ended.exit_code == 68 and "failed numerically before" not in ended.output
+    assert ran == {2: 2, 3: 4}
+    assert mpifed(*words, "--resume").exit_code == 68 and ran == {2: 2, 3: 4}
 
 
 def test_a_finished_point_of_another_job_is_not_taken_for_this_one(job: Path, tmp_path: Path) -> None:
