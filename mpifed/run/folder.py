@@ -164,12 +164,11 @@ def ended_before(job: Job, out: Path, codes: Collection[int] = FINISHED) -> int 
     """The exit code of a run that has ended with exactly this job and one of `codes`; else None."""
     written = out / "job.toml"
     try:
-        if not written.exists() or not _is_job(content(written), job) or changed_since(out):
-            return None
         code = ended(out)
+        same = code in codes and written.exists() and _is_job(content(written), job) and not changed_since(out)
     except (DataError, OSError, ValueError, RecursionError):  # a file cannot be read
         return None
-    return code if code in codes else None
+    return code if same else None
 
 
 def failed_before(job: Job, out: Path) -> bool:

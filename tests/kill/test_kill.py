@@ -158,3 +158,29 @@ def test_killed_before_every_step_on_the_disk(task: str, request: pytest.Fixture
         shutil.rmtree(out)
         number += every
     assert hit > 30 // every
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("gone", ["model.safetensors", "run.json", "job.toml"])
+def test_killed_while_an_ended_run_is_mended(gone: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Before every step on the disk of the resumption that writes again what is gone."""
+    table = TASKS["control variates"].table(data_of("control variates", request), FORKED_ROUNDS)
+    play(table, tmp_path / "whole")
+    number = 1
+    while True:
+        out = shutil.copytree(tmp_path / "whole", tmp_path / f"run-{number}")
+        (out / gone).unlink()
+
+        def ended(number: int = number, out: Path = out) -> None:
+            end_before_step(number)
+            play(table, out, resume=True)
+
+        code = forked(ended)
+        assert forked(lambda out=out: play(table, out, resume=True)) == 0, number
+        assert_same(out, tmp_path / "whole")
+        assert {path.name for path in out.glob("[!.]*")} == {path.name for path in (tmp_path / "whole").iterdir()}
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        number += 1
+    assert number > 4

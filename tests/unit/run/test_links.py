@@ -15,7 +15,7 @@ from written_files import contents, read_json
 import mpifed as mf
 
 FILES = (
-    "job.toml", "run.json", "history.csv", "model.safetensors", "clients.csv", "failure.txt",
+    "job.toml", "run.json", "history.csv", "model.safetensors", "clients.csv", "failure.txt", "model.h5",
     "ledger.jsonl", "lock", "lock-held", "mlflow.json",
 )  # fmt: skip
 FOLDERS = ("checkpoint", "audit", "tensorboard", "checkpoint/round-00000000", "checkpoint/round-00000009")
