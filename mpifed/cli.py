@@ -35,15 +35,12 @@ class _Commands(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
-        return super().main(*arguments, **named)
-
-    def invoke(self, ctx: click.Context) -> Any:  # as click has it
         try:
             with explaining():
-                return super().invoke(ctx)
+                return super().main(*arguments, **named)
         except MpifedError as error:
             click.echo(f"mpifed: error: {shown_lines(error)}", err=True)
-            ctx.exit(error.exit_code)
+            sys.exit(error.exit_code)
 
 
 @click.group(

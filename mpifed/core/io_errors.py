@@ -46,7 +46,14 @@ _REMEDIES = {
     ENAMETOOLONG: "choose a shorter name",
     EMFILE: "raise the limit on open files (`ulimit -n`)",
 }
-_LIBRARIES = {"h5py", "numpy", "matplotlib", "PIL"}  # they read and write files on mpifed's behalf
+_LIBRARIES = {
+    "click",
+    "h5py",
+    "numpy",
+    "matplotlib",
+    "PIL",
+    "safetensors",
+}  # they read and write files on mpifed's behalf
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
