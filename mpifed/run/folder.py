@@ -6,10 +6,12 @@ One run at a time writes to a folder, rank 0 of it alone; reading needs no lock.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
@@ -53,7 +55,7 @@ RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
 RESUMABLE = (*FREE, "rounds", "stop", "simulated_network", "model.start")
 ENDING_S = 2.0  # a run whose launcher has returned may still be ending
 STANDING: set[Path] = set()  # folders whose old run stands: what is to take its place has written nothing yet
-_NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}  # as of Lustre that was mounted without
+_NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 # what a run or sweep writes, what a killed process leaves of its lock, and what NFS leaves of removed files
 _OWN = re.compile(rf"{'|'.join(map(re.escape, (*RUN_FILES, SWEEP)))}|{HELD}\..+|\.nfs[0-9a-f]+")
 _POINT = re.compile(r"point-\d{4,9}")
@@ -248,17 +250,11 @@ def locked(folder: Path) -> Iterator[None]:
     """
     from filelock import FileLock, SoftFileLock, Timeout  # slow to import
 
-    lock: FileLock | SoftFileLock = FileLock(folder / LOCK)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         check_names(folder)
-        try:
-            lock.acquire(timeout=ENDING_S)
-        except OSError as error:
-            if error.errno not in _NO_FLOCK:
-                raise
-            lock = SoftFileLock(folder / HELD)
-            lock.acquire(timeout=ENDING_S)
+        lock = FileLock(folder / LOCK) if _has_flock(folder) else SoftFileLock(folder / HELD)
+        lock.acquire(timeout=ENDING_S)
     except Timeout as error:
         raise _in_use(folder) from error
     except OSError as error:
@@ -268,6 +264,18 @@ def locked(folder: Path) -> Iterator[None]:
     finally:
         (folder / LOCK).unlink(missing_ok=True)  # while it is locked: whoever waits for it makes another
         lock.release()
+
+
+def _has_flock(folder: Path) -> bool:
+    """Whether files in a folder can be locked; not on Lustre that was mounted without `flock`, say."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                raise
+            return False
+    return True
 
 
 def _in_use(folder: Path) -> UsageError:

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +52,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def holding(folder: Path, number: int = 0) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds a folder; `number`: what flock fails by there, if it does."""
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", HOLD, str(folder), str(number)],
+        [sys.executable, "-c", HOLD, str(folder), str(number)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
@@ -80,10 +79,8 @@ def number(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
 
 
 def hold(folder: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the library's, where there is no such call
-        with locked(folder):
-            assert set(contents(folder)) <= {LOCK, HELD}
+    with locked(folder):
+        assert set(contents(folder)) <= {LOCK, HELD}
 
 
 def test_a_folder_is_free_when_its_process_is_killed(number: int, tmp_path: Path) -> None:
@@ -97,10 +94,8 @@ def test_a_folder_is_free_when_its_process_is_killed(number: int, tmp_path: Path
 
 
 def test_the_same_process_does_not_hold_it_twice(number: int, tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with locked(tmp_path), pytest.raises(UsageError):
-            hold(tmp_path)
+    with locked(tmp_path), pytest.raises(UsageError):
+        hold(tmp_path)
     hold(tmp_path)
 
 
