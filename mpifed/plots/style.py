@@ -47,6 +47,7 @@ STYLE: Settings = {
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.6,
     "legend.frameon": False,
+    "text.usetex": False,  # whatever the user's matplotlibrc says: labels are no TeX
     "savefig.dpi": 200,
     "savefig.bbox": "tight",
     "pdf.fonttype": 42,  # text stays text

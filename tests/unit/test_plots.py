@@ -264,3 +264,13 @@ def test_the_command_refuses(
     ended = CliRunner().invoke(main, ["plot", *arguments])
     assert ended.exit_code == code, ended.output
     assert re.search(message, " ".join(ended.output.split()))
+
+
+def test_a_matplotlibrc_that_asks_for_tex_changes_no_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it need TeX."""
+    import matplotlib
+
+    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)
+    run = write_run(tmp_path / "a_b")
+    ended = CliRunner().invoke(main, ["plot", str(run), "--out", str(tmp_path / "f.svg")])
+    assert ended.exit_code == 0 and (tmp_path / "f.svg").exists(), (ended.output, ended.exception)
