@@ -28,7 +28,7 @@ from mpifed.core.io_errors import named_in_errors, open_regular
 from mpifed.core.record import Array, Integers, Record, bare_leaves, leaves, map_leaves, on_host
 
 Arrays: TypeAlias = Mapping[str, Array]  # of one block, by name
-Form: TypeAlias = tuple[tuple[str, str, Any], ...]  # of a block: (name, dtype, shape)
+Form: TypeAlias = tuple[tuple[str, str, Any], ...]  # of a block: (name, dtype, shape; None of a NumPy scalar)
 REMEDY = "resume with the job that wrote it, or start anew without --resume, into another folder"
 STATE = "state"
 
@@ -112,7 +112,7 @@ class StateFile:
 
     def write(self, file: BufferedIOBase, first: int, arrays: Arrays) -> None:
         """Write a block into the opened file, in place of what is there of it if that has the same form."""
-        form = tuple((name, array.dtype.str, array.shape) for name, array in arrays.items())
+        form = tuple((n, a.dtype.str, None if isinstance(a, np.generic) else a.shape) for n, a in arrays.items())
         begin, _, before = self.blocks.get(first, (0, 0, None))
         if form != before:
             begin, self.nbytes = self.nbytes, self.nbytes + sum(array.nbytes for array in arrays.values())
@@ -136,7 +136,7 @@ class StateFile:
                         file.seek(at)
                         if file.readinto(array.data) < array.nbytes:
                             raise OSError(0, "it ends before")
-                        found[name] = array[()]
+                        found[name] = array[()] if shape is None else array
                     at += array.nbytes
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read ({error.strerror}); {REMEDY}") from error
