@@ -5,7 +5,6 @@ Broadcasts, uploads of the participating clients, their sums, and the bytes that
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,24 +44,29 @@ class Request:
 
 
 def broadcast(comm: Comm, order: int, question: Record) -> tuple[int, Record]:
-    """(rank 0's order, its question): in one message, which long arrays follow as they lie in memory. Collective."""
+    """(rank 0's order, its question): in one message, but for long arrays, of which that says the forms. Collective."""
+    serves, long = comm.rank == 0, list[Array]()
     if comm.size == 1:
         return order, question
-    serves, long = comm.rank == 0, list[Array]()
 
-    def is_short(buffer: pickle.PickleBuffer) -> bool:
-        array = np.frombuffer(buffer.raw(), np.uint8)
-        if array.size >= _LONG:
-            long.append(array)
-        return array.size < _LONG
+    def form(leaf: Array) -> object:  # of what is long, a dtype with its shape
+        leaf = on_host(leaf)
+        if getattr(leaf, "nbytes", 0) < _LONG:  # a number of Python has none
+            return leaf
+        long.append(np.ascontiguousarray(leaf))
+        return np.dtype((leaf.dtype, leaf.shape))
 
-    message = pickle.dumps((order, map_leaves(on_host, question)), 5, buffer_callback=is_short) if serves else b""
-    message, sizes = comm.bcast((message, [array.size for array in long]))
+    def room_for(leaf: object) -> object:
+        if isinstance(leaf, np.dtype):
+            long.append(leaf := np.empty((), leaf))
+        return leaf
+
+    order, sent = comm.bcast((order, map_leaves(form, question)) if serves else None)
     if not serves:
-        long = [np.empty(size, np.uint8) for size in sizes]
+        question = map_leaves(room_for, sent)
     for array in long:
         comm.Bcast(array)
-    return (order, question) if serves else pickle.loads(message, buffers=long)
+    return order, question
 
 
 class Ranks:

@@ -12,7 +12,7 @@ from mpifed.core.record import Array
 from mpifed.data.partition import Partition, held_out
 from mpifed.data.partitioners import stream
 from mpifed.data.samples import Samples, stack_rows
-from mpifed.data.sources.dataset import listed
+from mpifed.data.source_files import listed
 
 
 def hold_out(data: Samples, fraction: float, seed: int) -> Samples:

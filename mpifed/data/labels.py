@@ -11,7 +11,7 @@ import numpy as np
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array, vectors
 from mpifed.data.samples import Samples
-from mpifed.data.sources.dataset import listed
+from mpifed.data.source_files import listed
 
 
 class Labels(NamedTuple):

@@ -29,7 +29,7 @@ from mpifed.core.io_errors import open_regular
 from mpifed.core.record import Array
 from mpifed.data.cells import check_cells
 from mpifed.data.partition import Partition, by_rectangles
-from mpifed.data.sources.dataset import check_file
+from mpifed.data.source_files import check_file
 
 FIELDS = ["client", "rows", "columns"]  # of a CSV file
 OF_ROWS = ["row", "client"]  # of one with a line for each row

@@ -31,7 +31,7 @@ from mpifed.data.partitioners import stream
 from mpifed.data.recipe import Recipe, fit_recipe
 from mpifed.data.samples import Samples, by_pieces, pieces, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
-from mpifed.data.sources.dataset import listed
+from mpifed.data.source_files import listed
 from mpifed.data.statistics import statistics, target_scale
 from mpifed.data.store import Federation, make_federation
 

@@ -38,7 +38,7 @@ from mpifed.data.recipe import (
     with_texts,
 )
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import check_file, listed, numbers_rows, open_packed, train_and_test
+from mpifed.data.source_files import check_file, listed, numbers_rows, open_packed, train_and_test
 
 if TYPE_CHECKING:
     import pyarrow as pa

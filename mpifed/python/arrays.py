@@ -18,7 +18,7 @@ from mpifed.data import store
 from mpifed.data.natural import distinct_names, identifiers
 from mpifed.data.prepare import Options, prepare
 from mpifed.data.samples import Samples, Source, Values, array, stack_rows
-from mpifed.data.sources.dataset import listed
+from mpifed.data.source_files import listed
 from mpifed.data.summary import summary
 from mpifed.python.frames import Clients, of_frame
 from mpifed.python.ranks import alike, spoken, together

@@ -9,7 +9,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
 from mpifed.data.recipe import FILLS
 from mpifed.data.samples import Samples, Values
-from mpifed.data.sources.dataset import listed
+from mpifed.data.source_files import listed
 from mpifed.data.table import Frames, as_table
 from mpifed.python.values import samples_or_fraction
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data.samples import Samples, Values, as_trained, stored_rows
-from mpifed.data.sources.dataset import listed, numbers_rows
+from mpifed.data.source_files import listed, numbers_rows
 
 Pair = tuple[Values, Values]  # samples and labels
 Names = Sequence[str] | None  # of columns

@@ -75,7 +75,7 @@ def test_what_differs_is_named_with_both_values(tmp_path: Path) -> None:
         "FederatedDataset: clients: 5 on rank 0, 6 on rank 1",
         "launch: out: 'run-0' on rank 0, 'run-1' on rank 1",
         "sweep: call: 'sweep' on rank 0, 'run' on rank 1",
-        r"job: 1 error\n  \[algorithm\] local_steps = -1: expected a number above 0$",
+        r"job: 1 error\n  algorithm.local_steps = -1: expected a number above 0$",
     ]
     told = re.findall(r"^mpifed: error: (.*(?:\n  .*)*)", text, re.MULTILINE)
     assert len(told) == len(differences), text

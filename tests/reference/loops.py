@@ -175,7 +175,7 @@ def walked(task: Job, start: Any, step: float, slopes: list[Callable[[Any], Any]
     for slope in slopes:
         down = slope(v) + mu * (v - start)
         velocity = momentum * velocity + down
-        v = v - step * (down + momentum * velocity if "nesterov" in client else velocity)
+        v = v - step * (down + momentum * velocity if client.get("nesterov") else velocity)
     return v
 
 
@@ -197,10 +197,10 @@ def averaged(task: Job, gradient: Gradient | None = None, outputs: int = 10) -> 
             total, rows = total + len(y) * walked(task, w, step, slopes), rows + len(y)
         D = total / rows - w
         at_server = momentum * at_server + D
-        before, w = w, w + rate * (D + momentum * at_server if "nesterov" in server else at_server)
+        before, w = w, w + rate * (D + momentum * at_server if server.get("nesterov") else at_server)
         if task.regularizer is not None:  # its prox goes as far as a constant gradient, and the velocity knows of it
             (away,) = -walked(task, np.zeros(1), step, [lambda v: 1.0] * task.algorithm.get("local_steps", 1))
-            threshold = task.regularizer["weight"] * rate * (1 + momentum * ("nesterov" in server)) * away
+            threshold = task.regularizer["weight"] * rate * (1 + momentum * bool(server.get("nesterov"))) * away
             w[:penalized] = np.sign(w[:penalized]) * np.maximum(np.abs(w[:penalized]) - threshold, 0)
             at_server = (w - before) / rate
     return w

@@ -8,7 +8,7 @@ from typing import Literal
 
 from mpifed.core.errors import DataError
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import Part, of_clients
+from mpifed.data.source_files import Part, of_clients
 
 
 @dataclass(frozen=True)

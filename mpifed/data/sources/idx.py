@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import open_packed, original
+from mpifed.data.source_files import open_packed, original
 
 KINDS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 # MD5 of MNIST's files, packed and unpacked

@@ -13,7 +13,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import check_file, original, train_and_test
+from mpifed.data.source_files import check_file, original, train_and_test
 
 MIRROR = "https://www.cs.toronto.edu/~kriz/"
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # which no other program is started for

@@ -17,7 +17,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.core.text import shown
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import Part, of_clients, open_packed, train_and_test
+from mpifed.data.source_files import Part, of_clients, open_packed, train_and_test
 
 SUFFIXES = (".json", ".json.gz", ".json.bz2", ".json.xz")
 

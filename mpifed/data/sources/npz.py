@@ -14,7 +14,7 @@ from numpy.lib.npyio import NpzFile
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.text import shown
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import check_file, listed
+from mpifed.data.source_files import check_file, listed
 
 SAMPLES, LABELS = ("X", "x", "x_train", "X_train", "data", "images"), ("y", "y_train", "labels", "target", "targets")
 

@@ -11,7 +11,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.text import shown
 from mpifed.data.memory import check_memory
 from mpifed.data.samples import Samples, Source, rows_of
-from mpifed.data.sources.dataset import open_packed
+from mpifed.data.source_files import open_packed
 
 _FEATURE_BYTES = 64  # for the number, counts and scale of a column, and copies of these
 DENSE_ABOVE = 0.3  # fraction of nonzero values; at 0.5, CSR takes as much memory as dense float32

@@ -27,7 +27,7 @@ from mpifed.data.cells import check_cells
 from mpifed.data.partition import by_rectangles
 from mpifed.data.recipe import check_feature, identities, numbers
 from mpifed.data.samples import Samples, Source
-from mpifed.data.sources.dataset import listed, numbers_rows, open_packed
+from mpifed.data.source_files import listed, numbers_rows, open_packed
 from mpifed.data.table import check_names, read_csv
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
