@@ -100,7 +100,7 @@ class Checkpoints:
             return
         final = self._run_dir / "checkpoint" / f"round-{progress.round:08d}"
         aside, comm = final.with_name(final.name + ".new"), self._comm
-        if comm.bcast(comm.rank == 0 and final.exists() and not isinstance(_read_whole(final), str)):
+        if comm.bcast(comm.rank == 0 and final.exists()) and not isinstance(self._verified(final), str):
             return
         with _whole_or_removed(aside, comm):
             with agreed(comm):
@@ -149,17 +149,14 @@ class Checkpoints:
             when there is no complete checkpoint.
         """
         comm = self._comm
-        with agreed(comm):
-            choice = _newest_whole(self._run_dir) if comm.rank == 0 else None
-        folder, manifest, self.damaged = comm.bcast(choice)
+        folder, manifest = self._newest_whole()
         with agreed(comm):
             state = None if server is None else _read(folder / _SERVER_FILE, server)
             mine = self._blocks.first.tolist()
-            for name, (low, high) in sorted(manifest["segments"].items()):
-                if mine and low <= mine[-1] and mine[0] <= high:
-                    file = StateFile.opened(folder / name)
-                    clients.files |= {i: file for i, first in enumerate(mine) if first in file.blocks}
-                    self._checksums[name] = manifest["files"][name]
+            for name in self._segments_here(manifest):
+                file = StateFile.opened(folder / name)
+                clients.files |= {i: file for i, first in enumerate(mine) if first in file.blocks}
+                self._checksums[name] = manifest["files"][name]
             for i in sorted(clients.files)[:1]:
                 clients.peek(i)  # raises now if the states are those of another job
             last_answers = self._last_answers(clients)
@@ -167,6 +164,45 @@ class Checkpoints:
         self._last = manifest["round"]
         progress = Progress(**{name: manifest[name] for name in Progress._fields if name in manifest})
         return progress, manifest["run"], state, last_answers
+
+    def _newest_whole(self) -> tuple[Path, Table]:
+        """(folder, manifest) of the newest complete checkpoint; what is wrong with newer ones is `damaged`. Collective.
+
+        DataError where there is none.
+        """
+        reasons = list[str]()
+        for folder in self._comm.bcast(generations(self._run_dir) if self._comm.rank == 0 else None):
+            manifest = self._verified(folder)
+            if not isinstance(manifest, str):
+                self.damaged = "; ".join(reasons)
+                return folder, manifest
+            reasons.append(f"{folder.name}: {manifest}")
+        why = "; ".join(reasons) or "no checkpoint was written"
+        raise DataError(
+            f"{self._run_dir}: nothing to resume ({why}); start anew without --resume, into another folder", agreed=True
+        )
+
+    def _verified(self, folder: Path) -> Table | str:
+        """The manifest of a checkpoint whose files match it; otherwise what is wrong with them, as text. Collective.
+
+        Each rank verifies the files that it reads: what a disk reads is what ranks can read at the same time.
+        """
+        comm = self._comm
+        manifest = comm.bcast(_manifest_of(folder) if comm.rank == 0 else None)
+        if isinstance(manifest, str):
+            return manifest
+        read = [_SERVER_FILE] * (comm.rank == 0) + self._segments_here(manifest)
+        damages = {name: why for name in read if (why := _damage(folder / name, manifest["files"][name]))}
+        wrong = list[str]()
+        for rank, of_rank in enumerate(comm.allgather(damages)):
+            where = f", on rank {rank}" if comm.size > 1 else ""
+            wrong += [f"{name}: {why}{where}" for name, why in of_rank.items()]
+        return "; ".join(wrong) or manifest
+
+    def _segments_here(self, manifest: Table) -> list[str]:
+        """The segments that may hold clients of this rank."""
+        mine, spans = self._blocks.first.tolist(), sorted(manifest["segments"].items())
+        return [name for name, (low, high) in spans if mine and low <= mine[-1] and mine[0] <= high]
 
     def _plan(self, clients: ClientStates) -> tuple[list[StateFile], list[int]]:
         """(segments to be linked, blocks to be written).
@@ -259,31 +295,25 @@ def generations(run_dir: Path) -> list[Path]:
     return sorted(folders, key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
 
 
-def _newest_whole(run_dir: Path) -> tuple[Path, Table, str]:
-    """(folder, manifest, what is wrong with newer checkpoints) of the newest complete checkpoint."""
-    reasons: list[str] = []
-    for folder in generations(run_dir):
-        manifest = _read_whole(folder)
-        if not isinstance(manifest, str):
-            return folder, manifest, "; ".join(reasons)
-        reasons.append(f"{folder.name}: {manifest}")
-    why = "; ".join(reasons) or "no checkpoint was written"
-    raise DataError(f"{run_dir}: nothing to resume ({why}); start anew without --resume, into another folder")
-
-
-def _read_whole(folder: Path) -> Table | str:
-    """The manifest of a checkpoint whose files match it; otherwise what is wrong with them, as text."""
+def _manifest_of(folder: Path) -> Table | str:
+    """The manifest of a checkpoint, which names all its files; otherwise what is wrong with it, as text."""
     try:
         manifest = read_json(folder / "manifest.json")
         if manifest.get("schema") != SCHEMA:
             return f"schema {shown_value(manifest.get('schema'))}, this version reads {SCHEMA}"
         content = conforming(Manifest, manifest)
-        names = ", ".join(content.files)
-        if folder.name != f"round-{content.round:08d}" or not {_SERVER_FILE, *content.segments} <= content.files.keys():
-            return f"manifest.json: is of round {content.round}, or does not name all files ({names})"
-        damaged = [name for name, expected in content.files.items() if sha256(folder / name) != expected]
     except OSError as error:
-        return f"{Path(error.filename or folder).name}: {error.strerror}"
+        return f"manifest.json: {error.strerror}"
     except (DataError, ValueError) as error:
         return f"manifest.json: {error}" if isinstance(error, ValueError) else str(error)
-    return f"{', '.join(damaged)}: not as the checksum says" if damaged else manifest
+    if folder.name != f"round-{content.round:08d}" or not {_SERVER_FILE, *content.segments} <= content.files.keys():
+        return f"manifest.json: is of round {content.round}, or does not name all files ({', '.join(content.files)})"
+    return manifest
+
+
+def _damage(path: Path, expected: str) -> str:
+    """What is wrong with a file, by its SHA-256."""
+    try:
+        return "" if sha256(path) == expected else "not as the checksum says"
+    except OSError as error:
+        return str(error.strerror)

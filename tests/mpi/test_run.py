@@ -105,6 +105,26 @@ def test_resume_on_other_worlds(skewed: Path, shared_tmp_path: Path, tmp_path: P
             assert sha256(result) == sha256(expected)
 
 
+def test_each_rank_verifies_what_it_reads(skewed: Path, shared_tmp_path: Path) -> None:
+    """Files are damaged that one rank reads alone: all end with one message, which names these files and that rank."""
+    optimizer = {"learning_rate": 0.3}
+    method = {"name": "scaffold", "batch_size": 4, "local_steps": 2, "client_optimizer": optimizer}
+    for comm in worlds():
+        out, damaged = shared_tmp_path / f"on-{comm.size}", comm.size - 1
+        stateful = job(skewed, algorithm=method, rounds=2, record={"checkpoint_every": 1, "evaluate_every": 0})
+        run(stateful, comm, out)
+        if comm.rank == 0:
+            for folder in (out / "checkpoint").iterdir():
+                segment = max(folder.glob("clients-*"))
+                segment.write_bytes(segment.read_bytes()[:-1] + b"?")
+        comm.Barrier()
+        where = f"not as the checksum says{f', on rank {damaged}' if damaged else ''}"
+        said = rf"nothing to resume \(round-00000002: clients-.*{where}; round-00000001: clients-[^;]*{where}\)"
+        with pytest.raises(DataError, match=said) as caught:
+            run(job(skewed, algorithm=method, rounds=3), comm, out, resume=True)
+        assert caught.value.agreed
+
+
 def test_errors_of_the_set_up_are_everybodys(skewed: Path, shared_tmp_path: Path) -> None:
     for comm in worlds():
         out = shared_tmp_path / f"on-{comm.size}"
