@@ -233,8 +233,9 @@ def _rounds(job: Job, at: Ready, rounds: int, measured: int = 0, sent: Named | N
             attempt = next_attempt(job, now, exchanges, attempt)
         columns: dict[str, float | None] = {}
         if measured and (index + 1) % measured == 0:
-            end = server, at.ranks.blocks, clients, at.everybody._replace(index=index), at.ranks, at.test
+            end = server, at.ranks.blocks, clients, at.everybody._replace(index=index), at.ranks
             columns, _ = measure(at.algorithm.measures, at.algorithm, *end)
+            columns |= at.tests.measured(at.algorithm.model(server) if at.ranks.serves else ())[0]
         yield _played(at, index + 1, server, clients, columns)
 
 

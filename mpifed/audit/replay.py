@@ -96,7 +96,7 @@ def replay_job(job: Job, rounds: int, limit: float = math.inf) -> Replay:
     server, clients = play(algorithm.setup, ready.server, ready.clients, ready.everybody, ranks)
 
     def measured() -> None:
-        measure(measures, algorithm, server, ranks.blocks, clients, ready.everybody, ranks, None)
+        measure(measures, algorithm, server, ranks.blocks, clients, ready.everybody, ranks)
 
     measured()
     index = attempt = 0

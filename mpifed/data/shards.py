@@ -234,16 +234,24 @@ def shard_of(data: Federation, client: int, tests: bool = False) -> Shard:
     return _Hosted(data, range(client, client + 1), 0, tests).shard(0)
 
 
-def common_shard(data: Federation) -> Shard | None:
-    """The common test rows in memory, of client -1; None where there are none."""
-    if not data.test_samples:
+def common_shard(data: Federation, start: int = 0, stop: int | None = None) -> Shard | None:
+    """The common test rows from `start` to `stop`, by default all, in memory, of client -1; None where there are none.
+
+    Where there is a range, other rows are not read.
+    """
+    stop = data.test_samples if stop is None else stop
+    if start >= stop:
         return None
-    raw = data.values("test/")
+    at = {"X": (start, stop)}
+    if data.sparse:
+        first, last = data.array("test/indptr")[[start, stop]].tolist()
+        at = {"data": (first, last), "indices": (first, last), "indptr": (start, stop + 1)}
+    raw = data.values("test/", at)
     values: Piece = raw[0]
     if data.sparse:
-        values = _checked(data, raw, slice(0, data.test_samples), data.features, "the test set")
-    held = np.arange(data.test_samples), np.arange(data.features)
-    return Shard(-1, lambda: held, data.labels("test/"), values, cache(data.scaling.to))
+        values = _checked(data, raw, slice(0, stop - start), data.features, "the test set")
+    held = np.arange(start, stop), np.arange(data.features)
+    return Shard(-1, lambda: held, data.labels("test/", start, stop), values, cache(data.scaling.to))
 
 
 def _checked(data: Federation, parts: tuple[Array, ...], rows: slice, width: int, whose: str) -> Piece:

@@ -62,7 +62,7 @@ TABLE = (
         "what is minimized: the loss or `[minimize]`, with `l2`, penalties and the regularizer",
         "history summary show compare vertical", "less", criterion="loss",
     ),
-    Column("test_loss", "test loss", "mean loss over the test data, scored on rank 0",
+    Column("test_loss", "test loss", "mean loss over the test data",
            "history vertical progress", "less"),
     Column("excess", "largest excess over a limit", places="vertical", better="less"),
     Column("constraint_values", "constraints", places="summary"),

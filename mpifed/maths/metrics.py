@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from mpifed.core.record import Array
 
 
-def rmse(squares: Array, rows: int) -> Array:
+def rmse(squares: Array, rows: int | Array) -> Array:
     """[...] `root_mean_squared_error`: the mean over targets of the root of the mean squared error.
 
     Parameters
     ----------
     squares : [..., t] sums over rows of squared errors
-    rows : how many
+    rows : how many, or [..., 1]
     """
     mean: Array = np.sqrt(squares / rows).mean(axis=-1)
     return mean

@@ -1,8 +1,8 @@
-"""Evaluation, which is not in the training time: losses over all rows by exchanges, test data on rank 0."""
+"""Evaluation, which is not in the training time: sums over the ranks of training rows, by exchanges, and test rows."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf, isnan
 from types import MappingProxyType
@@ -22,7 +22,6 @@ from mpifed.data.roster import Roster
 from mpifed.files.clients import ClientScores
 from mpifed.job import goals
 from mpifed.job.job import Job
-from mpifed.run.scoring import ClientEvaluation, test_scores
 from mpifed.run.setup import Ready, measures_of, measures_of_all_rows
 
 
@@ -34,11 +33,9 @@ def measure(
     states: States,
     now: Round,
     ranks: Ranks,
-    test: Block | None,
     certify: bool = True,
     room: float = inf,
     first: ReadOnlyTable | None = MappingProxyType({}),
-    asked: Collection[str] = (),
 ) -> tuple[Columns, Table]:
     """(columns of a row of the history, numbers of the first iterate), on rank 0; empty elsewhere. Collective.
 
@@ -46,12 +43,10 @@ def measure(
     ----------
     states : of the algorithm's clients, a record for each block
     now : a round in which all clients participate
-    test : the test data as the block of one client, on rank 0 alone
     certify : compute the certificates too; otherwise their columns are None
     room : bytes of memory for the clients' states during the evaluation
     first : the numbers of the first iterate; empty at the first iterate itself, None where they are not known, so that
         certificates that need them are left out
-    asked : `[record] metrics`, of the test data
     """
     columns: Columns = {}
     numbers = dict(first or {})
@@ -68,8 +63,6 @@ def measure(
             if not first and measurement.first is not None:
                 numbers |= measurement.first(server, state)
             columns |= measurement.report(server, state, numbers)
-    if ranks.serves and test is not None:
-        columns |= test_scores(algorithm.problem, algorithm.model(server), test, asked)
     return columns, numbers
 
 
@@ -98,10 +91,6 @@ class RunEvaluation:
     def __init__(self, job: Job, comm: Comm, ready: Ready) -> None:
         self._job, self._comm, self._ready = job, comm, ready
         self._measures = measures_of(job, ready.algorithm)
-        self._client_evaluation: ClientEvaluation | None = None
-        if ready.client_tests is not None:
-            problem, counts = ready.algorithm.problem, ready.data.test_counts
-            self._client_evaluation = ClientEvaluation(problem, comm, ready.client_tests, counts)
         self.clients: ClientScores | None = None
         self.row: Table = {}
         self.late: Columns = {}
@@ -121,8 +110,7 @@ class RunEvaluation:
         ready, first = self._ready, self.first if trained.round else self.first or {}
         columns, numbers = measure(
             self._measures if measures is None else measures, ready.algorithm, trained.server, ready.ranks.blocks,
-            trained.clients, ready.everybody, ready.ranks, ready.test, certify, self._job.data.state_gib * 2**30,
-            first, self._job.record.metrics,
+            trained.clients, ready.everybody, ready.ranks, certify, self._job.data.state_gib * 2**30, first,
         )  # fmt: skip
         if not trained.round:
             self.first = numbers
@@ -130,13 +118,10 @@ class RunEvaluation:
         return {name: known(columns, name) for name in columns} if self.uncertain else columns
 
     def row_columns(self, trained: Trained, certify: bool) -> Columns:
-        """The columns of a row of the history: all of the job's, and those of the clients' own test rows."""
+        """The columns of a row of the history: all of the job's, and those of test rows."""
         columns, ready = self.columns(trained, certify=certify), self._ready
-        if self._client_evaluation is None:
-            return columns
-        model = ready.algorithm.model(trained.server) if ready.ranks.serves else ()
-        self.clients = self._client_evaluation.scores(model)
-        return columns | ({} if self.clients is None else self._client_evaluation.columns(self.clients))
+        tested, self.clients = ready.tests.measured(ready.algorithm.model(trained.server) if ready.ranks.serves else ())
+        return columns | tested
 
     def begin(self, trained: Trained) -> None:
         """The numbers of the first iterate over all rows, where goals are measured over these at the end."""

@@ -311,7 +311,7 @@ class RunLoop:
             if self.header is None and not resumed:
                 write_header(self.out, Header(self.settings, ready.algorithm.problem.private.multiplier))
             ledger = Ledger(self.out, self.job, ready.algorithm, self.progress if resumed else None)
-        if ready.client_tests is None:
+        if ready.tests.own is None:
             (self.out / CLIENTS).unlink(missing_ok=True)  # that of an earlier round, and of a job that recorded it
         notes = list(data_warnings(self.job, ready.data))
         return Results(

@@ -1,8 +1,14 @@
-"""Scores of a model on test rows: losses, accuracies, errors and what `[record] metrics` asks for."""
+"""Scores of a model on test rows: losses, accuracies, errors and what `[record] metrics` asks for.
+
+Each piece of the test rows, some of the common ones or those of a client, is scored on one rank. What it gives depends
+on that piece alone, and has a line of its own in a table, where all other ranks have zeros. So the sum over the ranks
+is exact, and gives the same bits on any number of ranks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -21,28 +27,28 @@ from mpifed.maths import metrics
 from mpifed.maths.objectives import Parameters
 
 
-class RowSums(NamedTuple):
-    """Sums over the same number of test rows of each of n clients."""
+class Scored(NamedTuple):
+    """The same number of test rows of each of n clients."""
 
-    loss: Array  # [n]
-    matches: Array  # [n] rows with the right class; [n, t] squared errors of real targets; [n, 4] `label_counts`
+    sums: Array  # [n, 1 + m] loss; rows with the right class [1], squared errors of targets [t], or `label_counts` [4]
     predicted: Array  # [n, s] classes, or [n, s, t] values, of the rows themselves
     scores: Array  # [n, s, h] of the rows
 
 
-def sums_of(problem: Problem, model: Parameters, batch: Batch) -> RowSums:
-    """The sums over a batch, in float64."""
+def scored(problem: Problem, model: Parameters, batch: Batch) -> Scored:
+    """A batch, whose sums are in float64."""
     objective = problem.objective
     scores = objective.scores_of(model, batch.X)
     loss = objective.loss(model.head, scores, batch.y).sum(axis=-1, dtype=np.float64)
     predicted = objective.predict(model.head, scores)
     if objective.classifies:
-        return RowSums(loss, (predicted == batch.y).sum(axis=-1), predicted, scores)
-    y = of_vectors(batch.y)
-    if objective.task == "multilabel":
-        return RowSums(loss, metrics.label_counts(predicted, y), predicted, scores)
-    predicted = predicted.reshape(y.shape).astype(np.float64)
-    return RowSums(loss, ((predicted - y) ** 2).sum(axis=-2), predicted, scores)
+        matches = (predicted == batch.y).sum(axis=-1, keepdims=True)
+    elif objective.task == "multilabel":
+        matches = metrics.label_counts(predicted, of_vectors(batch.y))
+    else:
+        y = of_vectors(batch.y)
+        matches = ((predicted.reshape(y.shape).astype(np.float64) - y) ** 2).sum(axis=-2)
+    return Scored(np.concatenate([loss[:, None], matches], axis=-1), predicted, scores)
 
 
 def _class_scores(problem: Problem, model: Parameters, scores: Array) -> Array:
@@ -56,94 +62,111 @@ def _class_scores(problem: Problem, model: Parameters, scores: Array) -> Array:
     return of_classes
 
 
-def test_scores(problem: Problem, model: Parameters, test: Block, asked: Collection[str] = ()) -> dict[str, float]:
-    """The columns of the common test rows, which are a block of one client.
+class TestRows:
+    """The test rows that this rank scores: a part of the common ones, and those of its clients' own.
 
     Parameters
     ----------
-    asked : `[record] metrics`
-    """
-    objective, y = problem.objective, test.shards[0].y
-    loss, matches, rows = 0.0, np.zeros(1), len(y)
-    counts = np.zeros((3, problem.outputs), dtype=np.int64)  # of classes: right, predicted, true
-    class_scores = []
-    for batch in test.everything(CHUNK):
-        sums = sums_of(problem, model, batch)
-        loss, matches = loss + float(sums.loss[0]), matches + sums.matches[0]
-        if "macro_f1" in asked:
-            right = sums.predicted == batch.y
-            for count, labels in zip(counts, (batch.y[right], sums.predicted, batch.y), strict=True):
-                count += np.bincount(labels.reshape(-1), minlength=problem.outputs)
-        if "auc" in asked:
-            class_scores.append(_class_scores(problem, model, sums.scores))
-    columns = {"test_loss": loss / rows}
-    if objective.classifies:
-        columns["test_accuracy"] = int(matches[0]) / rows
-    elif objective.task == "multilabel":
-        columns["test_label_accuracy"] = float(matches[0] / (rows * problem.outputs))
-        columns |= {"test_exact_match": float(matches[1] / rows), "test_micro_f1": metrics.micro_f1(matches)}
-    else:
-        columns |= {"test_rmse": float(metrics.rmse(matches, rows)), "test_r2": metrics.r2(matches, of_vectors(y))}
-    if "macro_f1" in asked:
-        columns["test_macro_f1"] = metrics.macro_f1(*counts)
-    if "auc" in asked:
-        columns["test_auc"] = metrics.auc(y, np.concatenate(class_scores))
-    return columns
-
-
-class ClientEvaluation:
-    """The clients' own test rows on this rank, and how a model does on them.
-
-    A client's numbers depend on its block alone, and are gathered in the order of the clients, 16 bytes for each: so
-    the columns have the same bits on any number of ranks.
+    asked : `[record] metrics`, of the common rows
+    y : labels of all common rows; None where these are not scored
+    chunks : of `CHUNK` common rows, those that this rank scores
+    common : these rows, as a block of one client; None where this rank scores none
+    own : those of the clients that this rank hosts; None where these are not scored
+    counts : [N] own test rows of all clients
     """
 
-    def __init__(self, problem: Problem, comm: Comm, blocks: Roster, counts: NDArray[np.int64]) -> None:
-        """`blocks` of the test rows of the clients that this rank hosts; `counts` [N] of the test rows of all."""
-        self._problem, self._comm, self._blocks, self._counts = problem, comm, blocks, counts
+    def __init__(
+        self, problem: Problem, comm: Comm, asked: Collection[str], y: Array | None, chunks: range,
+        common: Block | None, own: Roster | None, counts: NDArray[np.int64],
+    ) -> None:  # fmt: skip
+        self._problem, self._comm, self._asked = problem, comm, asked
+        self._y, self._chunks, self._common, self.own = y, chunks, common, own
+        self._counts, self._tested = counts, np.flatnonzero(counts)
+        task = problem.objective.task
+        self._width = 1 + {"classification": 1, "multilabel": 4}.get(task, problem.outputs)  # of `Scored.sums`
 
-    def scores(self, model: Record) -> ClientScores | None:
-        """The scores of a model that rank 0 has; on rank 0. Collective."""
+    def measured(self, model: Record) -> tuple[Columns, ClientScores | None]:
+        """(columns of the history, the clients' scores) of a model that rank 0 has; on rank 0 alone. Collective."""
+        if self._y is None and self.own is None:
+            return {}, None
         _, shared = broadcast(self._comm, 0, model)
         parameters: Parameters = shared  # type: ignore[assignment]  # as it was sent
-        values = [self._of_block(parameters, i) for i in range(len(self._blocks))]
-        gathered = self._comm.gather(np.concatenate([np.zeros((0, 2)), *values]))
-        if gathered is None:
+        columns: Columns = {} if self._y is None else self._of_common(parameters, self._y)
+        clients = None if self.own is None else self._of_clients(parameters, self.own)
+        if clients is not None:
+            name = QUALITY[self._problem.objective.task]
+            better = "less" if name == "rmse" else "more"
+            for kind, values, direction in ((name, clients.quality, better), ("loss", clients.loss, "less")):
+                for statistic, value in metrics.summary(values, direction).items():
+                    columns[f"client_test_{kind}_{statistic}"] = value
+        return columns, clients
+
+    def _summed(self, table: Array) -> Array | None:
+        """On rank 0, the table with the lines of all ranks. Collective."""
+        flat = table.reshape(-1)
+        self._comm.Reduce(flat, flat)
+        return table if self._comm.rank == 0 else None
+
+    def _of_common(self, parameters: Parameters, y: Array) -> Columns:
+        """The columns of the common rows, on rank 0."""
+        problem, asked, rows, width = self._problem, self._asked, len(y), self._width
+        classes = problem.outputs if "macro_f1" in asked else 0
+        table, class_scores = np.zeros((-(-rows // CHUNK), width + 2 * classes)), list[Array]()
+        batches = self._common.everything(CHUNK) if self._common else ()
+        for chunk, batch in zip(self._chunks, batches, strict=True):
+            part = scored(problem, parameters, batch)
+            numbers = [part.sums[0]]
+            if classes:  # rows of each that are rightly predicted, and that are predicted
+                right = part.predicted[part.predicted == batch.y]
+                numbers += [np.bincount(labels, minlength=classes) for labels in (right, part.predicted.reshape(-1))]
+            table[chunk] = np.concatenate(numbers)
+            if "auc" in asked:
+                class_scores.append(_class_scores(problem, parameters, part.scores))
+        summed, gathered = self._summed(table), self._comm.gather(class_scores) if "auc" in asked else None
+        if summed is None:
+            return {}
+        total = sum(summed, np.zeros(width + 2 * classes))
+        matches = total[1:width]
+        columns: Columns = {"test_loss": float(total[0] / rows)}
+        if problem.objective.classifies:
+            columns["test_accuracy"] = float(matches[0] / rows)
+        elif problem.objective.task == "multilabel":
+            columns["test_label_accuracy"] = float(matches[0] / (rows * problem.outputs))
+            columns |= {"test_exact_match": float(matches[1] / rows), "test_micro_f1": metrics.micro_f1(matches)}
+        else:
+            columns |= {"test_rmse": float(metrics.rmse(matches, rows)), "test_r2": metrics.r2(matches, of_vectors(y))}
+        if classes:
+            right, predicted = total[width:].reshape(2, classes)
+            columns["test_macro_f1"] = metrics.macro_f1(right, predicted, np.bincount(y, minlength=classes))
+        if gathered is not None:  # no sum: a row's rank is among all
+            columns["test_auc"] = metrics.auc(y, np.concatenate([*chain(*gathered)]))
+        return columns
+
+    def _of_clients(self, parameters: Parameters, own: Roster) -> ClientScores | None:
+        """The scores of the clients that have test rows, on rank 0."""
+        table = np.zeros((len(self._tested), self._width))
+        for i in range(len(own)):
+            block = own[i]
+            for who, part, rows in block.by_batch_size(int(block.counts.max())):
+                if rows:
+                    table[np.searchsorted(self._tested, block.clients[who])] = self._of_part(parameters, part, rows)
+        summed = self._summed(table)
+        if summed is None:
             return None
-        tested = np.flatnonzero(self._counts)
-        quality, loss = np.concatenate(gathered).T  # clients are on the ranks in their order
-        return ClientScores(tested, self._counts[tested], quality, loss)
+        task, rows_of = self._problem.objective.task, self._counts[self._tested]
+        loss, matches = summed[:, 0] / rows_of, summed[:, 1:]
+        if task == "regression":
+            quality = metrics.rmse(matches, rows_of[:, None])
+        else:
+            quality = matches[:, 0] / rows_of / (self._problem.outputs if task == "multilabel" else 1)
+        return ClientScores(self._tested, rows_of, quality, loss)
 
-    def columns(self, scores: ClientScores) -> Columns:
-        """The columns of the history: mean, spread and worst tenth over the clients."""
-        name = QUALITY[self._problem.objective.task]
-        better = "less" if name == "rmse" else "more"
-        named = ((name, scores.quality, better), ("loss", scores.loss, "less"))
-        return {
-            f"client_test_{name}_{statistic}": value
-            for name, values, better in named
-            for statistic, value in metrics.summary(values, better).items()
-        }
-
-    def _of_block(self, parameters: Parameters, i: int) -> Array:
-        """[n, 2] what `QUALITY` says, and mean loss, of the clients of a block that have test rows."""
-        block = self._blocks[i]
-        values = np.empty((len(block.clients), 2))
-        for who, part, rows in block.by_batch_size(int(block.counts.max())):
-            values[who] = self._of_part(parameters, part) if rows else np.nan
-        return values[block.counts > 0]
-
-    def _of_part(self, parameters: Parameters, block: Block) -> Array:
-        """[n, 2] of clients with equally many test rows."""
-        rows, size = int(block.counts[0]), max(1, CHUNK // len(block.clients))
-        loss, matches = np.zeros(1), np.zeros(1)
+    def _of_part(self, parameters: Parameters, block: Block, rows: int) -> Array:
+        """[n, 1 + m] the sums of clients with so many test rows each."""
+        clients, sums = len(block.clients), np.zeros(1)
+        size = max(1, CHUNK // clients)
         for start in range(0, rows, size):
             at = np.arange(start, min(start + size, rows))
-            sums = sums_of(self._problem, parameters, block.take(np.broadcast_to(at, (len(block.clients), len(at)))))
-            loss, matches = loss + sums.loss, matches + sums.matches
-        task, quality = self._problem.objective.task, matches / rows
-        if task == "multilabel":
-            quality = quality[..., 0] / self._problem.outputs
-        elif task == "regression":
-            quality = metrics.rmse(matches, rows)
-        return np.stack([quality, loss / rows], axis=-1)
+            batch = block.take(np.broadcast_to(at, (clients, len(at))))
+            sums = sums + scored(self._problem, parameters, batch).sums
+        return sums

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.functions import CHUNK
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.placement import Hosted, place
 from mpifed.comm.rounds import Ranks
@@ -37,6 +38,7 @@ from mpifed.privacy.calibration import settle, settled_before
 from mpifed.privacy.ledger_file import Header
 from mpifed.run.data_cache import DataCache
 from mpifed.run.own_classes import refuse_own_by_shapes
+from mpifed.run.scoring import TestRows
 from mpifed.run.state_check import Specs, check_state
 
 
@@ -49,10 +51,9 @@ class Ready(NamedTuple):
     server: ServerRecord
     clients: ClientStates
     specs: Specs  # of the server's state
-    test: Block | None  # on rank 0
+    tests: TestRows
     everybody: Round  # in which all clients participate: for set-up and evaluation
     key: bytes | None = None  # draws the participating clients where they are secret; on all ranks, new in each process
-    client_tests: Roster | None = None  # the test rows of this rank's clients, where these are evaluated
 
 
 def problem_of(job: Job, data: store.Federation) -> Problem:
@@ -148,13 +149,16 @@ def prepare(
         if len(blocks):
             check_state(job.algorithm["name"], "start_clients()", clients.take(0), clients=blocks.size(0))
         specs = check_state(job.algorithm["name"], "start_server()", server)
-        tests = ranks.serves and job.record.evaluate_every > 0
-        test = cache.get("test", lambda: _test_block(job, data)) if tests else None
-        own_tests = None
+        own = None
         if tests_clients(job, data):
-            own_tests = cache.get("client tests", lambda: _client_tests(job, data, placement.hosted(comm.rank), space))
+            own = cache.get("client tests", lambda: _client_tests(job, data, placement.hosted(comm.rank), space))
+        y, common = None, None
+        chunks = range(*(number * -(-data.test_samples // CHUNK) // comm.size for number in (comm.rank, comm.rank + 1)))
+        if data.test_samples and job.record.evaluate_every:
+            y, common = cache.get("tests", lambda: (data.labels("test/"), _common_tests(job, data, chunks)))
+        tests = TestRows(algorithm.problem, comm, job.record.metrics, y, chunks, common, own, data.test_counts)
     key = comm.bcast(os.urandom(32) if ranks.serves else None) if secret else None
-    return Ready(algorithm, data, ranks, server, clients, specs, test, everybody, key, own_tests)
+    return Ready(algorithm, data, ranks, server, clients, specs, tests, everybody, key)
 
 
 def _check_begins(job: Job, algorithm: Algorithm, server: ServerRecord) -> None:
@@ -244,6 +248,7 @@ def _client_tests(job: Job, data: store.Federation, hosted: Hosted, space: float
     return hosted_blocks(data, *hosted, job.compute.dtype, left, tests=True)
 
 
-def _test_block(job: Job, data: store.Federation) -> Block | None:
-    test = common_shard(data)
-    return None if test is None else Block((test,), job.compute.dtype)
+def _common_tests(job: Job, data: store.Federation, chunks: range) -> Block | None:
+    """The common test rows of some chunks, as a block of one client."""
+    shard = common_shard(data, CHUNK * chunks.start, min(CHUNK * chunks.stop, data.test_samples))
+    return None if shard is None else Block((shard,), job.compute.dtype)

@@ -49,7 +49,7 @@ def outcome(job: Job, rounds: int = 2, certify: bool = True) -> Outcome:
     for index in range(rounds):
         now = returning(job, round_of(job, ranks.clients, index))
         server, clients = play(algorithm.exchanges, server, clients, now, ranks)
-    columns, _ = measure(algorithm.measures, algorithm, server, ranks.blocks, clients, everybody, ranks, None, certify)
+    columns, _ = measure(algorithm.measures, algorithm, server, ranks.blocks, clients, everybody, ranks, certify)
     model = algorithm.model(server)
     bits = b"".join(np.asarray(leaf).tobytes() for _, leaf in leaves(model))
     return Outcome(_flat(model), [_flat(host_record(state)) for state in clients], columns, ranks, bits)

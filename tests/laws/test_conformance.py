@@ -178,7 +178,7 @@ def test_measuring_leaves_the_states(case: Case, even: Path) -> None:
     job, at = ready(even, case)
     again, states = rounds(job, at, 0, 1)
     blocks, now = at.ranks.blocks, everybody(job, at)
-    measure(at.algorithm.measures, at.algorithm, again, blocks, states, now, at.ranks, None)
+    measure(at.algorithm.measures, at.algorithm, again, blocks, states, now, at.ranks)
     again, states = rounds(job, at._replace(server=again, clients=states), 1, 3)
     assert bits(again) == bits(server)
     assert [bits(c) for c in states] == [bits(c) for c in clients]

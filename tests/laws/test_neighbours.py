@@ -16,11 +16,13 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from federations import common
 from jobs_in_python import checked
 from lengths import long_unless
 from test_released_only import JOBS, SECRET, items, private
 from whole_runs import run
 
+from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.privacy.disclosure import PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
@@ -120,17 +122,11 @@ def _number(value: Any) -> Any:
 @pytest.mark.parametrize("name", ["gradients", "coins"])
 def test_measures_follow_from_the_model(name: str, digits: Path, tmp_path: Path) -> None:
     """The last line of the history, from the released model and public test rows alone."""
-    from mpifed.audit.recording import dense_rows
-    from mpifed.run.setup import prepare
-
     job = checked(private(digits, **JOBS[name], model={"name": "softmax", "bias": False}))
     run(job, Solo(), tmp_path / "run")
     model, history = read_model(tmp_path / "run" / "model.safetensors"), read_history(tmp_path / "run")
-    test = prepare(job, Solo()).test
-    assert test is not None
-    rows = np.arange(test.shards[0].samples)
-    scores = dense_rows(test.shards[0], rows) @ model["first"].astype("f8")
-    y = np.asarray(test.shards[0].y)[rows]
-    losses = np.log(np.exp(scores).sum(axis=1)) - scores[rows, y]
+    X, y = common(open_federation(digits))
+    scores = X @ model["first"].astype("f8")
+    losses = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(y)), y]
     assert history["test_loss"][-1] == pytest.approx(losses.mean(), rel=1e-5)
     assert history["test_accuracy"][-1] == pytest.approx((scores.argmax(axis=1) == y).mean(), abs=1e-9)

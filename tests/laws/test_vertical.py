@@ -40,7 +40,7 @@ def test_only_the_holders_labels_matter(case: Case, scattered: Path) -> None:
             now = now._replace(index=t)
             server, clients = play(at.algorithm.exchanges, server, clients, now, at.ranks)
         where = at.ranks.blocks, clients, now, at.ranks
-        columns, _ = measure(at.algorithm.measures, at.algorithm, server, *where, None)
+        columns, _ = measure(at.algorithm.measures, at.algorithm, server, *where)
         return at.algorithm.model(server), columns
 
     expected, columns = played(case.algorithm, wrong=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from jobs_in_python import checked
 from rank_runs import run
@@ -12,6 +13,8 @@ from sub_worlds import worlds
 
 from mpifed.core.errors import DataError, NotCertified, UsageError
 from mpifed.core.record import leaves
+from mpifed.files.clients import read_clients
+from mpifed.files.history import read_history
 from mpifed.files.model_file import model_sha256
 from mpifed.run import api
 from mpifed.testing import Job, Solo
@@ -48,6 +51,28 @@ def test_same_bits(skewed: Path, shared_tmp_path: Path, dedicated: bool, tmp_pat
             del result.columns["elapsed_s"], expected.columns["elapsed_s"]
             assert result.columns == expected.columns
             expected.columns["elapsed_s"] = 0.0
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_same_measures_of_test_rows(task: str, make_data: Any, shared_tmp_path: Path, tmp_path: Path) -> None:
+    """Test rows in several pieces, which ranks share, and own test rows of clients: the same columns, bit for bit."""
+    words = f"synthetic --split rows --clients 5 --samples 9000 --features 3 --task {task} --noise 0.5 --skew 0.7"
+    words += " --classes 3" * (task == "classification") + " --test-fraction 0.8 --client-test-fraction 0.3"
+    folder = make_data(shared_tmp_path / "data", *words.split())
+    metrics = ["macro_f1", "auc"] if task == "classification" else []
+    model = {"name": "softmax" if metrics else "least-squares"}
+    record = {"evaluate_every": 1, "metrics": metrics}
+    measured = job(folder, rounds=2, model=model, participation={}, record=record)
+    run(measured, Solo(), tmp_path / "alone")
+    expected, clients = read_history(tmp_path / "alone"), read_clients(tmp_path / "alone")
+    assert {"test_loss", "client_test_loss_mean", "test_auc" if metrics else "test_r2"} <= expected.keys()
+    for comm in worlds():
+        out = shared_tmp_path / f"on-{comm.size}"
+        if run(measured, comm, out) is not None:
+            found = read_history(out)
+            del found["elapsed_s"], expected["elapsed_s"]
+            np.testing.assert_equal((found, read_clients(out)), (expected, clients))  # where both are nan, too
+            expected["elapsed_s"] = np.zeros(3)
 
 
 CONSTRAINED = {

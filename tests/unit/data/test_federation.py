@@ -28,7 +28,7 @@ from mpifed.core.record import of_vectors
 from mpifed.data.block import Block
 from mpifed.data.partition import Partition, by_grid
 from mpifed.data.scaling import IDENTITY, Scaling
-from mpifed.data.shards import hosted_blocks, shard_of
+from mpifed.data.shards import common_shard, hosted_blocks, shard_of
 from mpifed.data.store import ABOUT, ARRAYS, Federation, make_federation, open_federation
 from mpifed.files.json_file import read_json, write_json
 from mpifed.python.arrays import FederatedDataset
@@ -130,6 +130,13 @@ def test_each_client_has_its_rectangle(case: Case, tmp_path: Path, monkeypatch: 
             test_X, test_y = common(data)
             np.testing.assert_array_equal(dense(test_X), data.scaling.apply(dense(case.settings["test"][0]), "f8"))
             np.testing.assert_array_equal(test_y, case.settings["test"][1])
+            rest = common_shard(data, 1)  # as ranks share these rows
+            assert (rest is None) == (len(test_y) == 1)
+            if rest is not None:
+                out = np.empty((rest.samples, rest.features))
+                rest.take(np.arange(rest.samples), out)
+                np.testing.assert_array_equal(out, dense(test_X)[1:])
+                np.testing.assert_array_equal(rest.y, test_y[1:])
 
 
 def test_rows_of_several_clients_are_one_gather(tmp_path: Path) -> None:
