@@ -21,8 +21,8 @@ SUMMARY = (  # of `mpifed show RUN --json`
     "client_test_label_accuracy_mean", "client_test_label_accuracy_std", "client_test_label_accuracy_worst_tenth",
     "client_test_rmse_mean", "client_test_rmse_std",
     "client_test_rmse_worst_tenth", "client_test_loss_mean", "client_test_loss_std", "client_test_loss_worst_tenth",
-    "elapsed_s", "simulated_s", "seconds_per_round", "up_bytes", "down_bytes", "peak_rss_bytes", "nonzeros",
-    "epsilon", "epsilon_if_secret", "delta", "private", "model_sha256",
+    "elapsed_s", "simulated_s", "seconds_per_round", "up_bytes", "down_bytes", "gradients", "peak_rss_bytes",
+    "nonzeros", "epsilon", "epsilon_if_secret", "delta", "private", "model_sha256",
 )  # fmt: skip
 _CHECKSUM = re.compile(r'(?<=\n  "sha256": ")[0-9a-f]*(?="\n}\n\Z)')
 

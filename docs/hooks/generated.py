@@ -89,7 +89,11 @@ def _options(options: Sequence[click.Parameter], context: click.Context) -> Iter
 def column_rows() -> Iterator[str]:
     """A row for each column of a history."""
     names = {one: f"`{one.name}1` ..." if one.name.endswith("_") else f"`{one.name}`" for one in shown("history")}
-    yield "\n".join(["| column | |", "| --- | --- |", *(f"| {name} | {one.meaning} |" for one, name in names.items())])
+    cells = (
+        f"| {name} | {one.meaning} | {one.better or ''} | {one.data} | {'start' if one.since_start else ''} |"
+        for one, name in names.items()
+    )
+    yield "\n".join(["| column | | better | rows | since |", "| --- | --- | --- | --- | --- |", *cells])
 
 
 def exit_code_rows() -> Iterator[str]:

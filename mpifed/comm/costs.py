@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from mpifed.comm.mpi import Comm
 
-# how the seconds of the ranks become those of a run: cryptography is summed, of others the slowest rank's count, and of
-# a reduction, in which ranks wait for one another, the least
+# how numbers of the ranks become those of a run: seconds of cryptography and gradients are summed, of other seconds the
+# slowest rank's count, and of a reduction, in which ranks wait for one another, the least
 _OVER_RANKS: dict[str, Callable[..., float]] = {
     "crypto_s": sum,
     "answer_s": max,
     "work_s": max,
     "sum_s": min,
+    "gradients": sum,
 }
 
 
@@ -38,7 +39,8 @@ class Account:
 
     Besides `Spent`: `played`, how often; seconds of this rank: `crypto_s`; `answer_s`, arithmetic of the slowest block
     of clients each time, divided by their number; `work_s`, all its clients' arithmetic and summing; `sum_s`, until the
-    reduction is done; and on rank 0 `server_s`, `ask` and `absorb`.
+    reduction is done; `gradients`, rows of the minibatches that its clients have drawn; and on rank 0 `server_s`, `ask`
+    and `absorb`.
     """
 
     def __init__(self) -> None:

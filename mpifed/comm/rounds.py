@@ -279,10 +279,12 @@ class Ranks:
         for i, who in self.blocks.among(chosen):
             whole = self.device.block(self.blocks[i])
             state, block = self.device.record(states.take(i)), whole.only(who)
-            before = state if block is whole else take(state, who)
+            before, drawn = state if block is whole else take(state, who), block.drawn[0]
             start = time.perf_counter()
             after, adding_s = turn(before, block)
             slowest = max(slowest, (time.perf_counter() - start - adding_s) / len(who))
+            if self._drawn is None:  # where participation is secret, so is how many have drawn
+                plan.account.costs["gradients"] += block.drawn[0] - drawn
             if after is not before:  # most clients have no state, or do not change it
                 if block is not whole:
                     after = put(state, who, after, in_place=not (measured or void))

@@ -44,7 +44,7 @@ class NumericalError(MpifedError):
 
 
 class NotCertified(MpifedError):
-    """The rounds ended with a limit that is not met, or without the certificate that was asked for; `result` stands."""
+    """The rounds ended with a limit that is not met, or without what [stop] asks for; `result` stands."""
 
     exit_code = 69
     # on rank 0: the mpifed.run.outcome.Result that the run would have returned, which core does not know
@@ -106,8 +106,8 @@ ENDS = (
         "numerical trouble: a value is not finite, or outside its bound",
     ),
     End(
-        NotCertified.exit_code, "a limit is not met, or a certificate asked for not reached",
-        "a limit is not met, or a certificate that was asked for not reached; the result stands", stands=True,
+        NotCertified.exit_code, "a limit is not met, or what [stop] asks for not reached",
+        "a limit is not met, or what `[stop]` asks for was not reached; the result stands", stands=True,
     ),
     End(
         BudgetSpent.exit_code, "the privacy budget is reached",

@@ -7,7 +7,7 @@ with it every bit of its clients' answers, is the same wherever it is placed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -107,7 +107,7 @@ class NoRows:
 
 def without_rows(block: Block) -> Block:
     """The same clients, whose rows nobody can read."""
-    return Block(tuple(NoRows(shard) for shard in block.shards), block.dtype)
+    return replace(block, shards=tuple(NoRows(shard) for shard in block.shards))
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,7 @@ class Block:
 
     shards: tuple[ClientData, ...]  # n, the data of each client
     dtype: str = "float32"  # of rows X, and of local arithmetic
+    drawn: list[int] = field(default_factory=lambda: [0], compare=False)  # the number of rows that `draw` has given
 
     @cached_property
     def clients(self) -> NDArray[np.int64]:
@@ -201,6 +202,7 @@ class Block:
         same round gives the same rows. For several local steps draw batch_size * local_steps rows once and slice them,
         or give each step a purpose of its own.
         """
+        self.drawn[0] += count * len(self.shards)
         return now.draw(purpose, self.clients, self.counts, count, secret)
 
     def take(self, at: NDArray[np.int64]) -> Batch:

@@ -164,7 +164,7 @@ class JobTables(Schema):
     constraint: list[ConstraintJson] = []
     network: Table | None = None
     privacy: Table | None = None
-    stop: dict[Text, float] = {}
+    stop: dict[Text, float | list[Text] | dict[Text, Positive]] = {}
 
 
 class DataTables(Schema):
@@ -210,6 +210,7 @@ class AccountJson(CostJson):
     server_s: NotNegative
     work_s: NotNegative
     sum_s: NotNegative
+    gradients: NotNegative = 0.0
 
 
 class First(Schema):

@@ -20,6 +20,7 @@ from mpifed.core.tables import ReadOnlyTable
 from mpifed.core.text import shown
 from mpifed.data.statistics import intercept_warnings
 from mpifed.data.store import Federation
+from mpifed.files.columns import column_of
 from mpifed.job.schema import JobSettings
 from mpifed.job.time_model import wrong_network
 from mpifed.maths.objectives import LinearScores, Objective
@@ -104,7 +105,22 @@ def _of_tables(job: JobSettings) -> Iterator[Refusal]:
         "a client's score is computed from its own data without noise",
         either,
     )
-    for name in job.stop.certificates:
+    of_columns = {f"reached, patience: {name}": column_of(name) for name in job.stop.columns}
+    for name, column in of_columns.items():
+        yield Refusal(
+            not job.record.evaluate_every,
+            f"[stop] {name}",
+            "[record] evaluate_every = 0 measures no column of the history",
+            "raise it, or leave this out",
+        )
+        yield Refusal(
+            column.name in job.stop.patience and (column.better is None or column.since_start),
+            f"[stop] {name}",
+            "no value of it says that a model is better",
+            "name a loss, an accuracy, or another measure of a model",
+        )
+    of_training = [name for name, column in of_columns.items() if column.data in ("train", "own test")]
+    for name in (*job.stop.certificates, *of_training):
         yield Refusal(
             privacy is not None,
             f"[stop] {name}",

@@ -1,4 +1,4 @@
-"""The goals of a job for its last model: limits to be met, certificates to be reached."""
+"""The goals of a job for its last model: limits to be met, certificates and columns to be reached."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def unreached(job: JobSettings, columns: Mapping[str, float | None]) -> Iterator
                 yield f"constraint {m}: its value is not known"
             elif value > (limit := constraint["limit"]):
                 yield f"constraint {m}: {value:.6g} is above its limit {limit:g} by {value - limit:.2g}"
+    for target in job.stop.targets:
+        value = known(columns, target.column)
+        if value is None or not target.is_met(value):
+            now = "not known" if value is None else str(target._replace(value=value)).rpartition(" ")[2]
+            yield f"[stop] reached {target} (it is {now})"
     for name, most in job.stop.certificates.items():
         value = known(columns, name)
         if value is None or value > most:

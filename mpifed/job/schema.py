@@ -17,6 +17,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.privacy import Privacy
 from mpifed.core.tables import Table
 from mpifed.core.text import wrong_name
+from mpifed.files.columns import HistoryTarget, target_of
 from mpifed.job.settings import Kind, Optimizer, Settings, tables_in
 from mpifed.maths.objectives import Objective
 from mpifed.maths.optimizers import SGD, ServerOptimizer
@@ -37,6 +38,11 @@ CERTIFIED = (
 Positive = Annotated[int, Gt(0), Le(10**15)]
 Security = Literal["plain", "masked", "encrypted"]
 NotNegative = Annotated[int, Ge(0), Le(10**15)]
+
+
+def _target(text: str) -> str:
+    target_of(text)
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,10 +144,15 @@ class Compute(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(Settings):
-    """What ends a run before its last round; a run that does not reach a certificate set here ends with code 69."""
+    """What ends a run before its last round; a run that does not reach what is asked for here ends with code 69."""
 
     seconds: Size | None = None
     """Seconds of training, without evaluation."""
+    reached: list[Annotated[str, AfterValidator(_target)]] = field(default_factory=list)
+    """Values that columns of the history must reach, all of them, at an evaluated round: `["test_accuracy>=0.95"]`, as
+    `mpifed compare --to` has them."""
+    patience: dict[str, Positive] = field(default_factory=dict)
+    """By column of the history, rounds without a better value after which the run ends: `{test_loss = 50}`."""
     kkt_residual: Size | None = None
     """The largest of `stationarity`, `feasibility` and `complementarity`, at most this, in a certificate at every
     evaluated round."""
@@ -155,6 +166,16 @@ class Stop(Settings):
     """Distance from a lower bound of the objective, at every evaluated round."""
     epsilon: Size | None = None
     """The most that a client may spend of its privacy budget; that of [privacy] where absent."""
+
+    @property
+    def targets(self) -> list[HistoryTarget]:
+        """What `reached` says."""
+        return list(map(target_of, self.reached))
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns by which `reached` and `patience` decide."""
+        return [*(target.column for target in self.targets), *self.patience]
 
     @property
     def certificates(self) -> dict[str, float]:

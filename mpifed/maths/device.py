@@ -101,7 +101,7 @@ class DeviceBlock(Block):
     @property
     def host(self) -> Block:
         """The same clients' rows in memory."""
-        return Block(tuple(shard.host for shard in self.shards), self.dtype)
+        return Block(tuple(shard.host for shard in self.shards), self.dtype, self.drawn)
 
 
 class Cuda(Device):

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from mpifed.files.clients import CLIENTS
+from mpifed.files.columns import TABLE
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.model_file import MODEL
@@ -37,15 +38,14 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     RELEASED: (
         (MODEL, "*"),
         ("run.json", f"digests.{MODEL}"),
-        ("history.*", "test_loss test_accuracy test_rmse test_r2 test_label_accuracy test_exact_match test_micro_f1 "
-         "test_macro_f1 test_auc"),
+        ("history.*", " ".join(column.name for column in TABLE if column.data == "test")),
     ),
     PUBLIC: (
         ("job.toml", ""),
         ("mlflow.json", ""),  # names of its runs there
         ("lock*", ""),  # that of a run which was killed; host and process stand in run.json too
         ("failure.txt", ""),  # the class of an error, and its exit code
-        ("history.*", "round up_bytes down_bytes"),
+        ("history.*", "round up_bytes down_bytes gradients"),
         ("ledger.jsonl", "schema job.* noise_multiplier round clients sha256"),
         (f"{MODEL}@", "ledger_lines ledger_sha256 name objective algorithm job_sha256"),
         ("run.json", f"protects ledger.lines ledger.sha256 {_COLLUDING}"),
@@ -55,12 +55,12 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         *((name, f"epsilon {_EPSILONS}") for name in ("history.*", "run.json")),
         ("run.json", "exchanges exchanges.*.played exchanges.*.up_bytes exchanges.*.down_bytes exchanges.*.up_most"),
         ("run.json", "exchanges.*.down_most exchanges.*.sealed_most exchanges.*.opened_most exchanges.*.added"),
-        ("run.json", "exchanges.*.up_clear exchanges.*.down_clear"),
+        ("run.json", "exchanges.*.up_clear exchanges.*.down_clear exchanges.*.gradients"),
         ("run.json", "simulated.*.latency simulated.*.transfer"),
     ),
     RAW: (
         *((f"{folder}/*", "") for folder in RAW_FOLDERS),
-        ("history.*", "train_loss client_test_*"),
+        ("history.*", "train_loss client_test_* rss_bytes"),
         (CLIENTS, ""),
         ("run.json", f"clients_tested clients_without_tests digests.{CLIENTS}"),
         ("run.json", "peak_rss_bytes"),

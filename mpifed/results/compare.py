@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from mpifed.core.tables import Table
-from mpifed.files.columns import Column, column_of, shown
+from mpifed.files.columns import Column, HistoryTarget, column_of, shown
 from mpifed.files.run_folder import RUN, read_run
 from mpifed.job.sweep import LABEL
 from mpifed.results.compare_table import Shown, drawn, limits_met, mean_text, name_columns, part_of, setting_columns
@@ -14,7 +14,7 @@ from mpifed.results.names import names
 from mpifed.results.paired import LEAST, LEVEL, Difference
 from mpifed.results.points import FAILED, Folders, Mean, Ran, Setting
 from mpifed.results.run_warnings import DIVERGED
-from mpifed.results.targets import COSTS, HistoryTarget, Reached
+from mpifed.results.targets import COSTS, Reached
 from mpifed.results.text import meaning, value_of
 
 _DIGITS = 12  # of a SHA-256: enough to tell models apart

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
-from mpifed.files.columns import of_kind
+from mpifed.files.columns import HistoryTarget, of_kind
 from mpifed.results.best import cost_of
 from mpifed.results.criteria import columns_of, no_column, objectives_of, order_of, to_be_maximized
 from mpifed.results.names import names_of
 from mpifed.results.objectives import check_objectives, incomparable
 from mpifed.results.paired import LEVEL, Difference, by_seed, differences
 from mpifed.results.points import Folders, Mean, Ran, Setting, named, read_points, settings_of, swept
-from mpifed.results.targets import HistoryTarget, Reached, reached, target_of
+from mpifed.results.targets import Reached, reached, targets_of
 
 MOST = 20  # settings that are compared in pairs though nobody asks: a grid of more is searched, not compared
 
@@ -62,7 +62,7 @@ def compared(where: Folders, by: Sequence[str] = (), against: str | None = None,
     points = read_points(where)
     settings = settings_of(points)
     names, notes = names_of(settings), swept(where)
-    by, targets = list(dict.fromkeys(by)), list(dict.fromkeys(target_of(text) for text in to))
+    by, targets = list(dict.fromkeys(by)), targets_of(to)
     check_objectives(named(where), objectives_of(settings), [*by, *(target.column for target in targets)])
     there = columns_of(settings)
     if unknown := [name for name in by if name not in there]:

@@ -27,7 +27,7 @@ from mpifed.results.text import is_number
 Floats = NDArray[np.float64]
 
 # relative: by how much two executions of the same job may differ, where the clock or the machine decides
-NOISE = {"elapsed_s": 0.05, "seconds_per_round": 0.05, "peak_rss_bytes": 0.05, "simulated_s": 0.01}
+NOISE = {"elapsed_s": 0.05, "seconds_per_round": 0.05, "peak_rss_bytes": 0.05, "rss_bytes": 0.05, "simulated_s": 0.01}
 _ROUNDING = 1e-9  # relative: 0.495 is within 1 % of 0.5
 _FORM = re.compile(r"(?P<name>[^:~]+)(?P<colon>:(?P<weight>[^~]*))?(?P<tilde>~(?P<tolerance>[^%]*)(?P<percent>%?))?")
 

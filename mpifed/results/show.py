@@ -133,7 +133,7 @@ def _certificate(folder: Path) -> Iterator[tuple[str, str]]:
     for name, label in _LABELS.items():
         if name in last:
             bound = job.get("stop", {}).get(name)
-            more = "" if bound is None else f", asked for {bound:g} or less"
+            more = "" if not isinstance(bound, float) else f", asked for {bound:g} or less"
             yield label, f"{last[name]:.6g}{_relative(name, last)}{more}"
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,25 +12,12 @@ from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.text import shown
-from mpifed.files.columns import column_of
+from mpifed.files.columns import HistoryTarget, target_of
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.results.points import FAILED, Mean, Ran, Setting
 
 COSTS = ("round", "bytes", "elapsed_s", "simulated_s")  # what a target takes; a run may lack the last
-_FORM = re.compile(r"\s*(?P<column>\w+)\s*(?P<sign>>=|<=)\s*(?P<value>[^%]+?)\s*(?P<percent>%?)\s*")
-
-
-class HistoryTarget(NamedTuple):
-    """A value of a column that is to be reached."""
-
-    column: str
-    at_least: bool  # else at most
-    value: float
-
-    def __str__(self) -> str:
-        value = f"{100 * self.value:g}%" if column_of(self.column).unit == "%" else f"{self.value:g}"
-        return f"{self.column} {'>=' if self.at_least else '<='} {value}"
 
 
 class Reached(NamedTuple):
@@ -43,25 +29,15 @@ class Reached(NamedTuple):
     gaps: list[int]  # rounds from the measurement before to the one that reached it, of each run
 
 
-def target_of(text: str) -> HistoryTarget:
-    """The target in `test_accuracy>=0.95` or `train_loss<=0.1`; `95%` is 0.95."""
-    match = _FORM.fullmatch(text)
-    try:
-        value = float(match["value"]) if match else math.nan
-    except ValueError:
-        value = math.nan
-    if match is None or not math.isfinite(value):
-        raise UsageError(
-            f"--to {shown(text)}: expected COLUMN>=NUMBER or COLUMN<=NUMBER, in quotes, since a shell takes > and < "
-            "for files: --to 'test_accuracy>=0.95'"
-        )
-    value = value / 100 if match["percent"] else value
-    if column_of(match["column"]).unit == "%" and not 0 <= value <= 1:
-        raise UsageError(
-            f"--to {shown(text)}: {match['column']} is between 0 and 1; give a share or a percentage, as "
-            f"{match['column']}{match['sign']}0.9 or {match['column']}{match['sign']}90%"
-        )
-    return HistoryTarget(match["column"], match["sign"] == ">=", value)
+def targets_of(texts: Iterable[str]) -> list[HistoryTarget]:
+    """The targets of `--to`, each once; UsageError where one is none."""
+    targets = list[HistoryTarget]()
+    for text in texts:
+        try:
+            targets.append(target_of(text))
+        except ValueError as error:
+            raise UsageError(f"--to {shown(text)}: {error}") from error
+    return list(dict.fromkeys(targets))
 
 
 def reached(settings: Sequence[Setting], target: HistoryTarget, named: str) -> list[Reached]:
@@ -92,7 +68,7 @@ def _history(point: Ran) -> dict[str, Array]:
 def _first(columns: dict[str, Array], target: HistoryTarget) -> dict[str, float] | None:
     """The first measured round that reaches the target, with what was spent by then; None where none does."""
     values = columns.get(target.column, np.empty(0))
-    rows = np.flatnonzero(values >= target.value if target.at_least else values <= target.value)  # nan does neither
+    rows = np.flatnonzero(target.is_met(values))
     if not len(rows):
         return None
     row, rounds = rows[0], columns["round"]

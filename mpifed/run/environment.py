@@ -64,11 +64,11 @@ def host() -> str:
     return f"{platform.node()} ({platform.machine()}, {os.cpu_count()} cores)"
 
 
-def peak_rss_bytes() -> int:
-    """The most memory this process has had resident."""
+def rss_bytes(peak: bool = False) -> int:
+    """The memory that this process has resident, or the most that it has had: that, too, where only it is known."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith("VmHWM:" if peak else "VmRSS:"):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf, isnan
 from types import MappingProxyType
@@ -13,13 +13,15 @@ from mpifed.comm.mpi import Comm
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
 from mpifed.core.algorithm import Algorithm
+from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Columns, Measure, ServerRecord, States
-from mpifed.core.record import Record
+from mpifed.core.record import Array, Record
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
 from mpifed.files.clients import ClientScores
+from mpifed.files.columns import column_of
 from mpifed.job import goals
 from mpifed.job.job import Job
 from mpifed.run.setup import Ready, measures_of, measures_of_all_rows
@@ -96,10 +98,31 @@ class RunEvaluation:
         self.late: Columns = {}
         self.first: ReadOnlyTable | None = None
         self.reached = self.uncertain = False
+        self._best: dict[str, tuple[float, int]] = {}  # of `[stop] patience`: the best value and its round; on rank 0
 
     def share_row(self) -> None:
         """Every rank must know what has been measured already."""
         self.row = self._comm.bcast(self.row)
+
+    def note(self, row: Table) -> None:
+        """Take note of a measured row, by which `[stop]` decides; on rank 0."""
+        self.row, stop = row, self._job.stop
+        if unknown := [name for name in stop.columns if name not in row]:
+            raise UsageError(f"[stop] {unknown[0]}: this run measures no such column; it has {', '.join(row)}")
+        for name in stop.patience:
+            value, sign = known(row, name), -1 if column_of(name).better == "more" else 1
+            if value is not None and (name not in self._best or sign * value < sign * self._best[name][0]):
+                self._best[name] = value, row["round"]
+
+    def resume(self, history: Mapping[str, Array]) -> None:
+        """Take note of the rows that were measured before; on rank 0."""
+        for values in zip(*history.values(), strict=True):
+            self.note({name: value.item() for name, value in zip(history, values, strict=True)})
+
+    def is_stalled(self) -> bool:
+        """Whether a column of `[stop] patience` has had no better value for as many rounds; on rank 0."""
+        done = self.row.get("round", 0)
+        return any(done - self._best.get(name, (0, 0))[1] >= rounds for name, rounds in self._job.stop.patience.items())
 
     def advance(self) -> None:
         """A round is done: what was measured is not of this model."""
@@ -130,11 +153,12 @@ class RunEvaluation:
 
     def check_whether_reached(self, trained: Trained) -> None:
         """Set `reached`. If only a sample of the rows is evaluated, a positive result is confirmed on all rows."""
-        if not self._job.stop.certificates or self.row.get("round") != trained.round:
+        stop = self._job.stop
+        if not (stop.certificates or stop.reached) or self.row.get("round") != trained.round:
             return
         serves = self._ready.ranks.serves
         self.reached = self._comm.bcast(serves and not self.lacking())
-        if self.reached and self._job.record.evaluate_rows:
+        if self.reached and self._job.record.evaluate_rows and goals.has_goals(self._job):
             self.late = self.columns(trained, self._all_rows())
             self.reached = self._comm.bcast(serves and not self.lacking())
 

@@ -14,10 +14,12 @@ from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
 from mpifed.files.clients import CLIENTS
-from mpifed.files.history import last_row
+from mpifed.files.history import last_row, read_history
+from mpifed.files.history_csv import HISTORY
 from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
+from mpifed.job.schema import CERTIFIED
 from mpifed.maths.optimizers import Watched
 from mpifed.privacy.ledger import Ledger, write_header
 from mpifed.privacy.ledger_file import Header
@@ -92,7 +94,9 @@ class RunLoop:
             if self.serves:
                 self.results = self._results(resume)
                 if resume:
-                    self.evaluation.row = self.results.resume(self.progress)
+                    self.results.resume(self.progress)
+                    if (self.out / HISTORY).exists():
+                        self.evaluation.resume(read_history(self.out))
                 self.results.open(self.comm, self.progress, resume)
         self.evaluation.share_row()
         gc.collect()
@@ -199,7 +203,7 @@ class RunLoop:
             return INTERRUPTED
         if max_hours is not None and time.monotonic() - self.started > max_hours * 3600:
             return INTERRUPTED
-        if self.evaluation.reached:
+        if self.evaluation.reached or self.evaluation.is_stalled():
             return LIMIT_REACHED
         if seconds is not None and self.progress.elapsed_s >= seconds:
             return LIMIT_REACHED
@@ -215,7 +219,11 @@ class RunLoop:
     def _certifies(self) -> bool:
         """Whether this round's evaluation includes certificates."""
         done, interval = self.progress.round, self.job.record.certify_every
-        if self.job.stop.certificates or done in (0, self.job.rounds):
+        if (
+            self.job.stop.certificates
+            or done in (0, self.job.rounds)
+            or {*CERTIFIED}.intersection(self.job.stop.columns)
+        ):
             return True
         return interval > 0 and done % interval == 0
 
@@ -232,21 +240,26 @@ class RunLoop:
         self.reporter.advance(self.progress.round)
 
     def _measure(self, certify: bool) -> None:
-        if self.job.simulated_network is not None:
-            self._account()
+        self._account()
         columns, done = self.evaluation.row_columns(self._trained(), certify), self.progress
         simulation = self.results.simulation(done) if self.results else None
+        resident = [] if self.job.released_only else self.comm.gather(environment.rss_bytes()) or []
         self.evaluation.row = row = {
             "round": done.round,
             "elapsed_s": done.elapsed_s,
             **columns,
             **({"simulated_s": simulation.total_s} if simulation else {}),
+            "gradients": None if self.ready.key else round(sum(cost["gradients"] for cost in done.exchanges.values())),
+            "rss_bytes": max(resident, default=None),
             "up_bytes": done.up_bytes,
             "down_bytes": done.down_bytes,
             **(self.ledger.columns() if self.ledger else {}),
         }
         if self.results is not None:
             self.results.row(row, self.evaluation.clients)
+        with agreed(self.comm):
+            if self.serves:
+                self.evaluation.note(row)
 
     def _noted(self) -> ServerRecord:
         """The server's state, which may take note of what was measured of it; on rank 0."""
@@ -322,7 +335,7 @@ class RunLoop:
     def _close_results(self, cpu_s: float, code: int, resumed: bool, returned: int | None) -> None:
         # where a run goes on, values may be small because it has converged; and what is private tells nothing of them
         steps = {} if resumed or self.job.privacy else self.ready.ranks.steps
-        gathered = self.comm.gather((cpu_s, environment.peak_rss_bytes(), steps))
+        gathered = self.comm.gather((cpu_s, environment.rss_bytes(peak=True), steps))
         if gathered is not None and self.results is not None:
             evaluation = self.evaluation
             last = evaluation.row if evaluation.row.get("round") == self.progress.round else {}

@@ -60,7 +60,8 @@ def error_of(
             agreed=True,
         )
     if end == NotCertified.exit_code:
-        more = "--set rounds=..." if done >= job.rounds else "--set stop.seconds=..."
+        limit = "patience" if job.stop.seconds is None else "seconds"
+        more = "--set rounds=..." if done >= job.rounds else f"--set stop.{limit}=..."
         return NotCertified(
             f"not reached in {done} rounds: {'; '.join(lacking)}; the model stands in {out}; where more rounds may "
             f"help, go on with {more} --resume",

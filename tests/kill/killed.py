@@ -24,7 +24,7 @@ from mpifed.testing import Job, Solo
 sys.path.append(str(OWN))
 NAMES = ("model_sha256", "rounds", "exit", "objective", "train_loss", "up_bytes", "down_bytes", "epsilon")
 BYTES = {"up_bytes", "down_bytes"}
-TIMES = {"elapsed_s", "seconds_per_round", "simulated_s"}
+TIMES = {"elapsed_s", "seconds_per_round", "simulated_s", "rss_bytes"}
 NOTHING_YET = "no run.json", "ended before it wrote run.json", "No such file or directory"  # what is said so early
 
 

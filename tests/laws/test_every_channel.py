@@ -24,7 +24,7 @@ ROUNDS = 2
 PROGRAM = Path(__file__).with_name("sweeps.py")
 BY_NAME = dict(zip(NAMES, CASES, strict=True))
 # columns that may differ between channels: what is sent, and how long it takes
-OF_A_CHANNEL = ("elapsed_s", "up_bytes", "down_bytes")
+OF_A_CHANNEL = ("elapsed_s", "rss_bytes", "up_bytes", "down_bytes")
 
 # What single clients send, and so no channel can hide from who hears the sum.
 SINGLE = {

@@ -37,7 +37,7 @@ ALL = [  # and sums of blocks, which are rounded whole, and networks with biases
     Case("ssca-vertical", SIZES, BIASED),
 ]
 SOME = [case for number, case in enumerate(ALL) if number >= len(CASES) or NAMES[number] in FEW]
-UNPROMISED = ("elapsed_s", "seconds_per_round", "peak_rss_bytes")
+UNPROMISED = ("elapsed_s", "seconds_per_round", "rss_bytes", "peak_rss_bytes")
 
 
 class Sweep(NamedTuple):

@@ -25,7 +25,7 @@ MAY = {
     "comm": ["core", "data.block", "data.roster", "comm", "maths.fixedpoint"],
     "files": ["core", "files"],
     "observers": ["core", "files", "observers"],
-    "job": ["core", "maths", "data", "algorithms", "comm", "observers", "job"],
+    "job": ["core", "maths", "data", "algorithms", "comm", "files.columns", "observers", "job"],
     "privacy": [
         "core",
         "maths",

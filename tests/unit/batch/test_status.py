@@ -70,7 +70,7 @@ def made(job: Write) -> Job:
     ("code", "state", "why"),
     [
         (0, "done", "done"),
-        (69, "done", "a limit is not met, or a certificate asked for not reached; its result is valid"),
+        (69, "done", "a limit is not met, or what [stop] asks for not reached; its result is valid"),
         (70, "done", "the privacy budget is reached; its result is valid"),
         (75, "resumable", "interrupted; checkpoint at round 20"),
         (1, "failed", "exit 1, error"),

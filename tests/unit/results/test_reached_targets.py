@@ -12,7 +12,7 @@ from written_runs import KIB, write_made_sweep
 
 from mpifed.core.errors import UsageError
 from mpifed.results.comparison import as_json, compared
-from mpifed.results.targets import target_of
+from mpifed.results.targets import targets_of
 
 SIZES = {"algorithm.batch_size": [4, 8]}
 
@@ -68,7 +68,7 @@ def test_a_loss_comes_down_to_its_target(steps: Path) -> None:
 )  # fmt: skip
 def test_targets_that_are_none(text: str, steps: Path) -> None:
     with pytest.raises(UsageError, match=r"expected COLUMN>=NUMBER or COLUMN<=NUMBER, in quotes"):
-        target_of(text)
+        targets_of([text])
     assert mpifed("compare", steps, "--to", text).exit_code == 2
 
 
@@ -87,4 +87,4 @@ def test_a_column_that_nobody_measured(steps: Path) -> None:
 @pytest.mark.parametrize("text", ["test_accuracy>=90", "test_accuracy<=-0.1", "test_accuracy>=900%"])
 def test_an_accuracy_is_a_share(text: str) -> None:
     with pytest.raises(UsageError, match="between 0 and 1; give a share or a percentage"):
-        target_of(text)
+        targets_of([text])

@@ -111,7 +111,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     (folder / "point-0007").mkdir()
     assert mpifed("compare", folder).output.splitlines()[3:] == [
         "Included in the means:",
-        "  a limit is not met, or a certificate asked for not reached (exit 69): point-0000",
+        "  a limit is not met, or what [stop] asks for not reached (exit 69): point-0000",
         "Not in the means:",
         "  killed or still running: point-0001",
         "  not run: point-0002, point-0004 to point-0006",
@@ -299,7 +299,7 @@ def test_the_certificate_of_a_run(tmp_path: Path) -> None:
     asked = shown(write_run(tmp_path / "asked", code=69, job={"stop": stop}, **columns))
     assert f"{'KKT residual':30} 0.00123456, asked for 0.001 or less\n" in asked
     assert f"{'  complementarity':30} 0.0002, asked for 0.01 or less\n" in asked
-    assert "a limit is not met, or a certificate asked for not reached (exit 69)" in asked
+    assert "a limit is not met, or what [stop] asks for not reached (exit 69)" in asked
     assert f"{text}\n" in shown(write_run(tmp_path / "run", **columns))
     none = write_run(tmp_path / "none", **dict.fromkeys(columns))
     assert "KKT" not in shown(none)
