@@ -65,11 +65,20 @@ def settle(job: Job, algorithm: Algorithm) -> float:
 
 
 def settled_before(job: Job, algorithm: Algorithm, header: Header) -> float:
-    """The noise multiplier in the header of the ledger of a run that goes on; DataError when the job has another."""
+    """The noise multiplier in the header of the ledger of a run that goes on; DataError when the job has another.
+
+    UsageError where it was computed for other `rounds` than the job has now, unless its [stop] has a budget.
+    """
     assert job.privacy is not None
     expected, multiplier, tolerance = job.privacy.noise_multiplier, header.noise_multiplier, 0.0
     if expected is None:
-        expected = _calibrated(replace(job, rounds=header.job["rounds"]), algorithm)
+        before = header.job["rounds"]
+        if job.rounds != before and job.stop.epsilon is None:
+            raise UsageError(
+                f"rounds = {job.rounds}: the noise of [privacy] epsilon was computed for {before} rounds; others have "
+                "another: start anew, or go on with this noise and a budget: --set stop.epsilon=... --resume"
+            )
+        expected = _calibrated(replace(job, rounds=before), algorithm)
         tolerance = _NEAR
     if not math.isclose(multiplier, expected, rel_tol=tolerance):
         raise DataError(

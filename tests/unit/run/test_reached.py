@@ -1,0 +1,125 @@
+"""Runs that `[stop] reached` or `patience` end, by columns of their history; and what these columns count."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ended import run
+from jobs_in_python import checked, fedavg, job_table
+
+from mpifed.core.errors import NotCertified, UsageError
+from mpifed.files.columns import TABLE
+from mpifed.files.history import read_history
+from mpifed.run.launch import launch
+from mpifed.testing import Job, Solo
+
+PRIVATE = {"delta": 1e-4, "clip": 1.0, "noise_multiplier": 5.0, "noise": "test"}
+
+
+def job(folder: Path, stop: dict[str, Any], **changes: Any) -> Job:
+    method = fedavg(batch_size=10, learning_rate=1.5, local_steps=2)
+    record = {"evaluate_every": 2, "checkpoint_every": 0}
+    return checked(job_table(folder, **({"rounds": 40, "algorithm": method, "record": record, "stop": stop} | changes)))
+
+
+def ended(folder: Path, stop: dict[str, Any], out: Path, **how: Any) -> dict[str, Any]:
+    """The history of a run."""
+    rounds = how.pop("rounds", 40)
+    run(job(folder, stop, rounds=rounds), Solo(), out, **how)
+    return read_history(out)
+
+
+def test_the_first_row_that_reaches_all(digits: Path, tmp_path: Path) -> None:
+    stop = {"reached": ["test_accuracy>=80%", "train_loss <= 0.9"]}
+    whole, found = ended(digits, {}, tmp_path / "whole"), ended(digits, stop, tmp_path / "run")
+    first = np.flatnonzero((whole["test_accuracy"] >= 0.8) & (whole["train_loss"] <= 0.9))[0]
+    assert 0 < first < len(whole["round"]) - 1
+    assert found["round"].tolist() == whole["round"][: first + 1].tolist()
+    assert found["test_loss"].tolist() == whole["test_loss"][: first + 1].tolist()
+    # it goes on with --resume where the job asks for more
+    more = ended(digits, {}, tmp_path / "run", resume=True)
+    assert more["test_loss"].tolist() == whole["test_loss"].tolist()
+
+
+def test_what_is_not_reached_is_said(digits: Path, tmp_path: Path) -> None:
+
+    with pytest.raises(
+        NotCertified, match=r"\[stop\] reached test_accuracy >= 99.9% \(it is [0-9.]+%\); .*rounds="
+    ) as e:
+        launch(job(digits, {"reached": ["test_accuracy>=0.999"]}, rounds=4), tmp_path / "run")
+    assert e.value.exit_code == 69 and read_history(tmp_path / "run")["round"][-1] == 4
+
+
+@pytest.mark.parametrize(("column", "sign"), [("test_loss", 1), ("test_accuracy", -1)])
+def test_patience(column: str, sign: int, digits: Path, tmp_path: Path) -> None:
+    """Its direction is the column's; and a run that was stopped in between remembers the best value."""
+    whole = ended(digits, {}, tmp_path / "whole")
+    values, rounds = sign * whole[column], whole["round"]
+    best = np.minimum.accumulate(values)
+    since = rounds - [rounds[np.flatnonzero(values == value)[0]] for value in best]
+    patience = int(since.max())
+    assert patience >= 2
+    end = int(rounds[np.argmax(since)])
+    stop = {"patience": {column: patience}}
+    assert ended(digits, stop, tmp_path / "run")["round"][-1] == end
+    for part, how in ((end - 2, {}), (40, {"resume": True})):
+        found = ended(digits, stop, tmp_path / "parts", rounds=part, **how)
+    assert found["round"][-1] == end
+    # it has no more; with more, it goes on
+    assert ended(digits, stop, tmp_path / "parts", resume=True)["round"][-1] == end
+    assert ended(digits, {"patience": {column: 50}}, tmp_path / "parts", resume=True)["round"][-1] == 40
+
+
+WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"reached": ["test_accuracy"]}, {}, "reached, value 1 = .*expected COLUMN>=NUMBER or COLUMN<=NUMBER"),
+    ({"reached": ["test_accuracy>=90"]}, {}, "between 0 and 1; give a share"),
+    ({"patience": {"test_loss": 0}}, {}, "patience.test_loss = 0: expected a number above 0"),
+    ({"patience": {"elapsed_s": 2}}, {}, "elapsed_s: no value of it says that a model is better"),
+    ({"patience": {"round": 2}}, {}, "round: no value of it says"),
+    ({"reached": ["test_loss<=1"]}, {"record": {"evaluate_every": 0}}, "test_loss: .record. evaluate_every = 0"),
+    ({"reached": ["train_loss<=1"]}, {"privacy": PRIVATE}, "train_loss: is computed from training data without noise"),
+    ({"patience": {"objective": 3}}, {"privacy": PRIVATE}, "objective: is computed from training data"),
+    ({"patience": {"client_test_loss_mean": 3}}, {"privacy": PRIVATE}, "client_test_loss_mean: is computed from"),
+    ({"reached": ["own<=1"]}, {"privacy": PRIVATE}, "own: is computed from training data"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_what_is_refused(number: int, digits: Path) -> None:
+    stop, changes, said = WRONG[number]
+    with pytest.raises(UsageError, match=said):
+        job(digits, stop, **changes)
+
+
+def test_a_column_that_is_not_measured(digits: Path, tmp_path: Path) -> None:
+    for stop in ({"reached": ["accuracy>=0.5"]}, {"patience": {"test_auc": 3}}):
+        name = re.escape(next(iter(stop.get("patience", {"accuracy": 0}))))
+        with pytest.raises(UsageError, match=rf"\[stop\] {name}: this run measures no such column; it has round, "):
+            run(job(digits, stop), Solo(), tmp_path / name)
+
+
+def test_columns_say_over_which_rows_they_are() -> None:
+    of = {column.name: column for column in TABLE}
+    for name, column in of.items():
+        if "test_" in name:
+            assert column.data == ("own test" if name.startswith("client_test_") else "test")
+        assert not (column.data and column.since_start), "a sum up to the row is of no model"
+        assert not column.data or column.better or name.startswith(("multiplier", "subproblem", "slack_cost", "margin"))
+    assert of["train_loss"].data == of["objective"].data == of["duality_gap"].data == "train"
+
+
+def test_gradients_are_counted_where_minibatches_are_drawn(digits: Path, halves: Path, tmp_path: Path) -> None:
+    found = ended(digits, {}, tmp_path / "a", rounds=6)
+    assert found["gradients"].tolist() == [t * 8 * 2 * 10 for t in (0, 2, 4, 6)]
+    some = job(digits, {}, rounds=6, participation={"clients_per_round": 3}, data={"path": str(digits), "block": 3})
+    run(some, Solo(), tmp_path / "b")
+    assert read_history(tmp_path / "b")["gradients"].tolist() == [t * 3 * 2 * 10 for t in (0, 2, 4, 6)]
+    model = {"name": "logistic", "bias": False, "l2": 1e-3}
+    bundle = job(halves, {}, rounds=2, algorithm={"name": "bundle"}, model=model)
+    run(bundle, Solo(), tmp_path / "c")
+    assert not read_history(tmp_path / "c")["gradients"].any()
+    assert (read_history(tmp_path / "c")["rss_bytes"] > 2**20).all()
