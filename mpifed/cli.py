@@ -16,7 +16,7 @@ from mpifed.arguments import FOLDER, Finite, explained_names
 from mpifed.audit.cli import audit
 from mpifed.batch.cli import status, submit
 from mpifed.core.errors import ENDS, MpifedError
-from mpifed.core.io_errors import explaining
+from mpifed.core.io_errors import explaining, say_at_end
 from mpifed.core.text import on_screen, prose, screen_width, shown_lines
 from mpifed.data.command import data
 from mpifed.explain.cli import new
@@ -39,7 +39,7 @@ class _Commands(click.Group):
             with explaining():
                 return super().main(*arguments, **named)
         except MpifedError as error:
-            click.echo(f"mpifed: error: {shown_lines(error)}", err=True)
+            say_at_end(f"mpifed: error: {shown_lines(error)}")
             sys.exit(error.exit_code)
 
 
@@ -77,7 +77,7 @@ def run(
     """Run a job; under mpirun on all its ranks, else in this process.
 
     SIGTERM, SIGUSR1 and --max-hours end it at the next round with a checkpoint, and exit code 75. It ends
-    with 5 if a required certificate was not reached, with 6 if another round would exceed the privacy
+    with 69 if what [stop] asks for was not reached, with 70 if another round would exceed the privacy
     budget, and with 1 if too many clients left in each of the [participation] attempts.
 
     Before round 0 the job's own classes, "module:Class" of [model], [minimize], [[constraint]] and [regularizer],

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import (
     EACCES,
     EDQUOT,
@@ -52,6 +52,7 @@ _LIBRARIES = {
     "numpy",
     "matplotlib",
     "PIL",
+    "rich",
     "safetensors",
 }  # they read and write files on mpifed's behalf
 
@@ -81,6 +82,19 @@ def say(*lines: object, file: TextIO | None = None) -> None:
         print(*lines, sep="\n", file=stream, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # else Python tries again when it ends
+
+
+def say_at_end(text: str) -> None:
+    """Print a last message, an error, if that is possible: where output goes to a full disk, the exit code must do."""
+    for stream, output in ((sys.stdout, ""), (sys.stderr, f"{text}\n")):
+        try:
+            stream.write(output)
+            stream.flush()
+        except (AttributeError, TypeError, ValueError):  # a class of the user's has closed or replaced it
+            with suppress(OSError):
+                os.write(2, output.encode(errors="backslashreplace"))
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or Python tries again when it ends
 
 
 @contextmanager

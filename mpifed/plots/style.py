@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 from pathlib import Path
@@ -96,8 +97,10 @@ def save(picture: Figure, path: Path) -> None:
     if (suffix := path.suffix[1:].lower()) not in formats:
         known = ", ".join(f".{name}" for name in sorted(formats))
         raise UsageError(f"{path}: a figure cannot be drawn as '{path.suffix}'; end its name in one of {known}")
+    drawn = io.BytesIO()  # a full disk would leave matplotlib's own writer in a state whose error hides it
+    picture.savefig(drawn, format=suffix)
     with replaced(path) as file:
-        picture.savefig(file, format=suffix)
+        file.write(drawn.getvalue())
 
 
 def plain(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 import traceback
@@ -15,7 +14,7 @@ from typing import NoReturn, TypeVar
 
 from mpifed.comm.mpi import Comm
 from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, UnexpectedError, UsageError
-from mpifed.core.io_errors import explained, explaining
+from mpifed.core.io_errors import explained, explaining, say_at_end
 from mpifed.core.tables import Table
 from mpifed.core.text import shown_lines
 from mpifed.files.json_file import read_json, write_json
@@ -98,7 +97,7 @@ def guarded(comm: Comm, run_dir: Path | None, function: Callable[[], Value], bri
         if folder in STANDING or ((agreed or comm.size == 1) and _leaves(folder, error)):
             folder = None
         if comm.rank == 0 if agreed else _first(folder, _brief(error) if brief else text) or comm.size == 1:
-            _print(text)
+            say_at_end(text)
             _note_exit(folder, code)
             if not agreed and comm.size > 1:
                 time.sleep(_HEARD_S)  # a launcher that ends at once may not have forwarded the message
@@ -120,7 +119,7 @@ def guarded(comm: Comm, run_dir: Path | None, function: Callable[[], Value], bri
                 code = end(error)
             except BaseException as secondary:
                 if isinstance(secondary, Exception):  # as where an error has no text
-                    _print(f"mpifed: unexpected error {type(error).__name__}, and another while it was reported")
+                    say_at_end(f"mpifed: unexpected error {type(error).__name__}, and another while it was reported")
                 comm.abort(code_of(error))
             raise SystemExit(code) from error
 
@@ -167,19 +166,6 @@ def _no_other_ends(end: Callable[[BaseException], None]) -> Iterator[None]:
         yield
     finally:
         os._exit, threading.excepthook = leave, fail
-
-
-def _print(text: str) -> None:
-    """Print a message, if that is possible: where the output goes to a full disk, the exit code must do."""
-    for stream, output in ((sys.stdout, ""), (sys.stderr, f"{text}\n")):
-        try:
-            stream.write(output)
-            stream.flush()
-        except (AttributeError, TypeError, ValueError):  # a class of the user's has closed or replaced it
-            with contextlib.suppress(OSError):
-                os.write(2, output.encode(errors="backslashreplace"))
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or Python tries again when it ends
 
 
 def _leaves(run_dir: Path | None, error: BaseException) -> bool:
