@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -23,6 +25,23 @@ from mpifed.job.own_sources import source_of, sources_of
 from mpifed.job.reading import dotted
 
 T = TypeVar("T")
+_RUNNING = threading.RLock()
+
+
+@contextmanager
+def in_one_thread() -> Iterator[None]:
+    """Refuse what another thread of this process does at the same time; not what this one does within it.
+
+    Signals, the threads of BLAS, generators of random numbers and MPI's messages belong to the whole process.
+    """
+    if not _RUNNING.acquire(blocking=False):
+        raise UsageError(
+            "another thread of this process is in a call of mpifed; call this after it, or in a process of its own"
+        )
+    try:
+        yield
+    finally:
+        _RUNNING.release()
 
 
 def begin_call(
@@ -41,10 +60,11 @@ def begin_call(
             text = json.dumps(told, default=partial(_plain, {}), skipkeys=True, check_circular=False)
     except (Exception, SystemExit) as failed:
         error = failed
-    texts = enter(call, text)
-    if texts and "" not in texts:  # where a rank has an error, that will be raised
-        error = _difference([dict(dotted(json.loads(each))) for each in texts])
-    comm = connect()
+    with in_one_thread():
+        texts = enter(call, text)
+        if texts and "" not in texts:  # where a rank has an error, that will be raised
+            error = _difference([dict(dotted(json.loads(each))) for each in texts])
+        comm = connect()
 
     def agree() -> T:
         comm.raise_on_all_ranks(error)

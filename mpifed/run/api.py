@@ -14,6 +14,7 @@ from mpifed.comm.mpi import Comm, agreed
 from mpifed.job.job import Job
 from mpifed.observers.base import Observer
 from mpifed.privacy.ledger_file import LEDGER
+from mpifed.run.agreement import in_one_thread
 from mpifed.run.data_cache import DataCache
 from mpifed.run.environment import keep_freed_memory
 from mpifed.run.folder import STANDING, Opened, locked, open_folder, remove, to_remove
@@ -58,7 +59,13 @@ def run(
     """
     keep_freed_memory()
     reporter = reporter or Reporter()
-    with stop_on_signals() as request, threadpool_limits(1), _quiet(), ExitStack() as held:  # bits depend on threads
+    with (
+        in_one_thread(),
+        stop_on_signals() as request,
+        threadpool_limits(1),
+        _quiet(),
+        ExitStack() as held,
+    ):  # bits depend on threads
         opened, watched = None, Observation([], out, reporter)
 
         def prepared() -> Opened:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -99,10 +98,9 @@ class RunLoop:
                         self.evaluation.resume(read_history(self.out))
                 self.results.open(self.comm, self.progress, resume)
         self.evaluation.share_row()
-        gc.collect()
-        gc.freeze()  # these objects live to the end, so the collector need not scan them again
         began_cpu = time.process_time()
-        self._rounds(max_hours)
+        with environment.unscanned_objects():
+            self._rounds(max_hours)
         cpu_s = time.process_time() - began_cpu
         returned = self._measure_the_end(ranks.order != INTERRUPTED)
         self._checkpoint()

@@ -1,0 +1,180 @@
+"""A process after calls of mpifed is as it was before: what belongs to the whole process, and temporary data."""
+
+from __future__ import annotations
+
+import gc
+import locale
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+import mpifed as mf
+from mpifed.core.errors import UsageError
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(90, 4))
+Y = X[:, :3].argmax(axis=1)
+METHOD = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1))
+
+
+class Stopped(mf.FedAvg):
+    """It fails, as a user's class may."""
+
+    def report(self, server: Any) -> Any:
+        raise ZeroDivisionError("of the user's own")
+
+
+class Interrupting(mf.FedAvg):
+    def report(self, server: Any) -> Any:
+        raise KeyboardInterrupt
+
+
+def data() -> mf.FederatedDataset:
+    return mf.FederatedDataset.from_arrays(X, Y, clients=3, test=0.2)
+
+
+def found() -> dict[str, object]:
+    """What a process has but once."""
+    import matplotlib as mpl
+    import torch
+
+    return {
+        "permanent objects": gc.get_freeze_count(),
+        "collector": (gc.isenabled(), gc.get_threshold(), tuple(map(id, gc.callbacks))),
+        "ends": (os._exit, sys.exit, sys.excepthook, threading.excepthook, sys.unraisablehook),
+        "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "streams": (sys.stdout, sys.stderr, sys.stdin),
+        "threads": set(threading.enumerate()),
+        "pools": {info["filepath"]: info["num_threads"] for info in threadpool_info()},
+        "environment": dict(os.environ),
+        "paths": (os.getcwd(), list(sys.path), locale.setlocale(locale.LC_ALL)),
+        "errors of NumPy": (np.geterr(), np.geterrcall(), tuple(np.get_printoptions().items())),
+        "warnings": list(warnings.filters),
+        "logging": (list(logging.getLogger().handlers), logging.getLogger().level, logging.root.manager.disable),
+        "generators": (repr(np.random.get_state()), random.getstate(), torch.get_rng_state().tolist()),  # noqa: NPY002
+        "PyTorch": (
+            torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(),
+            torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark,
+        ),
+        "matplotlib": dict(mpl.rcParams),
+    }  # fmt: skip
+
+
+def of_torch() -> Any:
+    return mf.run(METHOD, data(), mf.Torch("mpifed.models:mlp"), rounds=2, progress=False)
+
+
+CALLS: dict[str, tuple[Callable[[], Any], type[BaseException] | None]] = {
+    "run": (lambda: mf.run(METHOD, data(), mf.Softmax(), rounds=3, progress=False), None),
+    "a network": (of_torch, None),
+    "a sweep": (lambda: mf.sweep({"a": METHOD}, data(), mf.Softmax(), rounds=2, seeds=2), None),
+    "check": (lambda: mf.check(METHOD, data(), mf.Softmax(), rounds=3), None),
+    "a plot": (lambda: mf.run(METHOD, data(), mf.Softmax(), rounds=3, progress=False).plot(), None),
+    "a wrong setting": (lambda: mf.run(METHOD, data(), mf.Softmax(), rounds=0, progress=False), UsageError),
+    "numbers that blow up": (
+        lambda: mf.run(
+            mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(1e30)), data(), mf.MLP(hidden=3), rounds=9, progress=False
+        ),
+        mf.MpifedError,
+    ),
+    "an error of one's own": (lambda: failing(Stopped), ZeroDivisionError),
+    "Ctrl-C": (lambda: failing(Interrupting), KeyboardInterrupt),
+}
+
+
+def failing(kind: Any) -> Any:
+    method = kind(batch_size=4, client_optimizer=mf.SGD(0.1))
+    return mf.run(method, data(), mf.Softmax(), rounds=3, progress=False)
+
+
+@pytest.fixture
+def of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Settings that are nobody's defaults."""
+    import torch
+
+    monkeypatch.setattr(sys, "excepthook", lambda *error: None)
+    monkeypatch.setattr(threading, "excepthook", lambda error: None)
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    gc.unfreeze()
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    torch.set_num_threads(2)
+    torch.set_default_dtype(torch.float64)
+    with threadpool_limits(2), np.errstate(divide="raise"), warnings.catch_warnings():
+        warnings.simplefilter("once", BytesWarning)
+        yield
+    signal.signal(signal.SIGUSR1, before)
+    torch.set_num_threads(threads)
+    torch.set_default_dtype(dtype)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CALLS)
+def test_left_as_found(name: str, of_the_user: None) -> None:
+    call, error = CALLS[name]
+    try:  # once before: what is imported or opened by a first call stays
+        call()
+    except BaseException as failed:
+        assert error is not None and isinstance(failed, error), failed
+    before = found()
+    if error is None:
+        call()
+    else:
+        with pytest.raises(error):
+            call()
+    after = found()
+    assert after.keys() == before.keys()
+    for what in before:
+        assert after[what] == before[what], what
+
+
+def test_objects_that_the_user_made_permanent_stay_so() -> None:
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        mf.run(METHOD, data(), mf.Softmax(), rounds=2, progress=False)
+        assert count // 2 < gc.get_freeze_count() <= count  # some are no longer there
+    finally:
+        gc.unfreeze()
+
+
+def test_two_threads() -> None:
+    """The second is refused, and says so; the first is as it would be alone."""
+    begun, told = threading.Event(), list[BaseException]()
+
+    class Waiting(mf.Observer):
+        def measured(self, row: Any) -> None:
+            if row["round"] == 1:
+                begun.set()
+                other.join(60)
+
+    def refused() -> None:
+        begun.wait(60)
+        try:
+            mf.run(METHOD, data(), mf.Softmax(), rounds=2, progress=False)
+        except UsageError as error:
+            told.append(error)
+
+    def model(**more: Any) -> Any:
+        return mf.run(METHOD, data(), mf.Softmax(), rounds=3, progress=False, record={"evaluate_every": 1}, **more)
+
+    other = threading.Thread(target=refused)
+    other.start()
+    watched = model(observers=[Waiting()])
+    assert "another thread of this process is in a call of mpifed; call this after it" in str(told[0])
+    assert watched.summary["model_sha256"] == model().summary["model_sha256"]
+    elsewhere = list[Any]()
+    alone = threading.Thread(target=lambda: elsewhere.append(model()))
+    alone.start()
+    alone.join()
+    assert elsewhere[0].summary["model_sha256"] == watched.summary["model_sha256"]
