@@ -247,7 +247,9 @@ class RunLoop:
             "elapsed_s": done.elapsed_s,
             **columns,
             **({"simulated_s": simulation.total_s} if simulation else {}),
-            "gradients": None if self.ready.key else round(sum(cost["gradients"] for cost in done.exchanges.values())),
+            "gradients": None
+            if self.ready.key
+            else round(sum(cost.get("gradients", 0) for cost in done.exchanges.values())),
             "rss_bytes": max(resident, default=None),
             "up_bytes": done.up_bytes,
             "down_bytes": done.down_bytes,
