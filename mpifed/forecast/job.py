@@ -38,7 +38,7 @@ from mpifed.maths.objectives.torch_model import PASS_BYTES
 from mpifed.privacy.calibration import settle
 from mpifed.privacy.protection import warnings_of
 from mpifed.privacy.spending import without_epsilon
-from mpifed.run.environment import peak_rss_bytes
+from mpifed.run.environment import rss_bytes
 from mpifed.run.observation import checked_observers
 from mpifed.run.own_classes import refuse_own_by_laws
 from mpifed.run.setup import held, measures_of, problem_of, tests_clients
@@ -144,15 +144,16 @@ def _memory(
     stored = np.bincount(host, training + (data.nbytes(store.TESTS) if tested else 0))
     kept = np.where((stored <= job.data.memory_gib * 2**30) & (data.path is not None), stored, 0)
     values = kept + np.bincount(host, SHARD_NBYTES + 8 * data.counts)
-    if goals.measured(job):
-        values[0] += data.test_samples * (training.sum() / data.counts.sum() + 16)
+    if job.record.evaluate_every:  # the common test rows, a part on each rank
+        values += data.test_samples / ranks * (training.sum() / data.counts.sum() + 16)
     rank = int(values.argmax())
     room, states = job.data.state_gib * 2**30, min(int(hosted.max()), takes_part) * _state_bytes(job, data, algorithm)
+    beside = rss_bytes(peak=True) + _BESIDE + _OF_MPI * (ranks > 1)
     return {
         "data": int(values[rank]),
         "states": int(min(states, room)),
         "evaluation": _evaluation_bytes(job, data, model),
-        "libraries and messages": peak_rss_bytes() + _BESIDE + _OF_MPI * (ranks > 1) + min(int(kept[rank]), store.PART),
+        "libraries and messages": beside + min(int(kept[rank]), store.PART),
     }
 
 
