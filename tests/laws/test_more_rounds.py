@@ -25,8 +25,8 @@ SSCA = {"name": "ssca", "batch_size": 7, "rho": [0.9, 0.6], "gamma": [0.5, 0.7]}
 RATES: dict[str, Any] = {
     "constant": 0.3,
     "power": {"initial": 0.3, "exponent": 0.4},
-    "step": {"schedule": "step", "initial": 0.3, "factor": 0.5, "every": 4},
-    "cosine": {"schedule": "cosine", "initial": 0.3, "rounds": 15, "final": 0.01},
+    "step": {"name": "step", "initial": 0.3, "factor": 0.5, "every": 4},
+    "cosine": {"name": "cosine", "initial": 0.3, "rounds": 15, "final": 0.01},
 }
 GUARDED = {name: job for name, job in JOBS.items() if "coins" not in name}  # coins are of the system's own entropy
 
