@@ -7,7 +7,7 @@ by `History.resume`.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from mpifed.core.errors import DataError, UsageError
@@ -65,11 +65,11 @@ class History:
         at = [number for number, name in enumerate(lines[0] if lines else ()) if name not in stale]
         return cls(directory, [[line[number] for number in at] for line in (*lines[:1], *rows)])
 
-    def last(self) -> Table:
-        """The last row of a history that was resumed, by column; empty where there is none."""
-        lines = self._resumed or []
-        columns = columns_of(self._path, [lines[0], lines[-1]]) if self._rows else {}
-        return {name: values[-1].item() for name, values in columns.items()}
+    def rows(self) -> Iterator[Table]:
+        """The rows of a history that was resumed, by column."""
+        header, *lines = self._resumed or [[]]
+        for line in lines:
+            yield {name: values[0].item() for name, values in columns_of(self._path, [header, line]).items()}
 
     def cut(self) -> None:
         """Write what was resumed in place of what is in the file."""

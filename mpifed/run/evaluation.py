@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf, isnan
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from mpifed.comm.states import ClientStates
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Columns, Measure, ServerRecord, States
-from mpifed.core.record import Array, Record
+from mpifed.core.record import Record
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.block import Block
@@ -113,11 +113,6 @@ class RunEvaluation:
             value, sign = known(row, name), -1 if column_of(name).better == "more" else 1
             if value is not None and (name not in self._best or sign * value < sign * self._best[name][0]):
                 self._best[name] = value, row["round"]
-
-    def resume(self, history: Mapping[str, Array]) -> None:
-        """Take note of the rows that were measured before; on rank 0."""
-        for values in zip(*history.values(), strict=True):
-            self.note({name: value.item() for name, value in zip(history, values, strict=True)})
 
     def is_stalled(self) -> bool:
         """Whether a column of `[stop] patience` has had no better value for as many rounds; on rank 0."""

@@ -13,8 +13,7 @@ from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
 from mpifed.files.clients import CLIENTS
-from mpifed.files.history import last_row, read_history
-from mpifed.files.history_csv import HISTORY
+from mpifed.files.history import last_row
 from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
@@ -93,9 +92,8 @@ class RunLoop:
             if self.serves:
                 self.results = self._results(resume)
                 if resume:
-                    self.results.resume(self.progress)
-                    if (self.out / HISTORY).exists():
-                        self.evaluation.resume(read_history(self.out))
+                    for row in self.results.resume(self.progress):
+                        self.evaluation.note(row)
                 self.results.open(self.comm, self.progress, resume)
         self.evaluation.share_row()
         began_cpu = time.process_time()
@@ -275,7 +273,7 @@ class RunLoop:
         measured = self.evaluation.row.get("round") == self.progress.round
         if complete and self.job.record.evaluate_every and not measured:
             self._measure(certify=True)
-        elif complete and not self.round_s and self.ready.client_tests is not None:
+        elif complete and not self.round_s and self.ready.tests.own is not None:
             self.evaluation.row_columns(self._trained(), certify=False)  # a kill may have come before clients.csv
             if self.results is not None:
                 self.results.write_clients(self.evaluation.clients)

@@ -64,8 +64,8 @@ class Results:
         self.notes = notes  # on the data
         self._infinite = without_epsilon(algorithm)
 
-    def resume(self, done: Progress) -> Table:
-        """Go on with the history up to the progress `done`; returns its last row.
+    def resume(self, done: Progress) -> list[Table]:
+        """Go on with the history up to the progress `done`; returns its rows.
 
         If the simulated network has changed, the simulated times of earlier rows are of the old one, and are left out;
         those of later rows, and of run.json, are of the whole run over the new one.
@@ -77,7 +77,7 @@ class Results:
             changed = False
         stale = ["simulated_s"] if changed else []
         self.history = History.resume(self.out, done.round, stale, done.rows)
-        return self.history.last()
+        return list(self.history.rows())
 
     def open(self, comm: Comm, progress: Progress, resumed: bool) -> None:
         """Write the job and the first run.json, and start the reporter."""

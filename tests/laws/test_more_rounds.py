@@ -64,7 +64,7 @@ def grows(job: dict[str, Any], folder: Path) -> None:
     run(checked(job | {"rounds": 20}), Solo(), folder / "whole")
     for rounds in (10, 20):
         run(checked(job | {"rounds": rounds}), Solo(), folder / "grown", resume=rounds > 10)
-    grown, whole = (read_model(folder / name / "model.h5") for name in ("grown", "whole"))
+    grown, whole = (read_model(folder / name / "model.safetensors") for name in ("grown", "whole"))
     np.testing.assert_equal(grown, whole)
     grown, whole = (read_history(folder / name) for name in ("grown", "whole"))
     assert grown["round"].tolist() == whole["round"].tolist()

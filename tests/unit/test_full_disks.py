@@ -61,8 +61,7 @@ PRINTING = (
 )  # fmt: skip
 WRITING = (
     "new {there}/job.toml", "plot {run} --out {there}/figure.svg", "plot {run} --out {there}/figure.pdf",
-    "plot {run} --out {there}/figure.png", "export {run} --to npz --out {there}/a.npz",
-    "export {run} --to safetensors --out {there}/a.safetensors", "audit {job} --out {there}/audit",
+    "plot {run} --out {there}/figure.png", "audit {job} --out {there}/audit",
     "data digits --split rows --clients 3 --out {there}/data", "run {job} --out {there}/run",
 )  # fmt: skip
 
