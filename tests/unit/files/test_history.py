@@ -71,7 +71,7 @@ def test_every_cut_of_the_file_can_be_read_and_resumed(tmp_path: Path) -> None:
 def test_resume_drops_the_rounds_after_the_checkpoint(tmp_path: Path) -> None:
     write_rounds(tmp_path, 0, 10, 20, 30)
     history = History.resume(tmp_path, round=19)
-    assert history.last()["round"] == 10
+    assert [row["round"] for row in history.rows()] == [0, 10]
     history.cut()
     history.append(row(20))
     assert list(read_history(tmp_path)["round"]) == [0, 10, 20]

@@ -34,6 +34,8 @@ def writing(source: Iterable[ast.AST]) -> Iterator[str]:
     tree = list(source)
     withs = [item for node in tree if isinstance(node, ast.With) for item in node.items]
     handles = {ast.unparse(w.optional_vars) for w in withs if w.optional_vars and "replaced(" in ast.unparse(w)}
+    kept = [node for node in tree if isinstance(node, ast.Assign) and ast.unparse(node.value) == "io.BytesIO()"]
+    handles |= {ast.unparse(target) for node in kept for target in node.targets}  # in memory
     for node in tree:
         if not isinstance(node, ast.Call):
             continue

@@ -22,6 +22,8 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import mpifed as mf
 from mpifed.core.errors import UsageError
 
+torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(90, 4))
 Y = X[:, :3].argmax(axis=1)
@@ -47,7 +49,6 @@ def data() -> mf.FederatedDataset:
 def found() -> dict[str, object]:
     """What a process has but once."""
     import matplotlib as mpl
-    import torch
 
     return {
         "permanent objects": gc.get_freeze_count(),
@@ -101,8 +102,6 @@ def failing(kind: Any) -> Any:
 @pytest.fixture
 def of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Settings that are nobody's defaults."""
-    import torch
-
     monkeypatch.setattr(sys, "excepthook", lambda *error: None)
     monkeypatch.setattr(threading, "excepthook", lambda error: None)
     before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
@@ -136,45 +135,3 @@ def test_left_as_found(name: str, of_the_user: None) -> None:
     assert after.keys() == before.keys()
     for what in before:
         assert after[what] == before[what], what
-
-
-def test_objects_that_the_user_made_permanent_stay_so() -> None:
-    gc.freeze()
-    try:
-        count = gc.get_freeze_count()
-        mf.run(METHOD, data(), mf.Softmax(), rounds=2, progress=False)
-        assert count // 2 < gc.get_freeze_count() <= count  # some are no longer there
-    finally:
-        gc.unfreeze()
-
-
-def test_two_threads() -> None:
-    """The second is refused, and says so; the first is as it would be alone."""
-    begun, told = threading.Event(), list[BaseException]()
-
-    class Waiting(mf.Observer):
-        def measured(self, row: Any) -> None:
-            if row["round"] == 1:
-                begun.set()
-                other.join(60)
-
-    def refused() -> None:
-        begun.wait(60)
-        try:
-            mf.run(METHOD, data(), mf.Softmax(), rounds=2, progress=False)
-        except UsageError as error:
-            told.append(error)
-
-    def model(**more: Any) -> Any:
-        return mf.run(METHOD, data(), mf.Softmax(), rounds=3, progress=False, record={"evaluate_every": 1}, **more)
-
-    other = threading.Thread(target=refused)
-    other.start()
-    watched = model(observers=[Waiting()])
-    assert "another thread of this process is in a call of mpifed; call this after it" in str(told[0])
-    assert watched.summary["model_sha256"] == model().summary["model_sha256"]
-    elsewhere = list[Any]()
-    alone = threading.Thread(target=lambda: elsewhere.append(model()))
-    alone.start()
-    alone.join()
-    assert elsewhere[0].summary["model_sha256"] == watched.summary["model_sha256"]
