@@ -167,12 +167,15 @@ class LocalSteps(Algorithm):
         )
         if ends.applies:  # of which no step could be computed
             return messages([ends])
-        keep = min(self.keeps(self.step_of(1)))
+        step, momentum = self.step_of(1) if self.pull else 0.0, self.client_optimizer.momentum
+        keep = min(self.keeps(step))
+        # where the larger root of the recursion, with the velocity in it, is on the unit circle
+        least = -1 / (1 + 2 * momentum) if self.client_optimizer.nesterov else -1 - 2 * momentum
         unstable = Refusal(
-            self.pull and keep <= -1 and (self.most_steps > 1 or self.lasting),  # the first step begins there
+            keep <= least and (self.most_steps > 1 or self.lasting),  # the first step begins there
             "[client_optimizer] learning_rate",
-            f"a local step of {self.step_of(1):g} multiplies how far a client's model is from the one that it is drawn "
-            f"to by {keep:.3g}, and so diverges",
+            f"a local step of {step:g} multiplies how far a client's model is from the one that it is drawn to by "
+            f"{keep:.3g}{f', with momentum {momentum:g}' if momentum else ''}, and so diverges",
             "lower it, or the weight by which models are drawn there",
         )
         wrong = self.client_optimizer.wrong("client_optimizer") + messages([both, unaccounted, unstable])

@@ -87,6 +87,9 @@ class Field(_InPlaceOfArray):
     degree: int = 1
     wide: bool = False
 
+    def __post_init__(self) -> None:
+        self.shape = tuple(self.shape)
+
     @property
     def size(self) -> int:
         """The number of values."""

@@ -133,7 +133,8 @@ TABLE = (
            "history summary show", "less", "B", since_start=True),
     Column("gradients", "gradients of clients",
            "gradients of a row that all clients have computed: rows of the minibatches drawn; 0 where a method draws "
-           "none; empty where participation is secret", "history summary horizontal", "less", since_start=True),
+           "none; empty where participation is secret, and of data that are not divided by rows",
+           "history summary horizontal", "less", since_start=True),
     Column("rss_bytes", "resident memory of the largest rank", "what the largest rank has in memory at that time",
            better="less", unit="B"),
     Column("peak_rss_bytes", "memory of the largest rank", places="summary show", better="less", unit="B"),

@@ -151,8 +151,10 @@ def read_compared(run_dir: Path) -> Contents | None:
     about, heads = _about(run_json), dict[Path, Table | None]()  # read before the ledger, which may grow meanwhile
     if run_json.exists():
         heads[run_json] = about.get("ledger")
-    with suppress(DataError):  # it is missing or damaged, and whoever reads it says so
-        heads[model] = _head(read_about(model))
+    if model.exists():
+        heads[model] = None
+        with suppress(DataError):  # it is damaged, and so says nothing of a ledger
+            heads[model] = _head(read_about(model))
     private = (run_dir / LEDGER).exists() or "privacy" in job_of(run_dir) or "delta" in about
     if not private and not any(heads.values()):
         return None

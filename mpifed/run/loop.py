@@ -245,9 +245,9 @@ class RunLoop:
             "elapsed_s": done.elapsed_s,
             **columns,
             **({"simulated_s": simulation.total_s} if simulation else {}),
-            "gradients": None
-            if self.ready.key
-            else round(sum(cost.get("gradients", 0) for cost in done.exchanges.values())),
+            "gradients": round(sum(cost.get("gradients", 0) for cost in done.exchanges.values()))
+            if self.ready.data.split == "rows" and not self.ready.key
+            else None,
             "rss_bytes": max(resident, default=None),
             "up_bytes": done.up_bytes,
             "down_bytes": done.down_bytes,

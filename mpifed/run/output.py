@@ -217,7 +217,11 @@ class Results:
             "peak_rss_bytes": None if self.job.released_only else max(peak_rss, default=None),
             "up_bytes": progress.up_bytes,
             "down_bytes": progress.down_bytes,
-            "exchanges": dict(progress.exchanges) or None,
+            "exchanges": {
+                name: {key: value for key, value in cost.items() if key != "gradients"}  # which the history has
+                for name, cost in progress.exchanges.items()
+            }
+            or None,
             **self._simulated(progress),
         }
         if code is not None:

@@ -122,6 +122,19 @@ def test_what_cannot_be_clipped_is_refused() -> None:
     assert clippable(make("mlp"))
 
 
+class Turned(Softmax):
+    """Whose way back is another: what is clipped is what the norm is of all the same."""
+
+    def pull(self, X: Any, slopes: Any, out: Any = None) -> Any:
+        return 9 * super().pull(X, slopes)
+
+
+def test_the_bound_holds_whatever_a_class_changes() -> None:
+    model, (X, y, _) = model_of(Turned()), data(Turned(), (300,))
+    found = clipped_gradient(Turned(), model, X[:, :1], y[:, :1], np.ones((300, 1)), 0.1)
+    assert np.linalg.norm(found.first.reshape(300, -1), axis=1).max() <= 0.1
+
+
 @covering({"name": CASES, "dtype": ["float32", "float64"]}, 1)
 def test_several_values_in_a_cell_are_their_sum(name: str, dtype: str) -> None:
     """As SciPy's sparse matrices have it; the norm is that of the sum."""

@@ -159,17 +159,25 @@ def test_steps_that_end_at_zero(data: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "local_steps", "refused"),
-    [(partial(mf.FedProx, mu=30.0), 2, True), (partial(mf.FedProx, mu=30.0), 1, False),
-     (partial(mf.FedProx, mu=19.0), 2, False), (partial(mf.FedPDM, rho=30.0, local_rule="paper"), 2, True)],
+    ("method", "sgd", "local_steps", "factor"),
+    [
+        (partial(mf.FedProx, mu=30.0), {}, 2, "-2,"), (partial(mf.FedProx, mu=30.0), {}, 1, ""),
+        (partial(mf.FedProx, mu=19.0), {}, 2, ""), (partial(mf.FedPDM, rho=30.0, local_rule="paper"), {}, 2, "-2,"),
+        (partial(mf.FedProx, mu=25.0), {"momentum": 0.9}, 60, ""),
+        (partial(mf.FedProx, mu=39.0), {"momentum": 0.9}, 60, "-2.9, with momentum 0.9,"),
+        (partial(mf.FedProx, mu=16.0), {"momentum": 0.9, "nesterov": True}, 60, "-0.6, with momentum 0.9,"),
+        (partial(mf.FedProx, mu=13.0), {"momentum": 0.9, "nesterov": True}, 60, ""),
+    ],
 )  # fmt: skip
 def test_steps_that_leave_the_model_that_draws_them(
-    data: dict[str, Any], method: Any, local_steps: int, refused: bool
+    data: dict[str, Any], method: Any, sgd: dict[str, Any], local_steps: int, factor: str
 ) -> None:
     """A step of 0.1 takes a distance e to (1 - 0.1 mu) e; a single one begins where the distance is 0."""
-    method = method(batch_size=4, local_steps=local_steps, client_optimizer=mf.SGD(0.1))
-    if refused:
-        with pytest.raises(mf.UsageError, match=r"learning_rate: a local step of 0\.1 .* by -2, and so diverges"):
+    method = method(batch_size=4, local_steps=local_steps, client_optimizer=mf.SGD(0.1, **sgd))
+    if factor:
+        with pytest.raises(mf.UsageError, match=rf"learning_rate: a local step of 0\.1 .* by {factor} and so diverges"):
             mf.check(method, data["rows"], mf.Softmax(), rounds=3)
     else:
         assert "Sent" in mf.check(method, data["rows"], mf.Softmax(), rounds=3)
+        run = mf.run(method, data["rows"], mf.Softmax(), rounds=1, progress="none")
+        assert np.isfinite(run.history["train_loss"]).all()
