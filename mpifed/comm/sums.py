@@ -230,18 +230,19 @@ class Sum:
         whole = sums.reshape(place.form.limbs, *place.shape)
         for _, alike in groupby(place.parts(leaf, clients), lambda part: id(part[2])):
             target: Integers | None = None
+            coded: Integers | None = None
             for client, values, at in alike:
                 if anew := target is None:
-                    target = coded = self._buffer(place.form.limbs * values.size)
-                    if len(whole) == 1 and isinstance(at, slice):
-                        there = whole[0][place.index(at)]
-                        if there.flags.c_contiguous:  # where they are added
-                            target, anew = there.reshape(-1), False
+                    index = place.index(at)
+                    if len(whole) == 1 and isinstance(at, slice) and (there := whole[0][index]).flags.c_contiguous:
+                        target, anew = there.reshape(-1), False  # where they are added
+                    else:
+                        target = coded = self._buffer(place.form.limbs * values.size)
                 if not place.encoder.add(values.reshape(1, -1), target, anew):
                     raise out_of_bounds(place, np.array([client]), values)
-            if target is coded:
+            if coded is not None:
                 for limb, part in zip(whole, coded.reshape(len(whole), *values.shape), strict=True):
-                    limb[place.index(at)] += part
+                    limb[index] += part
 
     def reduce(self, comm: Comm, everywhere: bool) -> Integers | None:
         """The sum over all ranks, on ranks that receive it; `numbers` are overwritten. Collective.
