@@ -145,16 +145,15 @@ def _linked(content: bytes, before: str) -> tuple[bytes, str]:
 def read_compared(run_dir: Path) -> Contents | None:
     """The ledger of a run, compared with run.json and the model; None where nothing says that the run is private.
 
-    Raises DataError when it is missing, damaged, or not what these files say; the ledger may be ahead of them.
+    Raises DataError when it is missing, damaged, or not what run.json, or a model that can be read, says; the ledger may
+    be ahead of them.
     """
     run_json, model = run_dir / "run.json", run_dir / MODEL
     about, heads = _about(run_json), dict[Path, Table | None]()  # read before the ledger, which may grow meanwhile
     if run_json.exists():
         heads[run_json] = about.get("ledger")
-    if model.exists():
-        heads[model] = None
-        with suppress(DataError):  # it is damaged, and so says nothing of a ledger
-            heads[model] = _head(read_about(model))
+    with suppress(DataError):  # missing or damaged it is written again, and run.json says the same of the ledger
+        heads[model] = _head(read_about(model))
     private = (run_dir / LEDGER).exists() or "privacy" in job_of(run_dir) or "delta" in about
     if not private and not any(heads.values()):
         return None

@@ -183,7 +183,6 @@ EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
     "forged clients": (put(fourth, "clients", []), r"line 7 has sha256 \w+, and .*run.json says \w+"),
     "forged kind": (put(fourth, "clients", "some"), "line 5 is damaged .ValueError"),
     "run.json: a list": (about(ledger=[6]), r"run.json: ledger = \[6\]"),
-    "model.safetensors: no model": (edit(lambda text: b"model", "model.safetensors"), "says None of"),
     "model.safetensors: more": (attribute("ledger_lines", 9), "model.safetensors says that there is a line 10"),
 }  # fmt: skip
 
