@@ -379,18 +379,21 @@ def _of_certificates(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal
             f'"{name}" measures no certificate',
             "leave it out, or add one to its measures",
         )
-    if job.stop.duality_gap is None or algorithm.certifies_gap:
+    gaps = [] if job.stop.duality_gap is None else ["duality_gap"]
+    gaps += [f"reached, patience: {column}" for column in job.stop.columns if column in ("duality_gap", "lower_bound")]
+    if algorithm.certifies_gap:
         return
     none = f'"{name}" has none that could end a run: {algorithm.why_no_gap}'
-    yield Refusal("duality_gap" not in measured, "[stop] duality_gap", none)
     free = "; here l2 leaves the intercepts out: set bias = false" if getattr(problem.objective, "bias", 0) else ""
-    yield Refusal(
-        "duality_gap" in measured
-        and not (is_convex(problem) and strong_convexity(problem, model_template(problem)).any()),
-        "[stop] duality_gap",
-        "a lower bound needs an objective and constraints that are convex, one of them strongly, as with [model] l2 > "
-        f"0 of all parameters or the norm, no regularizer, and all rows measured{free}",
-    )
+    for gap in gaps:
+        yield Refusal("duality_gap" not in measured, f"[stop] {gap}", none)
+        yield Refusal(
+            "duality_gap" in measured
+            and not (is_convex(problem) and strong_convexity(problem, model_template(problem)).any()),
+            f"[stop] {gap}",
+            "a lower bound needs an objective and constraints that are convex, one of them strongly, as with [model] "
+            f"l2 > 0 of all parameters or the norm, no regularizer, and all rows measured{free}",
+        )
 
 
 def data_warnings(job: JobSettings, data: Federation) -> list[str]:

@@ -117,7 +117,8 @@ class RunEvaluation:
     def is_stalled(self) -> bool:
         """Whether a column of `[stop] patience` has had no better value for as many rounds; on rank 0."""
         done = self.row.get("round", 0)
-        return any(done - self._best.get(name, (0, 0))[1] >= rounds for name, rounds in self._job.stop.patience.items())
+        patience = self._job.stop.patience
+        return any(done - since >= patience[name] for name, (_, since) in self._best.items())
 
     def advance(self) -> None:
         """A round is done: what was measured is not of this model."""
@@ -147,7 +148,7 @@ class RunEvaluation:
             self.columns(trained, [measure for measure in self._all_rows() if measure.certificate])
 
     def check_whether_reached(self, trained: Trained) -> None:
-        """Set `reached`. If only a sample of the rows is evaluated, a positive result is confirmed on all rows."""
+        """Set `reached`, of limits and certificates after all rows are measured too, if only a sample was evaluated."""
         stop = self._job.stop
         if not (stop.certificates or stop.reached) or self.row.get("round") != trained.round:
             return

@@ -17,7 +17,6 @@ from mpifed.files.history import last_row
 from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
-from mpifed.job.schema import CERTIFIED
 from mpifed.maths.optimizers import Watched
 from mpifed.privacy.ledger import Ledger, write_header
 from mpifed.privacy.ledger_file import Header
@@ -215,11 +214,8 @@ class RunLoop:
     def _certifies(self) -> bool:
         """Whether this round's evaluation includes certificates."""
         done, interval = self.progress.round, self.job.record.certify_every
-        if (
-            self.job.stop.certificates
-            or done in (0, self.job.rounds)
-            or {*CERTIFIED}.intersection(self.job.stop.columns)
-        ):
+        certified = {column for measure in self.ready.algorithm.measures for column in measure.certificate}
+        if self.job.stop.certificates or done in (0, self.job.rounds) or certified.intersection(self.job.stop.columns):
             return True
         return interval > 0 and done % interval == 0
 

@@ -74,6 +74,17 @@ def test_patience(column: str, sign: int, digits: Path, tmp_path: Path) -> None:
     assert ended(digits, {"patience": {column: 50}}, tmp_path / "parts", resume=True)["round"][-1] == 40
 
 
+def test_patience_by_columns_of_a_certificate(digits: Path, tmp_path: Path) -> None:
+    """They are measured at every evaluated round; and one that never has a value is refused."""
+    method = fedavg(batch_size=10, learning_rate=0.1, local_steps=2, rho=1.0) | {"name": "fedpdm"}
+    run(job(digits, {"patience": {"optimality": 8}}, rounds=10, algorithm=method), Solo(), tmp_path / "run")
+    found = read_history(tmp_path / "run")
+    assert np.isfinite(found["optimality"]).all() and len(found["round"]) > 2
+    for column in ("duality_gap", "lower_bound"):
+        with pytest.raises(UsageError, match=rf"\[stop\] reached, patience: {column}: a lower bound needs"):
+            run(job(digits, {"patience": {column: 2}}, model={"name": "mlp"}), Solo(), tmp_path / column)
+
+
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"reached": ["test_accuracy"]}, {}, "reached, value 1 = .*expected COLUMN>=NUMBER or COLUMN<=NUMBER"),
     ({"reached": ["test_accuracy>=90"]}, {}, "between 0 and 1; give a share"),
