@@ -15,7 +15,7 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.contract import fields_of
 from mpifed.core.errors import UsageError
 from mpifed.core.privacy import Privacy
-from mpifed.core.tables import Table
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import wrong_name
 from mpifed.files.columns import HistoryTarget, target_of
 from mpifed.job.settings import Kind, Optimizer, Settings, tables_in
@@ -28,6 +28,7 @@ from mpifed.observers import Observer
 
 # marks keys and tables on which no bit of a run depends
 _FREE = {"free": True}
+_OTHER_ENDS = ("seconds", "epsilon")  # keys of [stop] that end a run by no evaluation
 CERTIFIED = (
     "kkt_residual",
     "stationarity",
@@ -97,20 +98,20 @@ class Aggregation(Settings):
 class Record(Settings):
     """What is measured and recorded while the job runs."""
 
-    evaluate_every: NotNegative = 10
+    evaluate_every: NotNegative = field(default=10, metadata=_FREE)
     """Rounds between evaluations of loss and accuracy; 0: never."""
-    checkpoint_every: NotNegative = 100
+    checkpoint_every: NotNegative = field(default=100, metadata=_FREE)
     """Rounds between checkpoints; 0: only when interrupted, and at the end."""
     evaluate_rows: Positive | None = None
     """Rows evaluated, drawn uniformly; all where absent."""
     certify_every: NotNegative = 0
     """Rounds between KKT certificates, at evaluated rounds; 0: only at the end."""
-    metrics: list[Literal["macro_f1", "auc"]] = field(default_factory=list)
+    metrics: list[Literal["macro_f1", "auc"]] = field(default_factory=list, metadata=_FREE)
     """Further measures of the test data, as scikit-learn defines them: `test_macro_f1`, `test_auc`."""
-    client_tests: bool | None = None
+    client_tests: bool | None = field(default=None, metadata=_FREE)
     """Evaluate the clients' own test rows, which tells the server a number of each client; where absent, if the data
     have such rows, uploads are plain, and not `released_only`."""
-    released_only: bool = False
+    released_only: bool = field(default=False, metadata=_FREE)
     """Leave out all that is computed from training data and not covered by epsilon."""
 
 
@@ -273,7 +274,7 @@ class JobSettings(Settings):
     """Seed of all random numbers but keys and the noise of `[privacy]`; the same seed gives the same bits."""
     participation: Participation = field(default_factory=Participation)
     aggregation: Aggregation = field(default_factory=Aggregation)
-    record: Record = field(default_factory=Record, metadata=_FREE)
+    record: Record = field(default_factory=Record)
     server: ServerTable = field(default_factory=ServerTable, metadata=_FREE)
     compute: Compute = field(default_factory=Compute)
     stop: Stop = field(default_factory=Stop)
@@ -345,7 +346,14 @@ def _free() -> Iterator[str]:
         yield from [key.name] if key.metadata else (f"{key.name}.{each.name}" for each in inner if each.metadata)
 
 
-FREE = tuple(_free())  # keys, and whole tables, on which no bit of a run depends
+FREE = tuple(_free())  # keys, and whole tables, on which no bit of a run depends, but for its evaluated rounds
+
+
+def free_in(job: ReadOnlyTable) -> set[str]:
+    """Those on which no bit of a run of this job depends: not its evaluated rounds, where these decide the result."""
+    of_rounds = job.get("algorithm", {}).get("returns") == "best feasible"
+    of_end = any(value not in ([], {}) for key, value in job.get("stop", {}).items() if key not in _OTHER_ENDS)
+    return {*FREE} - ({"record.evaluate_every"} if of_rounds or of_end else set())
 
 
 def is_free(key: str, free: Collection[str] = FREE) -> bool:

@@ -18,7 +18,7 @@ from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.run_folder import JOB, job_of, read_run
 from mpifed.job.reading import dotted
-from mpifed.job.schema import is_free
+from mpifed.job.schema import free_in, is_free
 from mpifed.plots.labels import LABEL, labels_of
 from mpifed.plots.style import Floats
 from mpifed.results.points import is_sweep, point_settings
@@ -153,9 +153,10 @@ def _read(folder: Path, label: Table, optimum: float | None) -> PlottedRun:
         history["excess"] = np.max(excess, axis=0)
         job["constraint"] = constraints
     about = read_run(folder)
-    settings = {key: value for key, value in dotted(job) if key != "seed" and not is_free(key)}
+    free = free_in(job)
+    settings = {key: value for key, value in dotted(job) if key != "seed" and not is_free(key, free)}
     settings["name"] = about.get("name", folder.name)  # which the user has given to tell runs apart
-    settings["data_sha256"] = str(about.get("data_sha256") or job.get("data", {}).get("path"))[:12]
+    settings["data_sha256"] = (about.get("data_sha256") or "")[:12] or job.get("data", {}).get("path")
     return PlottedRun(folder, {**label, **settings}, job.get("seed"), history)
 
 

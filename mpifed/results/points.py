@@ -22,7 +22,7 @@ from mpifed.core.text import shown
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import JOB, RUN, SUMMARY, job_of, read_run, summary
 from mpifed.files.write import replace_text
-from mpifed.job.schema import FREE, is_free
+from mpifed.job.schema import FREE, free_in, is_free
 from mpifed.job.sweep import LABEL, SweepPoint, point_name
 from mpifed.privacy.ledger_file import read_compared
 from mpifed.privacy.protection import SWEPT
@@ -144,11 +144,12 @@ def read_points(where: Folders) -> list[Ran]:
     if len(folders) == 1 and is_sweep(folders[0]):
         return _by_data([_read_point(folders[0] / name, settings) for name, settings in point_settings(folders[0])])
     runs = run_folders(folders)
-    jobs = [_flat(job_of(run)) for run in runs]
+    tables = list(map(job_of, runs))
+    jobs = list(map(_flat, tables))
     keys = dict.fromkeys(key for job in jobs for key in job)
     digests = set(map(_data_of, runs))
     same = len(digests) == 1 and None not in digests  # the same data, wherever they lay
-    free = tuple(key for key in FREE if same or key != "data.path")
+    free = {*FREE}.intersection(*map(free_in, tables)) - (set() if same else {"data.path"})
     varying = [key for key in keys if any(job.get(key) != jobs[0].get(key) for job in jobs) and not is_free(key, free)]
     return _by_data([
         _read_point(run, {key: job.get(key) for key in varying})._replace(name=str(run), label=label)

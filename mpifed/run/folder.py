@@ -52,7 +52,7 @@ FAILURE = "failure.txt"  # the message of the first rank to fail
 RUN_FILES = (JOB, RUN, HISTORY, MODEL, "model.h5", CLIENTS, FAILURE, LEDGER, LOCK, HELD, NOTED)
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
 # of a run that goes on: what ends it or is said of it, and a file that was read before round 0
-RESUMABLE = (*FREE, "rounds", "stop", "simulated_network", "model.start")
+RESUMABLE = (*FREE, "record", "rounds", "stop", "simulated_network", "model.start")
 ENDING_S = 2.0  # a run whose launcher has returned may still be ending
 STANDING: set[Path] = set()  # folders whose old run stands: what is to take its place has written nothing yet
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}

@@ -45,3 +45,34 @@ def test_runs_that_differ_in_a_key_and_their_seed(key: str, value: object, tmp_p
     else:
         with pytest.raises(UsageError, match=f"--resume with another job \\({key}: "):
             same_job(runs[0], before, after)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"stop": {"reached": ["train_loss<=1.3"]}}, "record.evaluate_every"),
+        ({"stop": {"patience": {"train_loss": 9}}}, "record.evaluate_every"),
+        ({"stop": {"feasibility": 0.0}}, "record.evaluate_every"),
+        ({}, "record.evaluate_rows"),
+        ({}, "record.certify_every"),
+    ],
+)
+def test_what_is_evaluated_sets_runs_apart_where_it_decides(changes: dict[str, Any], key: str, tmp_path: Path) -> None:
+    """Of what is measured, or when a run ends; it may go on with another."""
+    runs, tables = [], []
+    for value in (10, 20):
+        table = {name: dict(part) if isinstance(part, dict) else part for name, part in JOB.items()} | changes
+        put_key(table, key, value)
+        tables.append(Job.check(table).table())
+        rows = [{"round": 0, "train_loss": 1.0}, {"round": 100, "train_loss": 0.5}]
+        runs.append(write_made_run(tmp_path / f"{value}", rows, job=tables[-1], name="made", data_sha256="0" * 64))
+    assert len(read_settings(runs)) == len(read_lines(runs).lines) == 2
+    same_job(runs[0], *tables)
+
+
+def test_runs_on_data_of_which_no_digest_is_told(tmp_path: Path) -> None:
+    """As private ones: they are the same data where they have the same path, all of it."""
+    rows = [{"round": 0, "test_loss": 1.0}, {"round": 100, "test_loss": 0.5}]
+    for path in ("data/mnist-alpha01", "data/mnist-alpha10"):
+        write_made_run(tmp_path / path, rows, job=Job.check(JOB | {"data": {"path": path}}).table(), name="made")
+    assert len(read_lines([*(tmp_path / "data").iterdir()]).lines) == 2
