@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from mpifed import __version__
 from mpifed.arguments import FOLDER, Finite, explained_names
@@ -112,6 +113,8 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, timed: bool, as_json:
     if job.is_dir():
         raise click.UsageError(f"{job} is a folder: mpifed show is for a run, mpifed compare for a sweep")
     if timed:
+        if click.get_current_context().get_parameter_source("ranks") is not ParameterSource.DEFAULT:
+            raise click.UsageError("--ranks does not go with --time, which plays on the ranks of mpirun; leave it out")
         from mpifed.forecast.timing import check_timed
 
         sys.exit(check_timed(job, changes, as_json))

@@ -193,6 +193,18 @@ def test_a_few_rounds_are_timed_and_nothing_is_kept(
     assert [*(tmp_path / "runs").iterdir()] == []
 
 
+def test_limits_that_are_not_met_yet_are_timed(
+    write_job: Callable[..., Path], digits: Path, launch: Callable[..., Any], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    limited = {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 1e-3}]}
+    table = job_table(digits, algorithm={"name": "ssca", "batch_size": 4, "tau": 0.1}, rounds=7, **limited)
+    ended = launch(2, "check", write_job(tmp_path / "limited.toml", table), "--time", "--json")
+    assert ended.code == 0 and json.loads(ended.out)["time"]["evaluations"] == 2, ended.text
+    ended = launch(None, "check", tmp_path / "limited.toml", "--time", "--ranks", "2")
+    assert ended.code == 2 and "--ranks does not go with --time" in ended.text
+
+
 def test_what_is_timed_is_refused_as_the_run_is(job: Path, launch: Callable[..., Any]) -> None:
     ended = launch(2, "check", job, "--time", "--set", "algorithm.batch_size=0")
     assert ended.code == 2 and ended.text.count("batch_size = 0") == 1
