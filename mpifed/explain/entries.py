@@ -201,7 +201,8 @@ def words(schema: ReadOnlyTable, about: ReadOnlyTable) -> str:
     if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
         return " or ".join(map(json.dumps, values))
     if "prefixItems" in schema:
-        return f"[{', '.join(item['title'].lower() for item in schema['prefixItems'])}]"
+        items = [item["title"].lower() if "title" in item else words(item, about) for item in schema["prefixItems"]]
+        return f"[{', '.join(items)}]"
     if schema.get("type") == "array":
         least = f" at least {schema['minItems']} of them" if "minItems" in schema else ""
         return f"a list of {_plural(words(schema['items'], about))}{least}"

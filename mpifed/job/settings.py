@@ -296,7 +296,12 @@ class Optimizer(Kind[Part]):
         return None if hint is None else Kind(hint, own=False)
 
     def whole(self, table: object, info: ValidationInfo) -> Table | None:
-        kind = self.of(info.context) if isinstance(info.context, type) else None
+        try:
+            kind = self.of(info.context) if isinstance(info.context, type) else None
+        except Exception:  # annotations of the user's own class, which [algorithm] reports
+            if info.context in ALGORITHMS.values():
+                raise
+            return None
         if table is None or isinstance(table, dict):
             table = table or {}
             return kind.whole({"name": "sgd", **table}, info) if kind else table or None  # which is refused
@@ -318,6 +323,8 @@ def keys_of(part: type, beside: type | None = None, name: str = "") -> type[Base
                 hint = Annotated[hint, AllowInfNan(True)]
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
+            if isinstance(default, np.generic):
+                default = default.item()
             typed[key_of(field)] = (hint, ... if default is dataclasses.MISSING else default)
     model: type[BaseModel] = create_model(
         part.__name__, __config__=ConfigDict(**STRICT, validate_default=own), __doc__=part.__doc__, **typed
@@ -345,7 +352,7 @@ def _told_apart(hint: Any) -> Any:  # a type, of which Python has no type
     """A union of which it is known before validation which form is meant, so that an error is about that form."""
     forms = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
     tags = [_form(get_args(form)[0] if get_origin(form) is Annotated else form) for form in forms]
-    if len(set(tags)) < max(2, len(tags)) or type(None) in forms:
+    if len(set(tags)) < max(2, len(tags)) or type(None) in forms or not _FORMS.keys() >= {*tags}:
         return hint
     kinds = tuple(Annotated[form, Tag(tag)] for form, tag in zip(forms, tags, strict=True))
     return Annotated[
@@ -359,6 +366,7 @@ def _form(value: object) -> str:
         return f"<{value.get('name', value.get('schedule', 'power'))}>"
     if isinstance(value, list | tuple) or get_origin(value) is tuple:
         return "<list>"
-    if isinstance(value, str) or value is str or get_origin(value) is Literal:
+    words = get_args(value) if get_origin(value) is Literal else (value,)
+    if all(word is str or isinstance(word, str) for word in words):
         return "<text>"
     return f"<{getattr(value, 'name', 'number')}>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from annotated_types import Gt, Lt
 from jobs_in_python import as_in_a_file
@@ -12,6 +13,7 @@ from jobs_in_python import as_in_a_file
 from mpifed import FedAvg
 from mpifed.core.contract import remember
 from mpifed.core.errors import UsageError
+from mpifed.explain.entries import entry_of
 from mpifed.maths.objectives import Softmax
 from mpifed.testing import Job
 
@@ -26,6 +28,24 @@ class OutOfRange(FedAvg):
 @dataclass(frozen=True)
 class SteepSoftmax(Softmax):
     steepness: Annotated[float, Gt(0)] = -1.0
+
+
+@dataclass(frozen=True)
+class Undefined(FedAvg):
+    x: Nowhere = 1  # type: ignore[name-defined]  # noqa: F821  # the mistake that is tried
+
+
+@dataclass(frozen=True)
+class Mine:
+    name: str = "mine"
+
+
+@dataclass(frozen=True)
+class Unions(FedAvg):
+    numbers: Literal[1, 2] | tuple[int, ...] = 1
+    pair: tuple[int, float] = (1, 0.5)
+    own: float | Mine = 0.5
+    narrow: float = np.float32(0.5)  # type: ignore[assignment]  # NumPy's numbers count as Python's
 
 
 def job(algorithm: dict[str, Any], model: dict[str, Any] | None = None) -> Job:
@@ -50,3 +70,18 @@ def test_defaults_out_of_range_are_refused() -> None:
         UsageError, match=r"\[model\] name = .*the default of steepness, -1.0: expected a number above 0"
     ):
         job({"name": "fedavg"}, {"name": remember(SteepSoftmax)})
+
+
+def test_annotations_that_cannot_be_read_are_reported() -> None:
+    with pytest.raises(UsageError, match="NameError: name 'Nowhere' is not defined; correct its annotations"):
+        job({"name": remember(Undefined)})
+
+
+def test_unions_and_tuples_of_ones_own_class() -> None:
+    name = remember(Unions)
+    for changes in ({"numbers": 2}, {"numbers": [3, 4]}, {"own": 0.25}, {"pair": [2, 1.5]}):
+        assert job({"name": name, **changes}).algorithm.items() >= changes.items()
+    with pytest.raises(UsageError, match="numbers = 5: expected 1 or 2"):
+        job({"name": name, "numbers": 5})
+    keys = {key.name: (key.type, key.default) for key in entry_of("algorithm", name, Unions).keys}
+    assert keys["pair"] == ("[an integer, a number]", "[1, 0.5]") and keys["narrow"] == ("a number", "0.5")
