@@ -287,7 +287,7 @@ def _finished(out: Path, states: Sequence[State], look: str) -> str:
         names = ", ".join(state.name for state in failed[:4])
         return (
             f"{out}: {names} failed numerically, and would fail the same way again; change the job and choose another "
-            "--out, or remove its folder to start over"
+            "--out, or remove its folder to start over, as where data, own sources or libraries are others now"
         )
     return (
         f"{out}: finished ({states[0].why}); see `{command_line('mpifed', look, out)}`; give --set rounds=... for more "

@@ -31,11 +31,17 @@ def new(job: Path | None, algorithm: str, model: str | None, data: Path) -> None
     from mpifed.files.write import replace_text
 
     path = None if job is None or str(job) == "-" else job
-    if path is not None and (path.exists() or path.is_symlink()):
-        raise UsageError(f"{path}: exists already; remove it, or choose another name")
     text = new_job(name_for(path, algorithm), algorithm, str(data), model)
     if path is None:
         click.echo(text, nl=False)
         return
-    replace_text(path, text)
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError as error:
+        raise UsageError(f"{path}: exists already; remove it, or choose another name") from error
+    try:
+        replace_text(path, text)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     click.echo(f"job: {path}\nnext: {command_line('mpifed', 'check', path)}")

@@ -218,7 +218,9 @@ def test_more_rounds_than_the_noise_was_computed_for(digits: Path, tmp_path: Pat
     assert ended_with(job | {"rounds": 40, "stop": {"epsilon": 2.0}}, out, resume=True) == 70
     assert rounds_in(out) == list(range(rounds))
     # the job as written says the same again; and that it may spend more, where it does
+    before = summary(out)["model_sha256"]
     assert ended_with(Job.read(out / "job.toml").table(), out, resume=True) == 70
+    assert summary(out)["model_sha256"] == before
     assert ended_with(job | {"rounds": 40, "stop": {"epsilon": 2.5}}, out, resume=True) == 70
     assert 2.0 < spent_in(out) <= 2.5
     assert ended_with(Job.read(out / "job.toml").table(), out, resume=True) == 70
@@ -236,6 +238,20 @@ def test_rounds_that_are_played_again(noise: str, code: int, rounds: int, digits
     assert ended_with(job, tmp_path / "run", resume=True) == code
     told = summary(tmp_path / "run")
     assert told["rounds"] == rounds and spent_of(told) <= 2.0
+
+
+def test_a_budget_by_the_papers_formula(digits: Path, tmp_path: Path) -> None:
+    """Fresh noise for rounds that are played again is over it."""
+    asked = CALIBRATED | {"epsilon": 0.5, "noise": "secure", "accounting": "paper", "noise_on": "upload"}
+    record = {"evaluate_every": 10, "checkpoint_every": 8}
+    job = private(digits, privacy=asked, algorithm={"rate": 0.5}, participation={}, record=record)
+    assert ended_with(job, tmp_path / "run") == 0
+    shutil.rmtree(tmp_path / "run" / "checkpoint" / "round-00000010")
+    told = read_json(tmp_path / "run" / "run.json")
+    write_json(tmp_path / "run" / "run.json", told | {"exit": None})
+    said = r"\[privacy\] epsilon = 0\.5: 0\.5 is spent .* another round it would be 0\.52\d*,.* by the paper's formula"
+    with pytest.raises(BudgetSpent, match=said):
+        run(checked(job), Solo(), tmp_path / "run", resume=True)
 
 
 # --- interrupted, killed, resumed --------------------------------------------------------------------------------

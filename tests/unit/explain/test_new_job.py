@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from jobs_in_python import in_text
 
+from mpifed.cli import main
 from mpifed.explain.entries import entries
 from mpifed.explain.new_job import new_job
 from mpifed.testing import ALGORITHMS, Job
@@ -77,3 +79,16 @@ def test_where_it_goes(tmp_path: Path, launch: Callable[..., Any]) -> None:
     assert (tmp_path / "job.toml").read_text() == "mine"
     ended = launch(None, "new", tmp_path / "none" / "job.toml")
     assert ended.code == 3 and "No such file" in ended.err
+
+
+def test_a_file_that_was_made_in_between_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "job.toml"
+
+    def meanwhile(*_: object) -> str:
+        path.write_text("mine")
+        return "theirs"
+
+    monkeypatch.setattr("mpifed.explain.new_job.new_job", meanwhile)
+    ended = CliRunner().invoke(main, ["new", str(path)])
+    assert ended.exit_code == 2 and path.read_text() == "mine"
+    assert [*tmp_path.iterdir()] == [path]
