@@ -22,6 +22,7 @@ FREE: dict[str, Any] = {
 BOUND: dict[str, Any] = {
     "algorithm.batch_size": 8, "model.l2": 0.5, "compute.dtype": "float64", "participation.clients_per_round": 2,
 }  # fmt: skip
+BEST = {"name": "ssca", "batch_size": 4, "tau": 0.1, "returns": "best feasible"}
 
 
 @pytest.mark.parametrize(("key", "value"), [*FREE.items(), *BOUND.items()])
@@ -53,6 +54,7 @@ def test_runs_that_differ_in_a_key_and_their_seed(key: str, value: object, tmp_p
         ({"stop": {"reached": ["train_loss<=1.3"]}}, "record.evaluate_every"),
         ({"stop": {"patience": {"train_loss": 9}}}, "record.evaluate_every"),
         ({"stop": {"feasibility": 0.0}}, "record.evaluate_every"),
+        ({"algorithm": BEST, "client_optimizer": {}}, "record.evaluate_every"),
         ({}, "record.evaluate_rows"),
         ({}, "record.certify_every"),
     ],
