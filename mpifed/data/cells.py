@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.protocols import Piece
 from mpifed.data.partition import Partition
-from mpifed.data.samples import stack_rows
+from mpifed.data.samples import empty, stack_rows
 
 _PIECE = 2**25  # cells that are looked at at a time
 
@@ -49,14 +49,14 @@ def check_cells(
 
 def only_held(partition: Partition, X: Piece) -> Piece:
     """The rows X [s, p], dense or CSR, with zeros in cells that no client holds."""
-    parts = []
-    for start, count in _counts(partition, *X.shape):
-        part = X[start : start + len(count)]
-        dense = isinstance(part, np.ndarray)
-        parts.append(np.where(count, part, part.dtype.type(0)) if dense else part.multiply(count > 0).tocsr())
-    held = stack_rows(parts)
-    if not isinstance(X, np.ndarray):
-        held.eliminate_zeros()
+    counts = _counts(partition, *X.shape)
+    if isinstance(X, np.ndarray):
+        out = empty(X.shape, X.dtype)
+        for start, count in counts:
+            out[start : start + len(count)] = np.where(count, X[start : start + len(count)], X.dtype.type(0))
+        return out
+    held = stack_rows([X[start : start + len(count)].multiply(count > 0).tocsr() for start, count in counts])
+    held.eliminate_zeros()
     return held
 
 

@@ -31,13 +31,14 @@ def identifiers(values: object, what: str) -> Array:
     ids = np.asarray(values, None if hasattr(values, "dtype") else object)
     mixed = ids.tolist() if ids.dtype.kind in "fO" else []
     texts = list(map(text_of, mixed)) or ids.astype(str).tolist()
-    if gaps := sum(text in GAPS for text in texts):
+    plain = {text: normalize("NFC", text).strip() for text in {*texts}}
+    if gaps := sum(plain[text] in GAPS for text in texts):
         raise DataError(f"{what}: {gaps} rows have no value; drop them, or name one")
     if wrong := [value for value in mixed if isinstance(value, float) and value % 1]:
         raise DataError(f"{what}: {ids.dtype}, such as {wrong[0]}; expected integers or texts")
     if strange := [text for text in {*texts} if not text.isprintable()]:
         raise DataError(f"{what}: {strange[0][:80]!r} has a control character; rename it")
-    name = {text: re.sub(WHOLE, r"\1", normalize("NFC", text).strip()) for text in {*texts}}
+    name = {text: re.sub(WHOLE, r"\1", plain[text]) for text in plain}
     return np.array([name[text] for text in texts])
 
 

@@ -261,8 +261,9 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
         return np.ascontiguousarray(values), shape
     rows = _as_float(values, what, gaps)
     if values.dtype.kind == "f" and values.dtype.itemsize > rows.itemsize:
-        alike = (rows.min(axis=0) == rows.max(axis=0)) & (values.min(axis=0) != values.max(axis=0))
-        for column in np.flatnonzero(alike | (np.abs(rows).max(axis=0) > _EXACT)).tolist():
+        low, high = rows.min(axis=0), rows.max(axis=0)
+        alike = (low == high) & (values.min(axis=0) != values.max(axis=0))
+        for column in np.flatnonzero(alike | (np.maximum(high, -low) > _EXACT)).tolist():
             check_feature(what, column, values[:, column], stated=True)
     return np.ascontiguousarray(rows), shape
 
@@ -353,7 +354,10 @@ def _typed(labels: Array, what: str, task: str) -> Array:
     if task in ("regression", "any") or (task == "auto" and not whole.all()):
         return labels.astype(np.float64)
     if (most := np.abs(labels).max(initial=0)) >= 2**53:
-        raise DataError(f"{what}: labels up to {most} can't be told apart as numbers; give texts")
+        raise DataError(
+            f"{what}: labels up to {most} can't be told apart as numbers; give texts or, of real targets, --task "
+            "regression"
+        )
     if task == "auto" and (different := len(np.unique(labels))) > max(20, len(labels) / 10):
         raise UsageError(
             f"{what}: the labels are {different} different integers in {len(labels)} rows, classes or real targets; "

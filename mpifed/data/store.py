@@ -86,9 +86,9 @@ class Extent(Schema):
 class ProvenanceJson(Schema):
     """What is read of `provenance`."""
 
-    classes: list[str] | None = None
-    options: Table | None = None
-    statistics: StatisticsJson | None = None
+    classes: list[str] = Field(default_factory=list)
+    options: Table = Field(default_factory=dict)
+    statistics: StatisticsJson = StatisticsJson(constant_columns=[])
 
 
 def _conforming(table: Table) -> Table:

@@ -286,11 +286,12 @@ class ArrowFolder(ColumnSource):
     """A folder that `datasets.save_to_disk` wrote, of a Dataset, or of a DatasetDict with `train` and `test`."""
 
     def read(self, seed: int) -> Samples:
-        train, test = train_and_test(self.path[0], self.test)
-        return ColumnSource.read(replace(self, path=(train, *self.path[1:]), test=test), seed)
+        test = self.test if self.path[1:] else train_and_test(self.path[0], self.test)[1]
+        return ColumnSource.read(replace(self, test=test), seed)
 
     def files(self, path: Path) -> list[Path]:
-        files = sorted(path.glob("*.arrow"))
+        folder = train_and_test(path)[0] if path in self.path else path
+        files = sorted(folder.glob("*.arrow"))
         if not files:
             raise DataError(f"{path}: no file *.arrow; expected a folder of datasets.save_to_disk")
         return files
@@ -346,6 +347,7 @@ def read_csv(
 
     names, width = _first_line(path, separator)
     known, skipped = names or list(map(str, range(width))), 0 if names is None else 1
+    check_names(str(path), known)
     read = arrow_csv.ReadOptions(
         use_threads=False, block_size=_BLOCK_BYTES, column_names=known, skip_rows_after_names=skipped
     )  # fmt: skip

@@ -28,7 +28,7 @@ from mpifed.data.partition import by_rectangles
 from mpifed.data.recipe import check_feature, identities, numbers
 from mpifed.data.samples import Samples, Source
 from mpifed.data.source_files import listed, numbers_rows, open_packed
-from mpifed.data.table import check_names, read_csv
+from mpifed.data.table import read_csv
 
 SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
 LEAST_KEY_BYTES = 16
@@ -120,7 +120,6 @@ class Tables(Source):
     def _load(self, path: Path) -> ClientTable:
         """A client's file."""
         table, what = read_csv(path, texts=lambda _: {self.id}), str(path)
-        check_names(what, table.column_names)
         features = [name for name in table.column_names if name not in (self.id, self.label)]
         if self.id not in table.column_names:
             raise DataError(f"{path}: no column {self.id!r}, the identifiers of --id; of {listed(table.column_names)}")

@@ -44,6 +44,11 @@ def test_gaps(tmp_path: Path, missing: str, expected: list[list[float]]) -> None
     assert folder.names() == names and rows(folder) == expected
 
 
+def test_numbers_and_a_text_are_classes(tmp_path: Path) -> None:
+    words = ("csv", csv(tmp_path / "a.csv", "a,y\n1,1\n2,x\n3,0\n"), "--task", "classification")
+    assert make(tmp_path / "a", *words).provenance["classes"] == ["0", "1", "x"]
+
+
 def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
     train, test = (
         csv(tmp_path / "a.csv", "a,b,y\n1,u,0\n3,w,1\n,u,1\n"),

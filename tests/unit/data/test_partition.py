@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from limits import little_memory
+from scipy import sparse
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data import cells
@@ -255,6 +256,17 @@ def test_cells_are_counted(pieces: None, rectangles: list[tuple[list[int], list[
         held_by(partition, S, P)
     row, column, *_ = map(int, re.findall(r"\d+", str(caught.value)))
     assert held[row, column] == 0
+
+
+@pytest.mark.parametrize("pack", [np.asarray, sparse.csr_matrix])
+def test_cells_of_nobody_become_zeros(pieces: None, pack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of dense rows in a file, where memory is short."""
+    monkeypatch.setattr("mpifed.data.samples.room", lambda: 0)
+    partition = by_rectangles([(np.array([0, 4]), np.array([1, 2])), (np.array([2, 3, 5]), np.array([0, 4]))])
+    X = np.arange(1, S * P + 1, dtype="f4").reshape(S, P)
+    held = cells.only_held(partition, pack(X))
+    assert np.array_equal(held @ np.eye(P), X * (holders(partition, S, P) > 0))
+    assert isinstance(held, np.memmap) or pack is not np.asarray
 
 
 @pytest.mark.parametrize(("alias", "how", "skew"), [

@@ -168,6 +168,7 @@ CSV = [
     of_csv("x,y\n1,0\n", "no column besides the label's", "--ignore 0"),
     of_csv("x,y\n1,0\n", "--ignore X: .* has no such column; expected the names x", "--ignore X", USAGE),
     of_csv("x,x,y\n1,0,1\n", "2 columns are called 'x'; every column needs a name of its own"),
+    of_csv("x,x,y\n-1,0,1\n3,-4,1\n", "a.csv: 2 columns are called 'x'"),
     of_csv("x,,y\n1,2,0\n", "column 2 '' has no name"),
     of_csv("y,b\0\n1,2\n", r"column 2 'b\\x00' has the control character|line contains NUL"),  # Python 3.10
     of_csv("x,y\n" + "9" * 140_000 + ",1\n", "column 'x': .*is not a finite number"),
@@ -273,6 +274,7 @@ JSON: list[tuple[object, str]] = [
     (leaf(ann=([], [])), "no rows of any client"),
     (leaf(**{"a\0b": ([[1], [2]], [0, 1])}), "has a control character"),
     (leaf(a=([[1], [2]], [2**60, 2**60 + 1])), "labels up to 1152921504606846977 can't be told apart"),
+    (leaf(a=([[1], [2]], [2.0**60, 2.0**61])), "give texts or, of real targets, --task regression"),
     (leaf(**{"\u00e9": ([[1], [2]], [0, 1]), "e\u0301": ([[1], [2]], [0, 1])}), "2 clients are called '\u00e9'"),
     ({"users": 3, "num_samples": [1], "user_data": {}}, "no rows of any client"),
     ({}, "no rows; expected `users`"),
@@ -382,12 +384,31 @@ NO_IMAGES = [
 ]
 LISTS = io.BytesIO()
 pd.DataFrame({"a": [[1, 2], [3, 4]], "y": [0, 1]}).to_parquet(LISTS)
+
+
+def led_elsewhere(external: bool) -> bytes:
+    """A file of HDF5 whose X is in b.h5, by a virtual dataset or as its bytes."""
+    content = io.BytesIO()
+    with h5py.File(content, "w") as file:
+        file["y"] = Y
+        if external:
+            file.create_dataset("X", X.shape, X.dtype, external=[("b.h5", 0, X.nbytes)])
+        else:
+            layout = h5py.VirtualLayout(X.shape, X.dtype)
+            layout[...] = h5py.VirtualSource("b.h5", "X", X.shape)
+            file.create_virtual_dataset("X", layout)
+    return content.getvalue()
+
+
 FOLDERS = [
     Bad(f"parquet a.parquet --label y {ONE}",
         r"'a' is of type list<.*; convert it \(lists and images: FederatedDataset.from_arrays in Python",
         {"a.parquet": LISTS.getvalue()}),
     Bad("hdf5 .", "a.h5: cannot be read .*y is no dataset of this file", {"a.h5": hdf5(X=X)}),
     Bad("hdf5 .", "a.h5: .*X is no dataset of this file", {"a.h5": hdf5(X=h5py.ExternalLink("b.h5", "y"), y=Y)}),
+    Bad("hdf5 .", "a.h5: .*X is no dataset of this file", {"a.h5": hdf5(X=h5py.SoftLink("/Z"), Z=X, y=Y)}),
+    *(Bad("hdf5 .", "a.h5: .*X is no dataset of this file", {"a.h5": led_elsewhere(external), "b.h5": hdf5(X=X, y=Y)})
+      for external in (False, True)),
     Bad("hdf5 .", r"b.h5: samples of numbers of shape \(1,\)", {"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X[:, :1], y=Y)}),
     Bad("hdf5 .", "b.h5: samples of bytes of shape", {"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X.astype("u1"), y=Y)}),
     Bad("hdf5 .", "no rows of any client"),
@@ -478,9 +499,11 @@ ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or
     "masked": (dict(X=MASKED), "given: X: 1 masked entries; fill them in, or leave their rows out"),
     "masked ids": (dict(ids=np.ma.masked_equal(Y, 1)), "given: ids: 3 masked entries"),
     "ids with a gap": (dict(ids=IDS), "given: ids: 1 rows have no value"),
+    "ids of blanks": (dict(ids=[" ", "x", "nan ", "x", "y", "y"]), "given: ids: 2 rows have no value"),
     "ids of fractions": (dict(ids=X[:, 0]), "given: ids: float64, such as .*; expected integers or texts"),
     "ids of other rows": (dict(ids=Y[:4]), r"ids of shape \(4,\); expected one for each of 6 rows"),
     "time stamps": (dict(X=STAMPS), "X: column 0: integers up to 1700000000000000010, .* dates and identifiers"),
+    "large below zero": (dict(X=-1.7e9 - 40.0 * np.arange(12).reshape(6, 2)), "X: column 0: 6 different numbers"),
     "unsigned ids": (dict(X=np.full((6, 2), 2**63, np.uint64)), "column 0: integers up to 9223372036854775808"),
     "dates": (dict(X=STAMPS.astype("M8[ns]")), r"X: an array of datetime64\[ns\] \(6, 2\); expected numbers"),
     "texts": (dict(X=X.astype(str)), "X: an array of <U"),

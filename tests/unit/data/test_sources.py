@@ -318,6 +318,19 @@ def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
     assert make(tmp_path / "out", "arrow", with_names(tmp_path / "d", [f"n{n}" for n in many], many), *NAMED).classes
 
 
+@pytest.mark.parametrize("order", ["north south", "south north"])
+def test_folders_with_train_are_named_by_themselves(tmp_path: Path, order: str) -> None:
+    """And of several the rows in `test` are none to test with."""
+    labels = [n % 2 for n in range(40)]
+    for name in ("south", "north/train", "north/test"):
+        with_names(tmp_path / name, None, labels)
+    folder = make(tmp_path / "out", "arrow", *(tmp_path / name for name in order.split()), "--label", "label",
+                  "--ignore", "who")  # fmt: skip
+    assert folder.client_names() == ("north", "south") and folder.test_samples == 0
+    one = make(tmp_path / "out", "arrow", tmp_path / "north", *NAMED)
+    assert (one.samples, one.test_samples) == (40, 40)
+
+
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
