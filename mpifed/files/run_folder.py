@@ -81,7 +81,7 @@ def changed_since(run_dir: Path) -> str:
         if not path.exists():
             wrong.append(f"{name} is missing")
         elif digest not in (None, sha256(path)):
-            wrong.append(f"{name} was changed or damaged")
+            wrong.append(f"{name} is another than when {RUN} was written")
     return ", ".join(wrong)
 
 

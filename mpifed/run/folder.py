@@ -255,6 +255,7 @@ def locked(folder: Path) -> Iterator[None]:
         check_names(folder)
         lock = FileLock(folder / LOCK) if _has_flock(folder) else SoftFileLock(folder / HELD)
         lock.acquire(timeout=ENDING_S)
+        own = os.stat(lock.lock_file)
     except Timeout as error:
         raise _in_use(folder) from error
     except OSError as error:
@@ -262,8 +263,12 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        (folder / LOCK).unlink(missing_ok=True)  # while it is locked: whoever waits for it makes another
-        lock.release()
+        try:
+            with suppress(FileNotFoundError):
+                if os.path.samestat(own, os.stat(folder / LOCK)):  # and not another's, where the folder was moved
+                    (folder / LOCK).unlink()  # while it is locked: whoever waits for it makes another
+        finally:
+            lock.release()
 
 
 def _has_flock(folder: Path) -> bool:
@@ -285,7 +290,7 @@ def _in_use(folder: Path) -> UsageError:
         who, remedy = f"process {int(pid)} on {host}", f"let it end or, where it was killed, remove {folder / HELD}"
     with suppress(DataError):
         about = read_run(folder)
-        if (process := about.get("process")) and about["exit"] is None and is_alive(process) is not False:
+        if (process := about.get("process")) and about["exit"] is None and is_alive(process):
             who = f"process {process['pid']} on {process['host']} since {about.get('started')}"
     return UsageError(f"{folder}: in use by {who}; {remedy}, or choose another --out")
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from whole_runs import run
 from written_files import contents, read_json, write_json
 
 from mpifed.core.errors import UsageError
+from mpifed.files.scratch import this_process
 from mpifed.run import folder as run_folder
 from mpifed.run.folder import HELD, LOCK, locked
 from mpifed.run.launch import guarded
@@ -97,6 +98,29 @@ def test_the_same_process_does_not_hold_it_twice(number: int, tmp_path: Path) ->
     with locked(tmp_path), pytest.raises(UsageError):
         hold(tmp_path)
     hold(tmp_path)
+
+
+def test_a_folder_that_was_moved_frees_no_other(number: int, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with ExitStack() as others:
+        with locked(out):
+            out.rename(tmp_path / "moved")
+            others.enter_context(holding(out, number))
+        with pytest.raises(UsageError, match="in use by"):
+            hold(out)
+
+
+def test_a_living_process_of_this_machine_is_named(tmp_path: Path) -> None:
+    own = this_process()
+    with holding(tmp_path):
+        for process, who in (
+            (own, "process {pid} on {host} since noon".format(**own)),
+            ({**own, "started": 1}, "another process"),
+            ({**own, "host": "elsewhere"}, "another process"),
+        ):
+            write_json(tmp_path / "run.json", {"exit": None, "started": "noon", "process": process})
+            with pytest.raises(UsageError, match=re.escape(f"in use by {who}; ")):
+                hold(tmp_path)
 
 
 def test_without_flock_the_lock_of_another_machine_is_removed_by_hand(
