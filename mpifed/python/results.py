@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,8 @@ from mpifed.data.table import as_table
 from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
-from mpifed.files.model_file import MODEL, model_arrays, read_model
+from mpifed.files.json_file import digest_of
+from mpifed.files.model_file import MODEL, model_arrays, model_sha256, read_model
 from mpifed.files.run_folder import JOB, RUN, summary
 from mpifed.files.write import replace_text
 from mpifed.job.job import Job
@@ -64,6 +65,7 @@ class Run:
     path: Path
     summary: Table
     warnings: tuple[str, ...] = ()
+    _history: str | None = field(default=None, compare=False)  # SHA-256 of its history, when it had ended
 
     def __repr__(self) -> str:
         shown = {
@@ -82,7 +84,11 @@ class Run:
     @spoken()
     def columns(self) -> dict[str, Array]:
         """The columns of its history, by name, [measured rounds]; nan where nothing was measured."""
-        return dict(read_history(self.path)) if self._has(HISTORY) else {}
+        if not self._has(HISTORY):
+            return {}
+        if self._history not in (None, digest_of(self.path / HISTORY)):
+            raise self._another()
+        return dict(read_history(self.path))
 
     @property
     def history(self) -> DataFrame:
@@ -103,12 +109,26 @@ class Run:
     @spoken()
     def model(self) -> dict[str, Array]:
         """The parameters of the last model, by name."""
-        return dict(read_model(self.path / MODEL)) if self._has(MODEL) else {}
+        if not self._has(MODEL):
+            return {}
+        arrays = dict(read_model(self.path / MODEL))
+        if model_sha256(arrays) != self.summary["model_sha256"]:
+            raise self._another()
+        return arrays
+
+    def _another(self) -> DataError:
+        return DataError(
+            f"{self.path}: a run has written here since this one was read; mpifed.load reads it as it is now, and "
+            "another out would have kept both"
+        )
 
     def _has(self, file: str) -> bool:
         """Whether its folder has a file; DataError where this rank does not see the folder of a run that has begun."""
         if self.summary["rounds"] is not None and not self.path.is_dir():
-            raise DataError(f"{self.path}: no such folder on this rank; give the run an out that all ranks see")
+            raise DataError(
+                f"{self.path}: no such folder: it was removed, or this rank does not see it; give the run an out that "
+                "stays, and that all ranks see"
+            )
         return (self.path / file).exists()
 
     @spoken()
@@ -276,4 +296,4 @@ def read_run(folder: Path) -> Run:
         raise DataError(f"{folder}: {there}; give the folder that a run has written, its out")
     read_compared(folder)
     warnings = tuple(str(warning) for warning in run_warnings(folder))
-    return Run(folder, dict(summary(folder)), warnings)
+    return Run(folder, dict(summary(folder)), warnings, digest_of(folder / HISTORY))

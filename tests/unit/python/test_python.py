@@ -71,6 +71,17 @@ def test_a_run_travels_between_ranks_as_its_folder(data: mf.FederatedDataset) ->
     assert np.array_equal(received.model["first"], run.model["first"]) and received.history.equals(run.history)
 
 
+def test_a_run_is_none_that_takes_its_folder(data: mf.FederatedDataset) -> None:
+    before, now = (
+        mf.run(AVERAGING, data, mf.Softmax(), rounds=rounds, out="o", overwrite=True, progress="none")
+        for rounds in (2, 1)
+    )
+    for read in (lambda: before.columns, lambda: before.model, lambda: before.predict(X)):
+        with pytest.raises(mf.DataError, match="a run has written here since this one was read"):
+            read()
+    assert now.columns["round"].tolist() == [0, 1] and len(now.predict(X)) == len(X)
+
+
 def test_the_same_job_from_a_file(data: mf.FederatedDataset, launch: Any, here: Path) -> None:
     settings: dict[str, Any] = {
         "minimize": mf.Norm(), "constraints": [mf.constraint(mf.Loss(), limit=0.9, margin=0.01)], "seed": 3,
