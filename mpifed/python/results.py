@@ -55,6 +55,8 @@ def load(folder: str | Path) -> Run:
 class Run:
     """What a run has left: its history and its model are read from its folder when they are first asked for.
 
+    DataError then where another run has taken that folder meanwhile.
+
     Attributes
     ----------
     path : its folder
