@@ -145,8 +145,7 @@ def _linked(content: bytes, before: str) -> tuple[bytes, str]:
 def read_compared(run_dir: Path) -> Contents | None:
     """The ledger of a run, compared with run.json and the model; None where nothing says that the run is private.
 
-    Raises DataError when it is missing, damaged, or not what run.json, or a model that can be read, says; the ledger may
-    be ahead of them.
+    Raises DataError when it is missing, damaged, or not what run.json or a readable model says; it may be ahead.
     """
     run_json, model = run_dir / "run.json", run_dir / MODEL
     about, heads = _about(run_json), dict[Path, Table | None]()  # read before the ledger, which may grow meanwhile
