@@ -106,8 +106,8 @@ def test_parameters_are_views_of_one_vector(objective: TorchNetwork, rng: Any) -
     """With their names, shapes and bits; matrices and kernels stand before vectors."""
     model, *_ = task(objective, rng, "float32")
     layout = layout_of(objective, model)
-    named = layout.named(x := layout.flat(model))
-    for (name, leaf), (came, view) in zip(leaves(model), named.items(), strict=True):
+    views = layout.views(x := layout.flat(model))
+    for (name, leaf), came, view in zip(leaves(model), layout.shapes, views, strict=True):
         assert (came, view.shape, view.tobytes()) == (name, leaf.shape, leaf.tobytes())
         assert (layout.at[name].stop <= layout.penalized.stop) == (leaf.ndim > 1)
         view[...] = 7
