@@ -51,7 +51,7 @@ class Samples:
     columns: RawColumns | None = None  # how rows are to be encoded, where they hold codes of texts, or gaps
     files: tuple[Path, ...] = ()  # from which the data were read
     left_out: tuple[str, ...] = ()  # columns that number rows, such as the index of a frame
-    task: str | None = None  # what numbers of a file are as labels, see `_typed`; None: integers are classes
+    task: str | None = None  # what numbers of a file are as labels, see `type_labels`; None: integers are classes
 
     @property
     def features(self) -> int:
@@ -292,7 +292,7 @@ def _as_float(values: Array, what: str, gaps: bool) -> Array:
 def labels_of(y: Values, what: str, task: str | None = None) -> Array:
     """[s] int64 classes, [s] texts of classes, float64 targets [s] or [s, t], or [s, t] int64 labels that are 0 or 1.
 
-    `task`: of `_typed`; None: integers are classes, and floats targets. Raises DataError for anything else.
+    `task`: of `type_labels`; None: integers are classes, and floats targets. Raises DataError for anything else.
     """
     values = array(y, what)
     if values.dtype == object:
@@ -301,7 +301,7 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
                 raise DataError(f"{what}: row {row} has {label!r:.80}, and not a text; give each row a label")
         values = values.astype(str)
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-    values = values if task is None or not values.ndim else _typed(values, what, task)
+    values = values if task is None or not values.ndim else type_labels(values, what, task)
     kind = values.dtype.kind
     if values.ndim == 2 and kind in "biu" and (strange := values[(values != 0) & (values != 1)]).size:
         raise DataError(
@@ -324,7 +324,7 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
     return values.astype(np.float64 if kind == "f" else np.int64)
 
 
-def _typed(labels: Array, what: str, task: str) -> Array:
+def type_labels(labels: Array, what: str, task: str) -> Array:
     """Labels of a file [s], [s, t], of which it can't be said whether numbers are classes: int64, or float64 targets.
 
     Parameters

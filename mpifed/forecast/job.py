@@ -142,8 +142,8 @@ def _memory(
     tested, hosted = tests_clients(job, data), np.bincount(host, minlength=ranks)
     training = data.nbytes()
     stored = np.bincount(host, training + (data.nbytes(store.TESTS) if tested else 0))
-    kept = np.where((stored <= job.data.memory_gib * 2**30) & (data.path is not None), stored, 0)
-    values = kept + np.bincount(host, SHARD_NBYTES + 8 * data.counts)
+    loaded = np.where((stored <= job.data.memory_gib * 2**30) & (data.path is not None), stored, 0)
+    values = loaded + np.bincount(host, SHARD_NBYTES + 8 * data.counts)
     if job.record.evaluate_every:  # the common test rows, a part on each rank
         values += data.test_samples / ranks * (training.sum() / data.counts.sum() + 16)
     rank = int(values.argmax())
@@ -153,7 +153,7 @@ def _memory(
         "data": int(values[rank]),
         "states": int(min(states, room)),
         "evaluation": _evaluation_bytes(job, data, model),
-        "libraries and messages": beside + min(int(kept[rank]), store.PART),
+        "libraries and messages": beside + min(int(loaded[rank]), store.PART),
     }
 
 

@@ -41,14 +41,14 @@ def check_timed(path: Path, changes: tuple[str, ...], as_json: bool) -> int:
         print(f"mpifed: error: {error}", file=sys.stderr)
         return error.exit_code
 
-    def played() -> Table | None:
-        found: Table = {}
+    def play_rounds() -> Table | None:
+        facts: Table = {}
         folder = None
         with agreed(comm):
             if comm.rank == 0:
                 if job.released_only:
                     raise UsageError("--time: a job with released_only tells nobody its seconds or memory")
-                found = forecast(path, changes, comm.size)
+                facts = forecast(path, changes, comm.size)
                 Path("runs").mkdir(exist_ok=True)
                 folder = Path(tempfile.mkdtemp(prefix=".check-", dir="runs"))
         folder = comm.bcast(folder)
@@ -64,18 +64,18 @@ def check_timed(path: Path, changes: tuple[str, ...], as_json: bool) -> int:
             if comm.rank == 0:
                 shutil.rmtree(folder, ignore_errors=True)
         round_s = said["seconds_per_round"]
-        found["time"] = {
+        facts["time"] = {
             "seconds_per_round": round_s,
             "rounds_s": job.rounds * round_s,
             "beside_s": seconds - said["elapsed_s"],
             "evaluations": 2 if job.record.evaluate_every else 0,
             "peak_rss_bytes": said["peak_rss_bytes"],
         }
-        return found
+        return facts
 
-    found = guarded(comm, None, played)
-    if found is not None:
-        print(json.dumps(found, indent=2) if as_json else on_screen(forecast_text(found, screen_width())))
+    facts = guarded(comm, None, play_rounds)
+    if facts is not None:
+        print(json.dumps(facts, indent=2) if as_json else on_screen(forecast_text(facts, screen_width())))
     return 0
 
 

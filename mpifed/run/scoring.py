@@ -35,7 +35,7 @@ class Scored(NamedTuple):
     scores: Array  # [n, s, h] of the rows
 
 
-def scored(problem: Problem, model: Parameters, batch: Batch) -> Scored:
+def score_batch(problem: Problem, model: Parameters, batch: Batch) -> Scored:
     """A batch, whose sums are in float64."""
     objective = problem.objective
     scores = objective.scores_of(model, batch.X)
@@ -114,7 +114,7 @@ class TestRows:
         table, class_scores = np.zeros((-(-rows // CHUNK), width + 2 * classes)), list[Array]()
         batches = self._common.everything(CHUNK) if self._common else ()
         for chunk, batch in zip(self._chunks, batches, strict=True):
-            part = scored(problem, parameters, batch)
+            part = score_batch(problem, parameters, batch)
             numbers = [part.sums[0]]
             if classes:  # rows of each that are rightly predicted, and that are predicted
                 right = part.predicted[part.predicted == batch.y]
@@ -168,5 +168,5 @@ class TestRows:
         for start in range(0, rows, size):
             at = np.arange(start, min(start + size, rows))
             batch = block.take(np.broadcast_to(at, (clients, len(at))))
-            sums = sums + scored(self._problem, parameters, batch).sums
+            sums = sums + score_batch(self._problem, parameters, batch).sums
         return sums
