@@ -1,0 +1,32 @@
+"""Each method with local steps against its page in the generic loop, to rounding, in three settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loops import local_job, played
+from methods import METHODS
+from pages import PAGES
+
+STEP = {"initial": 0.4, "exponent": 0.3}
+SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # data, [algorithm], other tables
+    "all": ("digits", {"local_steps": 3}, {}),
+    "some": ("digits", {"local_steps": 3}, {"participation": {"clients_per_round": 4}}),
+    "unequal": ("skewed", {"local_steps": 3}, {"participation": {"clients_per_round": 4}}),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page(request: Any, name: str, setting: str) -> None:
+    data, algorithm, tables = SETTINGS[setting]
+    folder: Path = request.getfixturevalue(data)
+    least = {**(METHODS[name].least or {}), "client_optimizer": {"learning_rate": STEP}}
+    task = local_job(
+        folder, {"name": name, "batch_size": 4, **least, **algorithm}, data={"path": str(folder), "block": 3}, **tables
+    )
+    page = PAGES[name](task).play()
+    np.testing.assert_allclose(played(task).model, page.judged(), rtol=0, atol=1e-10)
