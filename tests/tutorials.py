@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import ROOT, blocks, commands, launched
+from documents import ROOT, blocks, commands, launched
 
 LEFT_OUT = ("doctor", "explain")  # what this machine is like; nothing that later commands need
 WITHOUT_SLURM = str(Path(sys.executable).parent)

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 import pytest
+from documents import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, launched, links, name_of, sentences
 from jobs_in_python import in_text
-from pages import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, launched, links, name_of, sentences
 from written_files import FIRST, LEDGER
 
 from mpifed.cli import main

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pages import ROOT
+from documents import ROOT
 
 WITHOUT_LOOPS = "import sys; sys.modules['mpifed.core._loops'] = None; from mpifed.cli import main; main()"
 

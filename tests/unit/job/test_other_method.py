@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pages import ROOT
+from documents import ROOT
 
 from mpifed.core.errors import UsageError
 from mpifed.testing import Job
