@@ -13,7 +13,7 @@ ROOT = Path(mpifed.__file__).resolve().parents[1]
 OWN = Path(__file__).parent / "laws"  # holds `own_algorithms`, which jobs name
 _STEP_VARIABLES = (
     "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "PRTE_LAUNCHED", "HYDI_", "HYDRA_", "SLURM_STEP_",
-    "MPIFED_PROCESS",
+    "JSM_NAMESPACE_", "FLUX_", "PALS_", "ALPS_APP_", "PBS_VNODENUM", "LSF_PM_", "MPIFED_PROCESS",
 )  # fmt: skip
 
 

@@ -30,8 +30,15 @@ LONG = 2**17  # bytes: shorter arrays take microseconds whatever adds them
 PIECE = 2**30  # bytes per call: no count nears 2^31
 _leave = os._exit  # while a run goes on, `os._exit` is an error, see `mpifed.run.launch`
 PROCESS = "MPIFED_PROCESS"  # the process that is the rank, in its environment and in that of its children
-_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
-_STEP_SIZES = ("SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+_MPI_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+# of jsrun, Flux, Cray's PALS and ALPS, pbsdsh, srun
+_RANKS = (
+    *_MPI_RANKS, "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK", "PALS_RANKID", "ALPS_APP_PE", "PBS_VNODENUM", "SLURM_PROCID",
+)  # fmt: skip
+_STEP_SIZES = (
+    "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE",
+    "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE",
+)  # fmt: skip
 
 
 def load() -> ModuleType:
@@ -71,11 +78,22 @@ def launched_ranks(environment: Mapping[str, str] = os.environ) -> int:
     """Number of ranks of this job step, from the launcher's environment variables; 1 without a launcher.
 
     Variables of an allocation (SLURM_NTASKS) are ignored: they are set in a batch script as well. A child process of a
-    rank has the rank's variables, and is none.
+    rank has the rank's variables, and is none. Where a launcher gives no size, it is the least that its ranks show.
     """
+    return _launch(environment)[0]
+
+
+def _launch(environment: Mapping[str, str]) -> tuple[int, str]:
+    """(number of ranks, "NAME=value" of the variable that says so); (1, "") of a single process."""
     if environment.get(PROCESS, str(os.getpid())) != str(os.getpid()):
-        return 1
-    return max([1, *(int(environment[name]) for name in _STEP_SIZES if environment.get(name, "").isdigit())])
+        return 1, ""
+    ranks = {name: int(environment[name]) for name in _STEP_SIZES if environment.get(name, "").isdecimal()}
+    if not ranks:  # else those of daemons, which launchers of MPI start by pbsdsh or blaunch, would count
+        ranks = {name: int(environment[name]) + 1 for name in _RANKS if environment.get(name, "").isdecimal()}
+        from_1 = "PALS_LOCAL_SIZE", "LSF_PM_TASKID"
+        ranks |= {name: int(environment[name]) for name in from_1 if environment.get(name, "").isdecimal()}
+    most = max(ranks, key=ranks.__getitem__, default="")
+    return (ranks[most], f"{most}={environment[most]}") if ranks.get(most, 0) > 1 else (1, "")
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
@@ -85,7 +103,7 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
 
 def is_launched() -> bool:
     """Whether this process is one of several that a launcher of MPI has started, and not srun without one."""
-    return launched_ranks() > 1 and any(name in os.environ for name in _RANKS if name != "SLURM_PROCID")
+    return launched_ranks() > 1 and any(name in os.environ for name in _MPI_RANKS)
 
 
 def world(environment: Mapping[str, str] = os.environ) -> Communicator | None:
@@ -93,28 +111,32 @@ def world(environment: Mapping[str, str] = os.environ) -> Communicator | None:
 
     Raises UsageError when a launcher started several processes that MPI does not join into a single MPI_COMM_WORLD.
     """
-    ranks = launched_ranks(environment)
+    ranks, variable = _launch(environment)
     if ranks == 1:
         return None
+    launched = f"launched as {ranks} ranks ({variable})"
     try:
         MPI = load()
     except (ImportError, RuntimeError) as error:
         raise UsageError(
-            f"launched as {ranks} ranks, but mpi4py or its MPI library cannot be loaded ({error}); "
+            f"{launched}, but mpi4py or its MPI library cannot be loaded ({error}); "
             "install an MPI library that mpi4py finds, or the extra of this package: pip install 'mpifed[mpich]'"
         ) from error
     if MPI.Is_finalized():
         raise UsageError("MPI was finalized before this call; let it be finalized when Python ends")
-    version = library()
-    mismatch = "OMPI_COMM_WORLD_SIZE" in environment and "Open MPI" not in str(version)
+    version, made = library(), MPI.Get_library_version()
+    mismatch = "OMPI_COMM_WORLD_SIZE" in environment and not ("Open MPI" in made or "Spectrum" in made)
+    if "PMIX_RANK" in environment and "PMI_RANK" not in environment:
+        mismatch |= "MPICH configure" in made and "pmix" not in made
     if not mismatch and not MPI.Is_initialized():
         # MPICH yields the core while waiting only under THREAD_MULTIPLE: 30 times as fast if cores are shared
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    if mismatch or MPI.COMM_WORLD.Get_size() == 1:  # MPICH would abort in Init under Open MPI's launcher
+    if mismatch or MPI.COMM_WORLD.Get_size() == 1:  # in Init MPICH would abort
         raise UsageError(
-            f"launched as {ranks} ranks, but the launcher and the MPI library ({version}) do not belong together: "
-            "every process would be an MPI_COMM_WORLD of size 1. Use the mpiexec that came with this library; under "
-            "Slurm `srun --mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI; `mpifed doctor` shows both"
+            f"{launched}, but the launcher and the MPI library ({version}) do not belong together: every process would "
+            "be an MPI_COMM_WORLD of size 1. Use the mpiexec that came with this library; under Slurm `srun "
+            "--mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI; elsewhere build mpi4py against the system's library, "
+            "`pip install --no-binary mpi4py mpi4py`, and start by its launcher; `mpifed doctor` shows both"
         )
     everybody: Communicator = MPI.COMM_WORLD
     return everybody
