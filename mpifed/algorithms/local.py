@@ -225,6 +225,32 @@ class Local:
         """[n] the clients' weights in a mean."""
         return self.guard.weight(self.block.clients)
 
+    def gradient(self, model: Array) -> Array:
+        """[n, d] of each client's whole loss at `model` [d] or [n, d]: of all its rows, with penalties and weight decay.
+
+        Networks draw nothing here, as in evaluation. The rows count among the gradients computed in a round.
+        """
+        objective, counted = self.problem.objective, self.guard.layout.penalized
+
+        def of_part(who: Array, part: Block, rows: int) -> Array:
+            at = model if model.ndim == 1 else take(model, who)
+
+            def of_rows(start: int) -> Parameters:
+                places = np.arange(start, min(start + ROWS, rows))
+                batch = part.take(np.tile(places, (len(who), 1)))
+                weights = part.xp.full(batch.y.shape, 1 / rows)
+                return objective.gradient(self.guard.record(at), batch.X, batch.y, weights)
+
+            total: Array = self.guard.layout.flat(added(map(of_rows, range(0, rows, ROWS))))
+            total += at * self.method.client_optimizer.weight_decay
+            total[:, counted] += at[..., counted] * (2 * float(objective.l2))
+            total[:, counted] += concave_gradient(objective, at[..., counted])
+            return total
+
+        self.block.drawn[0] += int(self.block.counts.sum())
+        gradients: Array = self.block.joined(int(self.problem.counts.max()), of_part)
+        return gradients
+
     # --- minibatches ------------------------------------------------------------------------------------------------
 
     def minibatches(self, block: Block, gain: float = 1.0) -> Iterator[Minibatch]:
