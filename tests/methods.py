@@ -214,6 +214,33 @@ METHODS = {
         control=SEVEN | {"local_steps": 2},
         reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
     ),
+    "fedcm": Method(
+        data="rows",
+        cases=[
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}, SPARSE),
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 2}, UPLOADS),
+        ],
+        short=1,
+        everybody=never,
+        drawn=always,
+        private=True,
+        single=[[]] * 2,
+        least={"client_optimizer": HALF},
+        control=SEVEN | {"local_steps": 2},
+        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
+    ),
+    "mime-lite": Method(
+        data="rows",
+        cases=[({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}, SPARSE)],
+        short=0,
+        everybody=never,
+        drawn=always,
+        private=False,
+        single=[[]],
+        least={"client_optimizer": HALF},
+        control=SEVEN | {"local_steps": 2},
+        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
+    ),
     "fedpdm": Method(
         data="rows",
         cases=[

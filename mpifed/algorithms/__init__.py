@@ -12,6 +12,8 @@ _WHERE = {
     "fedavg": "fedavg.FedAvg",
     "fedprox": "fedavg.FedProx",
     "scaffold": "scaffold.Scaffold",
+    "fedcm": "fedcm.FedCM",
+    "mime-lite": "fedcm.MimeLite",
     "fedpdm": "fedpdm.FedPDM",
     "vertical-sgd": "vertical_sgd.VerticalSGD",
     "hybrid-fedavg": "own_columns.HybridFedAvg",

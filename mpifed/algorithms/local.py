@@ -226,7 +226,7 @@ class Local:
         return self.guard.weight(self.block.clients)
 
     def gradient(self, model: Array) -> Array:
-        """[n, d] of each client's whole loss at `model` [d] or [n, d]: of all its rows, with penalties and weight decay.
+        """[n, d] of each client's loss over all its rows at `model` [d] or [n, d], with penalties and weight decay.
 
         Networks draw nothing here, as in evaluation. The rows count among the gradients computed in a round.
         """

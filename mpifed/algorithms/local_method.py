@@ -57,6 +57,13 @@ class Sent(NamedTuple):
     step: np.float64  # the step size of local steps
 
 
+class WithGradient(NamedTuple):
+    """An upload, of which an audit knows both parts."""
+
+    change: Array  # y_i - x
+    gradient: Array  # of the client's whole loss, at the model sent
+
+
 class Done(NamedTuple):
     """What `absorb` knows of a round."""
 
@@ -74,7 +81,9 @@ class LocalMethod(LocalSteps, Rows):
 
     - `start_client(x)`, `start_memory(x)`: what a client, and the server, keeps before round 1;
     - `broadcast(memory)`: what of the server's memory travels with the model;
-    - `begin`, `push` (own, sent, local): where steps begin, [d] or [n, d], and what each step adds;
+    - `drift(sent)`: what each step adds to the gradient that all know;
+    - `begin`, `push` (own, sent, local): where steps begin, [d] or [n, d], and what each step adds, by default -step
+      times the drift;
     - `upload(own, sent, change, local)`: of change = y_i - x, what is sent: an array, or a NamedTuple of arrays as
       `like(x)` shows them for one client;
     - `retain(own, sent, change, upload, local)`: what of this the client keeps, and never sends;
@@ -133,9 +142,14 @@ class LocalMethod(LocalSteps, Rows):
         """[n, d] where each client's steps begin; None: all at the model sent."""
         return None
 
+    def drift(self, sent: Sent) -> Array | None:
+        """[d] what local steps follow beside the gradient, and all know; None: nothing."""
+        return None
+
     def push(self, own: State, sent: Sent, local: Local) -> Array | None:
         """[d] or [n, d] what each step adds; None: nothing."""
-        return None
+        drift = self.drift(sent)
+        return None if drift is None else -local.step * drift
 
     def absorb(self, memory: Memory, mean: OwnRecord, done: Done) -> tuple[Memory, Array]:
         """The server's memory, and the direction in which it moves."""
@@ -298,10 +312,10 @@ class LocalMethod(LocalSteps, Rows):
         mean = self.refuses.get("server_optimizer", "")
         yield Refusal(mean and self.server_optimizer != AVERAGE, "[server_optimizer]", mean, "leave the table out")
         yield Refusal(
-            regularized and not self.holds("prox_step", "begin", "push", "upload", "absorb"),
+            regularized and not self.holds("prox_step", "begin", "drift", "push", "upload", "absorb"),
             "[regularizer]",
-            "a class with a `begin`, `push`, `upload` or `absorb` of its own must say `prox_step(done)`, how far a "
-            "constant gradient moves the model where the method rests",
+            "a class with a `begin`, `drift`, `push`, `upload` or `absorb` of its own must say `prox_step(done)`, how "
+            "far a constant gradient moves the model where the method rests",
             "give it, or `regularized = False`",
         )
         yield Refusal(

@@ -91,7 +91,8 @@ def _targets(reader: Reader) -> Iterator[Target]:
                         whole = all(len(shards[client].columns) == columns for client in clients)
                     if whole:
                         each = [len(rows) for rows in entered.values()]
-                        yield Target(seen, received, mean, each[0] if mean.parts else sum(each), entered)
+                        rows = each[0] if mean.parts else mean.batch or sum(each)
+                        yield Target(seen, received, mean, rows, entered)
 
 
 def _in_parts(reader: Reader) -> bool:
@@ -216,7 +217,7 @@ def _inversion(replay: Replay, attacked: Sequence[Target], known: bool) -> Attac
     matches, chance, pairs, claims = list[Match](), list[Match](), list[tuple[Floats, Floats]](), 0
     tried = [within[0], within[-1]] if seen == EACH and len(within) > 1 else within[:1]
     for target in tried:
-        model, gradient, _, _ = target.mean
+        model, gradient = target.mean.model, target.mean.gradient
         starts = STARTS if target.batch <= EASY_BATCH else 0
         end = invert(objective, model, gradient, target.batch, nonnegative=known, starts=starts)
         if len(end.rows):

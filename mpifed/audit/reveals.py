@@ -18,7 +18,7 @@ from mpifed.algorithms.cocoa import CoCoA
 from mpifed.algorithms.columns import Pass
 from mpifed.algorithms.hyfdca import HyFDCA
 from mpifed.algorithms.local import LocalSteps
-from mpifed.algorithms.local_method import LocalMethod
+from mpifed.algorithms.local_method import LocalMethod, WithGradient
 from mpifed.algorithms.own_columns import OwnColumns
 from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.algorithm import Algorithm
@@ -76,14 +76,22 @@ def declares(method: Algorithm, exchange: Exchange) -> bool:
 def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient]:
     """From an upload gain (y_i - x) + what is public, or that clients keep: which all know in their first round alone.
 
-    Of several parts it is the first.
+    Of several parts it is the first; and a whole gradient beside it.
     """
-    work, upload = method.guard.work, received.answer.value
-    if work.gain is not None:
-        moved = np.float64(bare_leaves(upload)[0]) / (_weight(method, received) * work.gain)
-        weights = method.problem.weights[list(received.clients)]
-        model = map_leaves(np.float64, method.record(received.question.model))
-        yield from _mean_gradient(method, received, model, method.record(moved), weights, work.remembers)
+    work, upload, sent, clients = method.guard.work, received.answer.value, received.question, list(received.clients)
+    if work.gain is None:
+        return
+    weights, drift = method.guard.weight(np.array(clients)), method.drift(sent)
+    total = weights.sum() if received.sealed else received.answer.weight
+    model = map_leaves(np.float64, method.record(sent.model))
+    moved = method.record(np.float64(bare_leaves(upload)[0]) / (float(total) * work.gain))
+    whole = isinstance(upload, WithGradient)
+    rows = [min(count, method.steps_of(count) * method.batch_size) for count in method.problem.counts[clients].tolist()]
+    for mean in _mean_gradient(method, received, model, moved, weights, work.remembers):
+        gradient = mean.gradient if drift is None else map_leaves(np.subtract, mean.gradient, method.record(drift))
+        yield mean._replace(gradient=gradient, batch=sum(rows) * whole)
+    if whole:
+        yield MeanGradient(model, _of_loss(method, model, method.record(np.float64(upload.gradient) / total)))
 
 
 def _of_own_columns(method: OwnColumns, received: Received) -> Iterator[MeanGradient]:
@@ -108,13 +116,17 @@ def _mean_gradient(
     moved : how far these clients have come, by their mean with `weights`
     states : whether clients keep states, which all know in their first round alone
     """
-    step, decay = float(received.question.step), method.client_optimizer.weight_decay
+    step = float(received.question.step)
     counts = [method.steps_of(int(rows)) for rows in method.problem.counts[list(received.clients)]]
     rate = float(np.average([method.rate_of(step, count) for count in counts], weights=weights))
     if rate:
-        slopes = penalty_gradient(method.problem.objective, model)
-        mean = map_leaves(lambda change, slope, w: -change / rate - slope - decay * w, moved, slopes, model)
-        yield MeanGradient(model, mean, states)
+        yield MeanGradient(model, _of_loss(method, model, map_leaves(lambda change: -change / rate, moved)), states)
+
+
+def _of_loss(method: LocalSteps, model: Parameters, gradient: Parameters) -> Parameters:
+    """What of a gradient that clients follow is the loss's: without penalties and weight decay."""
+    slopes, decay = penalty_gradient(method.problem.objective, model), method.client_optimizer.weight_decay
+    return map_leaves(lambda g, slope, w: g - slope - decay * w, gradient, slopes, model)
 
 
 def _weight(method: Algorithm, received: Received) -> float:

@@ -53,6 +53,7 @@ class MeanGradient(NamedTuple):
     gradient: Parameters  # in the shapes of `model`; where clients add the gradient of a penalty, take that off
     first: bool = False  # whether it is that only in a client's first round: what clients keep is known only then
     parts: bool = False  # whether each client sends its own columns' part of the gradient of whole rows
+    batch: int = 0  # over so many of the rows that entered the exchange; 0: over all of them
 
 
 class InnerProducts(NamedTuple):

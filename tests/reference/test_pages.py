@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pages_averaging  # noqa: F401
 import pytest
 from loops import local_job, played
 from methods import METHODS

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from lengths import long_unless
-from methods import METHODS, named
+from methods import METHODS, class_of, named
 from own_reveals import renamed
 
+from mpifed.algorithms.local_method import LocalMethod
 from mpifed.audit.command import audited
 from mpifed.audit.report import Audit, as_json
 from mpifed.cli import main
@@ -55,7 +56,7 @@ def attack(found: Audit, name: str, seen: str = "each client's") -> Any:
     return next(one for one in found.attacks if one.attack == name and seen in one.seen and one.applies)
 
 
-LOCAL = ("fedavg", "fedprox", "scaffold", "fedpdm")
+LOCAL = [name for name in METHODS if issubclass(class_of(name), LocalMethod)]
 
 # --- other names, the same findings ----------------------------------------------------------------------------------
 
