@@ -98,6 +98,33 @@ class Method(NamedTuple):
     reveals: Reveals
 
 
+STEPS = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}
+EPOCHS = {"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}
+
+
+def local(
+    cases: list[tuple[dict[str, Any], dict[str, Any]]],
+    private: bool,
+    short: int = 0,
+    everybody: Callable[[dict[str, Any]], bool] = never,
+    reveals: set[str] = {ROW, FEW},  # noqa: B006
+    **settings: float,
+) -> Method:
+    """The row of a method with local steps of SGD, whose keys beside those of FedAvg are `settings`."""
+    return Method(
+        data="rows",
+        cases=cases,
+        short=short,
+        everybody=everybody,
+        drawn=always,
+        private=private,
+        single=[[]] * len(cases),
+        least={"client_optimizer": HALF, **settings},
+        control=SEVEN | {"local_steps": 2} | settings,
+        reveals=Reveals(reveals, "digits", 2, BIASED, ONE | settings, {}),
+    )
+
+
 METHODS = {
     "ssca-horizontal": Method(
         data="rows",
@@ -214,32 +241,12 @@ METHODS = {
         control=SEVEN | {"local_steps": 2},
         reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
     ),
-    "fedcm": Method(
-        data="rows",
-        cases=[
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}, SPARSE),
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 2}, UPLOADS),
-        ],
-        short=1,
-        everybody=never,
-        drawn=always,
+    "fedcm": local([(STEPS, SPARSE), (STEPS, UPLOADS)], short=1, private=True),
+    "mime-lite": local([(STEPS, SPARSE)], private=False),
+    "fedsam": local(
+        [(STEPS | {"rho": 0.1}, {}), (EPOCHS | {"rho": 0.1}, {}), (STEPS | {"rho": 0.1}, PEOPLE)],
         private=True,
-        single=[[]] * 2,
-        least={"client_optimizer": HALF},
-        control=SEVEN | {"local_steps": 2},
-        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
-    ),
-    "mime-lite": Method(
-        data="rows",
-        cases=[({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}, SPARSE)],
-        short=0,
-        everybody=never,
-        drawn=always,
-        private=False,
-        single=[[]],
-        least={"client_optimizer": HALF},
-        control=SEVEN | {"local_steps": 2},
-        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
+        rho=0.1,
     ),
     "fedpdm": Method(
         data="rows",

@@ -11,6 +11,7 @@ _WHERE = {
     "ssca": "ssca.SSCA",
     "fedavg": "fedavg.FedAvg",
     "fedprox": "fedavg.FedProx",
+    "fedsam": "fedsam.FedSAM",
     "scaffold": "scaffold.Scaffold",
     "fedcm": "fedcm.FedCM",
     "mime-lite": "fedcm.MimeLite",

@@ -13,10 +13,10 @@ takes is `Any`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from typing_extensions import final
@@ -75,6 +75,9 @@ class LocalSteps(Algorithm):
 
     refuses: ClassVar[Mapping[str, str]] = {}
     lasting: ClassVar[bool] = False
+    # (move, at, model, kept) -> (what a step adds in place of move(at), what the next step is given as `kept`, first
+    # None); move(z) is -step times the minibatch's whole gradient at z, [d] or [n, d]. The step changes `at` in place
+    descend: ClassVar[Callable[..., tuple[Array, Any]] | None] = None
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
     client_optimizer: SGD
@@ -111,7 +114,8 @@ class LocalSteps(Algorithm):
     @property
     def one_plain_step(self) -> bool:
         """Whether each client takes a single step, along a minibatch's gradient."""
-        return self.local_epochs is None and self.most_steps == 1 and not self.client_optimizer.nesterov
+        single = self.local_epochs is None and self.most_steps == 1
+        return single and self.descend is None and not self.client_optimizer.nesterov
 
     @cached_property
     def uneven(self) -> bool:
@@ -339,6 +343,16 @@ class Local:
         moves, momentum = (change,) if push is None else (change, push), method.client_optimizer.momentum
         ones, velocity = (1.0,) * len(moves), xp.zeros_like(change) if momentum else change
         counted, free = method.keeps(self.step)
+        descend, kept = method.descend, None
+        if descend is not None:  # which penalties belong to, and the pull does not
+            pulled = 1 - self.step * method.pull
+            shrink = (1.0, counted - pulled), (1.0, free - pulled)
+            counted = free = pulled
+
+        def move(batch: Minibatch, r: int, z: Array) -> Array:
+            out = xp.empty_like(change)
+            self._put_step(block, record(z), z, batch, r, out, record(out))
+            return combination(shrink[0], (out, z), out, (self.guard.layout.penalized.stop, shrink[1]))
 
         def combined(less: float, rest: Sequence[float], arrays: Sequence[Array], out: Array | None) -> Array:
             """`arrays` with `moves` first, then what is kept, less so much, and the rest."""
@@ -348,7 +362,10 @@ class Local:
 
         for r, batch in enumerate(self.minibatches(block, -self.step)):
             at = model if x is None else x
-            self._put_step(block, point, at, batch, r, change, down)
+            if descend is None:
+                self._put_step(block, point, at, batch, r, change, down)
+            else:
+                change[...], kept = descend(partial(move, batch, r), at, model, kept)
             before = at.copy() if method.stop else at
             if momentum:  # v <- momentum v + u, u being the change by a plain step
                 combined(1.0, (), (at,), change)

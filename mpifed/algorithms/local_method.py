@@ -84,6 +84,7 @@ class LocalMethod(LocalSteps, Rows):
     - `drift(sent)`: what each step adds to the gradient that all know;
     - `begin`, `push` (own, sent, local): where steps begin, [d] or [n, d], and what each step adds, by default -step
       times the drift;
+    - `descend(move, at, model, kept)`: what a step adds in place of -step gradient, see `LocalSteps`;
     - `upload(own, sent, change, local)`: of change = y_i - x, what is sent: an array, or a NamedTuple of arrays as
       `like(x)` shows them for one client;
     - `retain(own, sent, change, upload, local)`: what of this the client keeps, and never sends;
@@ -312,10 +313,10 @@ class LocalMethod(LocalSteps, Rows):
         mean = self.refuses.get("server_optimizer", "")
         yield Refusal(mean and self.server_optimizer != AVERAGE, "[server_optimizer]", mean, "leave the table out")
         yield Refusal(
-            regularized and not self.holds("prox_step", "begin", "drift", "push", "upload", "absorb"),
+            regularized and not self.holds("prox_step", "begin", "drift", "push", "descend", "upload", "absorb"),
             "[regularizer]",
-            "a class with a `begin`, `drift`, `push`, `upload` or `absorb` of its own must say `prox_step(done)`, how "
-            "far a constant gradient moves the model where the method rests",
+            "a class with a `begin`, `drift`, `push`, `descend`, `upload` or `absorb` of its own must say "
+            "`prox_step(done)`, how far a constant gradient moves the model where the method rests",
             "give it, or `regularized = False`",
         )
         yield Refusal(
@@ -323,6 +324,12 @@ class LocalMethod(LocalSteps, Rows):
             "[algorithm] tolerance",
             "with noise on the upload the number of local steps would depend on the data",
             'take a fixed number (tolerance = 0), or [privacy] noise_on = "gradients"',
+        )
+        yield Refusal(
+            self.descend is not None and privacy is not None and privacy.level == "sample",
+            '[privacy] level = "sample"',
+            "local steps that are no multiple of a minibatch's gradient at the model have no proven sensitivity",
+            'take level = "client"',
         )
         yield Refusal(
             regularized and self.uneven,

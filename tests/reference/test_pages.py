@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pages_averaging  # noqa: F401
+import pages_corrections  # noqa: F401  # into PAGES
 import pytest
 from loops import local_job, played
 from methods import METHODS
