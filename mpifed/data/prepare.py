@@ -33,7 +33,7 @@ from mpifed.data.samples import Samples, by_pieces, pieces, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.data.source_files import listed
 from mpifed.data.statistics import statistics, target_scale
-from mpifed.data.store import Federation, make_federation
+from mpifed.data.store import Federation, Inputs, ScalingJson, Step, make_federation
 
 NOISE_ROWS = 1024  # whose noise is drawn at once: how rows are cut changes nothing
 
@@ -87,13 +87,14 @@ def prepare(options: Options) -> Federation:
         kinds, remarks["scale"] = ["unit"], f"bytes divided by {data.top:g}; --scale none leaves them as they are"
     if not kinds and recipe.columns and not partition.missing:
         kinds, remarks["scale"] = ["standard"], "standard, which --scale none leaves out"
-    data, scaling = _scale(data, kinds, partition.missing, trained)
+    data, scaling, before = _scale(data, kinds, partition.missing, trained)
     scaling = recipe.with_ranges(scaling, kinds)
     if partition.missing and scaling.shift.any():
         raise UsageError(
             "--given: ranges from other numbers than 0 would fill cells that no client holds; leave them out"
         )
     if options.feature_noise is not None:
+        before.append(ScalingJson.of(scaling))
         data, scaling = _with_noise(data, scaling, partition, options), IDENTITY
     summary = statistics(_training(data, trained, scaling), data.y[trained], regression=not meaning)
     facts: Table = dict(
@@ -105,6 +106,7 @@ def prepare(options: Options) -> Federation:
             "missing_cells": partition.missing,
             "statistics": summary,
             **_computed(recipe, kinds, given_classes, meaning),
+            "inputs": Inputs(are_bytes=is_bytes, before=before).model_dump(),
         },
         target_scale=target_scale(summary),
         names=data.names and list(data.names),
@@ -201,14 +203,18 @@ def _training(data: Samples, trained: NDArray[np.bool_], scaling: Scaling) -> It
             yield scaling.apply(X if here.all() else X[here], np.float64)
 
 
-def _scale(data: Samples, kinds: list[str], missing: int, trained: NDArray[np.bool_]) -> tuple[Samples, Scaling]:
-    """(the data to store, the scaling of their columns that readers apply), fitted to the rows `trained` [s].
+def _scale(
+    data: Samples, kinds: list[str], missing: int, trained: NDArray[np.bool_]
+) -> tuple[Samples, Scaling, list[Step]]:
+    """(the data to store, the scaling of their columns that readers apply, what was done before that).
 
-    `missing`: number of cells that no client holds. Raises UsageError when a shift would fill a sparse matrix, or them.
+    It is fitted to the rows `trained` [s]. `missing`: number of cells that no client holds. Raises UsageError when a
+    shift would fill a sparse matrix, or them.
     """
-    scaling = IDENTITY
+    scaling, before = IDENTITY, list[Step]()
     for kind in kinds:
         if kind == "unit-rows":
+            before += [ScalingJson.of(scaling), "unit-rows"]
             data, scaling = _every_row(data, partial(_unit_rows, scaling)), IDENTITY
         elif kind != "none":
             fitted = fit(kind, _training(data, trained, scaling), data.top)
@@ -218,7 +224,7 @@ def _scale(data: Samples, kinds: list[str], missing: int, trained: NDArray[np.bo
                     f"{missing} cells that no client holds; use unit or unit-rows"
                 )
             data, scaling = replace(data, top=None), fitted if scaling is IDENTITY else scaling.then(fitted)
-    return data, scaling
+    return data, scaling, before
 
 
 def _unit_rows(scaling: Scaling, X: Piece) -> Piece:

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from functools import cache, cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -47,7 +47,7 @@ from mpifed.data.scaling import Scaling
 from mpifed.data.statistics import StatisticsJson
 from mpifed.files.hdf5 import reserve, write_hdf5
 from mpifed.files.json_file import read_json, write_json
-from mpifed.files.schemas import MOST, Count, Digest, NotNegative, Positive, Schema, Text, checked, conforming
+from mpifed.files.schemas import MOST, Count, Digest, NotNegative, Number, Positive, Schema, Text, checked, conforming
 from mpifed.files.write import replaced, sync
 
 ARRAYS, ABOUT = "federation.h5", "federation.json"
@@ -83,12 +83,43 @@ class Extent(Schema):
         return values
 
 
+_Numbers = Annotated[list[Number], Field(min_length=1)]  # one, or one of each column
+
+
+class ScalingJson(Schema):
+    """A scaling in a file."""
+
+    scale: _Numbers
+    shift: _Numbers
+
+    @classmethod
+    def of(cls, scaling: Scaling) -> ScalingJson:
+        """A scaling to be written."""
+        return cls(**{name: np.atleast_1d(factor).tolist() for name, factor in scaling._asdict().items()})
+
+    def scaling(self) -> Scaling:
+        """The scaling that was written."""
+        return Scaling(*(np.array(factor if len(factor) > 1 else factor[0]) for factor in (self.scale, self.shift)))
+
+
+Step: TypeAlias = ScalingJson | Literal["unit-rows"]  # of what is done to raw rows, one after the other
+
+
+class Inputs(Schema):
+    """What became of raw rows before they were stored."""
+
+    are_bytes: bool
+    before: list[Step]
+
+
 class ProvenanceJson(Schema):
     """What is read of `provenance`."""
 
     classes: list[str] = Field(default_factory=list)
     options: Table = Field(default_factory=dict)
     statistics: StatisticsJson = StatisticsJson(constant_columns=[])
+    named: bool = False  # whether classes were texts
+    inputs: Inputs | None = None  # None: of an earlier version
 
 
 def _conforming(table: Table) -> Table:

@@ -112,7 +112,7 @@ class RunJson(Schema):
     warnings: list[Text] | None = None
     job_sha256: Digest | None = None
     data_sha256: Digest | None = None
-    digests: dict[Literal["history.csv", "clients.csv", "model.safetensors"], Digest] | None = None
+    digests: dict[Literal["history.csv", "clients.csv", "model.safetensors", "data.json"], Digest] | None = None
     start_sha256: Digest | None = None
     sources: dict[Text, Text] = {}
     distributions: dict[Text, Text] = {}

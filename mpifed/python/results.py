@@ -15,10 +15,10 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Head, Parameters
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
+from mpifed.data.applied import APPLIED, Applied, applied, read_applied
 from mpifed.data.recipe import Recipe
 from mpifed.data.samples import Values, check_layout, in_kind, labels_of, rows_of
-from mpifed.data.scaling import unit_rows
-from mpifed.data.store import MEMORY, Federation, open_federation
+from mpifed.data.store import MEMORY, open_federation
 from mpifed.data.table import as_table
 from mpifed.files.clients import read_clients
 from mpifed.files.history import read_history
@@ -142,9 +142,7 @@ class Run:
         """
         objective, head, scores, data = self._scored(X, "predict")
         found: Array = objective.predict(head, scores)[0]
-        meaning = data.provenance.get("classes", ())
-        named = bool(data.provenance.get("named"))
-        return _labelled(found, meaning, named) if objective.classifies and meaning else found
+        return _labelled(found, data.labels, data.named) if objective.classifies and data.labels else found
 
     @spoken()
     def predict_proba(self, X: Values) -> Array:
@@ -178,15 +176,23 @@ class Run:
             return r2(((found - labels) ** 2).sum(axis=0), labels)
         return float((labels == found).reshape(len(found), -1).all(axis=1).mean())
 
-    def _scored(self, X: Values, what: str) -> tuple[Objective, Head, Array, Federation]:
-        """(the model, its head, [1, s, h] the scores of samples, the data that it was trained with)."""
+    @cached_property
+    def _applied(self) -> Applied:
+        """How samples become inputs; of a private run the data say it, since its folder says nothing of them."""
+        if self._has(APPLIED):
+            return read_applied(self.path / APPLIED)
+        data = open_federation(self.job.job.data.path)
+        check_same_data(self.path, data)
+        if (found := applied(data)) is None:
+            raise UsageError(f"{data.path}: was made by an earlier version; make the data again, and train anew")
+        return found
+
+    def _scored(self, X: Values, what: str) -> tuple[Objective, Head, Array, Applied]:
+        """(the model, its head, [1, s, h] the scores of samples, how these became inputs)."""
         if not self.model:
             read_model(self.path / MODEL)  # says why there is none
-        data, what = open_federation(self.job.job.data.path), f"{what}: X"
-        check_same_data(self.path, data)
-        rows = _rows(X, data, what)
-        dtype = self.job.job.compute.dtype
-        rows = data.scaling.apply(rows, np.dtype(dtype))
+        data, dtype = self._applied, self.job.job.compute.dtype
+        rows = data.inputs(_rows(X, data, f"{what}: X"), dtype)
         objective = self.job.job.make_objective().of_shape(data.shape)
         like: Parameters = objective.start(data.features, data.classes or data.targets, np.random.default_rng(0), dtype)
         ordered = iter([self.model[name] for name in model_arrays(like)])
@@ -245,33 +251,18 @@ def frame(columns: Mapping[str, object]) -> DataFrame:
     return DataFrame(columns)
 
 
-def _rows(X: Values, data: Federation, what: str) -> Array:
-    """[s, p] rows of samples as they are stored: of a frame as the recipe of the data says, of an array by position."""
-    columns = data.about.recipe or ()
-    options = data.provenance.get("options", {})
-    scales = [kind for kind in str(options.get("scale") or "none").split(",") if kind != "none"]
-    to_unit_rows = scales[:1] == ["unit-rows"]
-    later = scales[to_unit_rows:]
-    lost = later or data.provenance.get("scale") or any(column.range for column in columns)
-    if "unit-rows" in later or (lost and options.get("feature_noise") is not None):
-        raise UsageError(
-            f"{what}: rows of these data were scaled for good, before unit-rows or --feature-noise, and others can't "
-            "be scaled alike; make the data with --scale none, or unit-rows alone"
-        )
-    if data.about.recipe is not None and columns_of(X) is not None:
-        rows, shape = Recipe(tuple(columns)).rows(as_table(X, what), what), None
+def _rows(X: Values, data: Applied, what: str) -> Array:
+    """[s, p] raw rows of samples: of a frame as the recipe of the data says, of an array by position."""
+    if data.recipe is not None and columns_of(X) is not None:
+        rows, shape = Recipe(data.recipe).rows(as_table(X, what), what), None
     else:
-        found, shape = rows_of(by_name(X, what, data.names())[0], what)
+        found, shape = rows_of(by_name(X, what, data.names)[0], what)
         rows = found if isinstance(found, np.ndarray) else found.toarray()
     check_layout(what, shape, data.shape or (data.features,))
     if rows.shape[1] != data.features:
         raise UsageError(f"{what}: samples of {rows.shape[1]} numbers; the model was trained with {data.features}")
-    if to_unit_rows:
-        scaled: Array = unit_rows(rows)
-        return scaled
-    are_bytes = not data.sparse and data.about.arrays["X"].dtype == "|u1"
-    if are_bytes != (rows.dtype == np.uint8):
-        came = "are" if are_bytes else "are no"
+    if data.are_bytes != (rows.dtype == np.uint8):
+        came = "are" if data.are_bytes else "are no"
         raise UsageError(f"{what}: {rows.dtype}, and the data {came} bytes, 0 to 255; give samples as in training")
     return rows
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
 from mpifed.core.tables import Table
 from mpifed.core.text import command_line
+from mpifed.data.applied import APPLIED
 from mpifed.data.store import open_federation
 from mpifed.files.clients import CLIENTS
 from mpifed.files.history_csv import HISTORY
@@ -49,7 +50,7 @@ else:
 LOCK = "lock"  # locked by flock, or where the file system has none the file `HELD`, which says who holds it
 HELD = "lock-held"
 FAILURE = "failure.txt"  # the message of the first rank to fail
-RUN_FILES = (JOB, RUN, HISTORY, MODEL, "model.h5", CLIENTS, FAILURE, LEDGER, LOCK, HELD, NOTED)
+RUN_FILES = (JOB, RUN, HISTORY, MODEL, "model.h5", APPLIED, CLIENTS, FAILURE, LEDGER, LOCK, HELD, NOTED)
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
 # of a run that goes on: what ends it or is said of it, and a file that was read before round 0
 RESUMABLE = (*FREE, "record", "rounds", "stop", "simulated_network", "model.start")

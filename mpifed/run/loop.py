@@ -12,6 +12,7 @@ from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
+from mpifed.data.applied import applied
 from mpifed.files.clients import CLIENTS
 from mpifed.files.history import last_row
 from mpifed.job.combinations import data_warnings
@@ -323,7 +324,7 @@ class RunLoop:
         notes = list(data_warnings(self.job, ready.data))
         return Results(
             self.job, ready.algorithm, self.out, self.reporter, self.observation, ledger, self.identity,
-            ready.ranks.device, notes,
+            applied(ready.data), ready.ranks.device, notes,
         )  # fmt: skip
 
     def _close_results(self, cpu_s: float, code: int, resumed: bool, returned: int | None) -> None:

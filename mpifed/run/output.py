@@ -19,6 +19,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.io_errors import sha256
 from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.data.applied import APPLIED, Applied
 from mpifed.files.clients import CLIENTS, ClientScores, write_clients
 from mpifed.files.history import History, read_history
 from mpifed.files.history_csv import HISTORY
@@ -53,6 +54,7 @@ class Results:
         observation: Observation,
         ledger: Ledger | None,
         identity: Identity | None,
+        data: Applied | None = None,
         device: Device | None = None,
         notes: Sequence[str] = (),
     ) -> None:
@@ -60,7 +62,7 @@ class Results:
         self.observation, self.identity = observation, identity
         self.history: History | None = None  # None until it is opened
         self.about: Table = {}  # the keys of run.json that do not change in each round
-        self.device = device or Device()  # of rank 0
+        self.data, self.device = data, device or Device()  # of rank 0
         self.notes = notes  # on the data
         self._infinite = without_epsilon(algorithm)
 
@@ -183,6 +185,8 @@ class Results:
         rounded : of `mpifed.run.outcome.rounded_away`
         """
         write_arrays(self.out / MODEL, model_arrays(self.algorithm.model(server)), self._attributes())
+        if self.data is not None and self.job.privacy is None:  # it says what data are, as no release does
+            replace_text(self.out / APPLIED, self.data.model_dump_json())
         rows = read_history(self.out) if (self.out / HISTORY).exists() else {}
         worse = worse_than_measured(self.job.table(), rows, self.about.get("returned_round"))
         remarks = [*self.algorithm.remarks(server, last), *map(str, worse), *rounded]
@@ -225,7 +229,7 @@ class Results:
             **self._simulated(progress),
         }
         if code is not None:
-            written = [path for name in (HISTORY, CLIENTS, MODEL) if (path := self.out / name).exists()]
+            written = [path for name in (HISTORY, CLIENTS, MODEL, APPLIED) if (path := self.out / name).exists()]
             state["digests"] = {path.name: sha256(path) for path in written}
         # before the end, these are in the history
         spent = {} if self.ledger is None or code is None else self.ledger.columns()

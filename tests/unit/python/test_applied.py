@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -212,13 +213,24 @@ def test_rows_are_scaled_as_those_to_train_on(scale: str | None, noise: float | 
     assert trained.score(rows, Y) == pytest.approx(trained.summary["test_accuracy"])
 
 
-@pytest.mark.parametrize(("samples", "settings"), [
-    (X, {"scale": "minmax,unit-rows"}), (X, {"scale": "standard", "feature_noise": 0.1}),
-    (BYTES, {"feature_noise": 0.1}),
-])  # fmt: skip
-def test_rows_that_were_scaled_for_good(samples: Any, settings: dict[str, Any]) -> None:
-    with pytest.raises(mf.UsageError, match="predict: X: rows of these data were scaled for good"):
-        run(From.from_arrays(samples, Y, clients=3, **settings)).predict(samples)
+def test_a_run_is_applied_without_its_data(tmp_path: Path) -> None:
+    """Its folder alone says how samples become inputs, of bytes and frames too, and after what was done for good."""
+    for samples, settings in (
+        (X, {"scale": "minmax,unit-rows"}), (X, {"scale": "standard,unit-rows,minmax", "feature_noise": 0.1}),
+        (BYTES, {"feature_noise": 0.1}), (NAMED, {}), (sparse.csr_matrix(X), {"scale": "unit"}),
+    ):  # fmt: skip
+        data = From.from_arrays(
+            samples, Y, test=(samples, Y), clients=3, out=tmp_path / "d", overwrite=True, **settings
+        )
+        trained = run(data, out=tmp_path / "r", overwrite=True)
+        shutil.rmtree(tmp_path / "d")
+        assert trained.score(samples, Y) == pytest.approx(trained.summary["test_accuracy"])
+        moved = shutil.move(tmp_path / "r", tmp_path / "moved")
+        np.testing.assert_array_equal(mf.load(moved).predict(samples), trained.predict(samples))
+        (moved / "data.json").write_text((moved / "data.json").read_text().replace('"steps":[', '"steps": ['))
+        with pytest.raises(mf.DataError, match=r"data\.json: was changed or damaged since the run ended"):
+            mf.load(moved).predict(samples)
+        shutil.rmtree(moved)
 
 
 @pytest.mark.parametrize(("labels", "task"), [

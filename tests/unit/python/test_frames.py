@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -226,15 +227,10 @@ def test_own_test_rows_fill_no_gaps_and_make_no_categories(here: Path) -> None:
 def test_a_model_does_not_take_the_scaling_of_other_data(here: Path) -> None:
     run = trained(From.from_arrays(X, Y, clients=2, scale="standard", out="d"), out="r")
     before = run.predict(X)
-    assert trained("d", rounds=1, out="s").exit == 0
     From.from_arrays(X * 100, Y, clients=2, scale="standard", out="d", overwrite=True)
-    for path in ("r", "s"):
-        with pytest.raises(mf.UsageError, match=rf"{path}: was trained on other data than .*d holds now \(SHA-256"):
-            mf.load(path).predict(X)
-    code, text = command("audit", "r")
-    assert code == 2 and "r: was trained on other data than" in text
-    From.from_arrays(X, Y, clients=2, scale="standard", out="d", overwrite=True)  # the same again
     assert np.array_equal(mf.load("r").predict(X), before)
+    code, text = command("audit", "r")
+    assert code == 2 and re.search(r"r: was trained on other data than .*d holds now \(SHA-256", text)
 
 
 def test_a_private_model_does_not_take_the_scaling_of_data_made_after_it(here: Path) -> None:

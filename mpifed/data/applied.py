@@ -1,0 +1,92 @@
+"""What a run keeps of its data beside its model: how samples become inputs, and what its classes are called."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+
+from numpy.typing import DTypeLike
+from pydantic import ConfigDict, model_validator
+from pydantic_core import from_json
+from typing_extensions import Self
+
+from mpifed.core.errors import DataError
+from mpifed.core.protocols import Piece
+from mpifed.data.recipe import Encoding, Recipe
+from mpifed.data.scaling import unit_rows
+from mpifed.data.store import Federation, ProvenanceJson, ScalingJson, Step
+from mpifed.files.json_file import as_written
+from mpifed.files.schemas import Count, Positive, Schema, checked
+
+APPLIED = "data.json"
+_REMEDY = "put it back as the run wrote it; --resume writes it again"
+
+
+class Applied(Schema):
+    """The content of `data.json`."""
+
+    model_config = ConfigDict(strict=False)  # JSON has no tuples
+    features: Positive
+    classes: Count  # 0 for real targets, and for several labels of a row
+    targets: Positive  # of a row
+    shape: tuple[Positive, ...] | None  # of a sample; None: vectors
+    names: tuple[str, ...] | None  # [features]
+    recipe: tuple[Encoding, ...] | None  # how they are made of the columns of a table, where they are
+    are_bytes: bool  # whether samples are
+    steps: list[Step]  # by which they become inputs; the last one is a scaling
+    labels: list[str]  # what classes stand for
+    named: bool  # whether these were texts
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        """ValueError where its parts do not fit each other."""
+        factors = [
+            len(factor) for step in self.steps if isinstance(step, ScalingJson) for factor in (step.scale, step.shift)
+        ]
+        contradictions = {
+            "names": self.names is not None and len(self.names) != self.features,
+            "recipe": self.recipe is not None and Recipe(self.recipe).names() != self.names,
+            "shape": self.shape is not None and math.prod(self.shape) != self.features,
+            "steps": not self.steps or self.steps[-1] == "unit-rows" or not {1, self.features}.issuperset(factors),
+            "labels": len(self.labels) not in (0, self.classes or self.targets),
+        }
+        for key in (key for key, contradicts in contradictions.items() if contradicts):
+            raise ValueError(f"{key} do not fit {self.features} features, and {self.classes or self.targets} outputs")
+        return self
+
+    def inputs(self, rows: Piece, dtype: DTypeLike) -> Piece:
+        """[s, features] inputs of a model, of samples as they are stored."""
+        for step, then in pairwise(self.steps):
+            if isinstance(step, ScalingJson):  # in the dtypes of `mpifed.data.prepare`
+                rows = step.scaling().apply(rows, "f8" if then == "unit-rows" else "f4")
+            else:
+                rows = unit_rows(rows)
+        last = self.steps[-1]
+        assert isinstance(last, ScalingJson)
+        return last.scaling().apply(rows, dtype)
+
+
+def applied(data: Federation) -> Applied | None:
+    """What to keep of the data; None of those that an earlier version has made."""
+    about = ProvenanceJson.model_validate(data.provenance)
+    if about.inputs is None:
+        return None
+    return Applied(
+        **{name: getattr(data.about, name) for name in ("features", "shape", "names", "recipe")},
+        classes=data.classes,
+        targets=data.targets,
+        are_bytes=about.inputs.are_bytes,
+        steps=[*about.inputs.before, ScalingJson.of(data.scaling)],
+        labels=about.classes,
+        named=about.named,
+    )
+
+
+def read_applied(path: Path) -> Applied:
+    """What a run has kept; DataError where the file cannot be read, or was changed."""
+    try:
+        table = from_json(as_written(path), allow_inf_nan=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); {_REMEDY}") from error
+    return checked(path, Applied, table, _REMEDY)
