@@ -2,9 +2,15 @@
 
 from mpifed.algorithms.bundle import Bundle as Bundle
 from mpifed.algorithms.cocoa import CoCoA as CoCoA
+from mpifed.algorithms.delta_sgd import DeltaSGD as DeltaSGD
+from mpifed.algorithms.fedadmm import FedADMM as FedADMM
 from mpifed.algorithms.fedavg import FedAvg as FedAvg
 from mpifed.algorithms.fedavg import FedProx as FedProx
+from mpifed.algorithms.feddyn import FedDyn as FedDyn
 from mpifed.algorithms.fedpdm import FedPDM as FedPDM
+from mpifed.algorithms.fedsam import FedSAM as FedSAM
+from mpifed.algorithms.fedspeed import FedSpeed as FedSpeed
+from mpifed.algorithms.fedsplit import FedSplit as FedSplit
 from mpifed.algorithms.hyfdca import HyFDCA as HyFDCA
 from mpifed.algorithms.own_columns import HybridFedAvg as HybridFedAvg
 from mpifed.algorithms.own_columns import HyFEM as HyFEM

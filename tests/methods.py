@@ -43,7 +43,7 @@ HINGE = {"model": {"name": "hinge", "bias": False, "l2": 1e-3}}
 LOGISTIC = {"model": {"name": "logistic", "bias": False, "l2": 1e-3}}
 CELLS = {"model": {"name": "softmax", "bias": False, "l2": 1e-3}}  # without parameters that belong to no column
 MARGIN = {"model": {"name": "hinge", "bias": False, "l2": 5e-3}}
-PDM = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "rho": 2.0}
+PDM = STEPS | {"rho": 2.0}
 
 # What single clients send, and so no channel can hide from who hears the sum: a client's own columns of the first
 # layer's gradient, and what the one client has computed who has the labels and the upper layer.
@@ -243,11 +243,44 @@ METHODS = {
     ),
     "fedcm": local([(STEPS, SPARSE), (STEPS, UPLOADS)], short=1, private=True),
     "mime-lite": local([(STEPS, SPARSE)], private=False),
-    "fedsam": local(
-        [(STEPS | {"rho": 0.1}, {}), (EPOCHS | {"rho": 0.1}, {}), (STEPS | {"rho": 0.1}, PEOPLE)],
+    "feddyn": local(
+        [
+            (STEPS | {"alpha": 0.3}, {}),
+            (EPOCHS | {"alpha": 0.3, "weights": "rows"}, {}),
+            (STEPS | {"alpha": 0.3}, UPLOADS),
+            (STEPS | {"alpha": 0.3}, PEOPLE),
+        ],
+        short=2,
         private=True,
-        rho=0.1,
+        alpha=0.3,
     ),
+    "fedadmm": local(
+        [
+            (STEPS | {"rho": 0.3}, {}),
+            (EPOCHS | {"rho": 0.3, "start": "own", "weights": "rows"}, {}),
+            (STEPS | {"rho": 0.3, "start": "own"}, UPLOADS),
+            (STEPS | {"rho": 0.3}, PEOPLE),
+        ],
+        short=2,
+        private=True,
+        rho=0.3,
+    ),
+    "fedsplit": local(
+        [
+            (STEPS | {"s": 2.0}, {}),
+            (EPOCHS | {"s": 2.0, "start": "own", "weights": "rows"}, {}),
+            (STEPS | {"s": 2.0}, UPLOADS),
+        ],
+        short=2,
+        everybody=always,
+        private=True,
+        s=2.0,
+    ),
+    "fedsam": local([(STEPS | {"rho": 0.1}, {}), (EPOCHS, {}), (STEPS | {"rho": 0.1}, PEOPLE)], private=True, rho=0.1),
+    "fedspeed": local(
+        [(STEPS | {"alpha": 0.3, "mix": 0.7}, {}), (STEPS | {"alpha": 0.3}, PEOPLE)], private=True, alpha=0.3
+    ),
+    "delta-sgd": local([(STEPS, {}), (EPOCHS, {}), (STEPS, PEOPLE)], private=True),
     "fedpdm": Method(
         data="rows",
         cases=[

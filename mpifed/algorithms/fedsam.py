@@ -20,16 +20,16 @@ from mpifed.maths.ranges import Weight
 Descend: TypeAlias = Callable[..., tuple[Array, None]]
 
 
-def sharpness_aware(rho: float) -> Descend | None:
-    """Steps along the gradient at y + rho g / ||g||, g being that of the same minibatch at y; None where rho = 0."""
+def sharpness_aware(rho: float, mix: float = 1.0) -> Descend | None:
+    """Steps along (1 - mix) g + mix g', g' being the gradient at y + rho g / ||g||; None where both are the same."""
 
     def descend(move: Callable[[Array], Array], at: Array, model: Array, kept: None) -> tuple[Array, None]:
         down = move(at)  # -step g
         norm = np.sqrt((down * down).sum(axis=1, keepdims=True))
         norm[norm == 0] = 1  # where g = 0, nothing is perturbed
-        return move(at - rho / norm * down), None
+        return (1 - mix) * down + mix * move(at - rho / norm * down), None
 
-    return descend if rho else None
+    return descend if rho and mix else None
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,12 @@ ROWS = {
     "fedprox": mf.FedProx(batch_size=4, local_epochs=2, client_optimizer=mf.SGD(0.1), mu=0.3),
     "scaffold": mf.Scaffold(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
     "fedpdm": mf.FedPDM(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), rho=2.0, start="own"),
+    "feddyn": mf.FedDyn(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), alpha=0.3, weights="rows"),
+    "fedadmm": mf.FedADMM(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), rho=0.3),
+    "fedsplit": mf.FedSplit(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), s=2.0, start="own"),
+    "fedsam": mf.FedSAM(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
+    "fedspeed": mf.FedSpeed(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), alpha=0.1, mix=0.7),
+    "delta-sgd": mf.DeltaSGD(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.2)),
     "ssca": mf.SSCA(batch_size=4, rho=mf.StepSize(0.9, 0.4), gamma=mf.StepSize(0.8, 0.5), tau=0.3),
     "cocoa": mf.CoCoA(gamma=0.5, local_epochs=2),
 }

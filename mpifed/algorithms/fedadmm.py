@@ -1,0 +1,72 @@
+"""FedADMM: the alternating direction method of multipliers with absent clients and inexact local solutions.
+
+Y. Gong, Y. Li, N. M. Freris: "FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System
+Heterogeneity" (ICDE 2022, arXiv:2204.03529), Algorithm 1. Beside it H. Wang, S. Marella, J. Anderson: "FedADMM: A
+Federated Primal-Dual Algorithm Allowing Partial Participation" (CDC 2022, arXiv:2203.15104).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from mpifed.algorithms.local import Local
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent
+from mpifed.algorithms.optimality import Iterates
+from mpifed.core.record import Array
+from mpifed.maths.ranges import Size
+
+
+@dataclass(frozen=True)
+class FedADMM(LocalMethod):
+    """Each client takes steps on f_i(y) + <lambda_i, y - x> + rho / 2 ||y - x||^2, then lambda_i += rho (y_i - x).
+
+    It uploads by how much its y_i + lambda_i / rho has changed since its own last upload; absent clients keep theirs.
+    The server's step eta is |S| / N, the share of those present: so x is always the mean of all y_i + lambda_i / rho.
+    # differs from the paper: that leaves eta free; with absent clients 1 does not rest at the optimum.
+    # differs from the authors' code: that counts changes from x, which does not rest there even with all present.
+
+    With all present it is FedDyn with alpha = rho and h_i = -lambda_i. FedPDM has the same local problem, but there
+    the server takes the mean of y_i + lambda_i / rho over those present alone, and then the prox of a regularizer,
+    which this method does not take; and lambda_i has the other sign.
+    Under `[privacy]` with noise on the upload, y_i and lambda_i are computed from the noisy upload, which is public.
+    """
+
+    gain = 2.0
+    lasting = True
+    regularized = False
+    refuses: ClassVar[Mapping[str, str]] = {"server_optimizer": "the model is the mean of all y_i + lambda_i / rho"}
+    rho: Size = field(kw_only=True)
+    """Weight of rho / 2 ||y - x||^2, which draws a client towards the model it was sent."""
+    start: Literal["server", "own"] = "server"
+    """Where local steps begin: server: at the model sent; own: at the client's own last one."""
+    weights: Literal["uniform", "rows"] = "uniform"  # type: ignore[misc]  # of the class elsewhere
+    """Whose optimum is sought: uniform: of the mean of the clients' losses; rows: of the loss over all rows."""
+
+    @property
+    def pull(self) -> float:
+        return self.rho
+
+    def start_client(self, x: Array) -> Iterates:
+        """y_i at the initial model, lambda_i = 0."""
+        return Iterates(x, np.zeros_like(x))
+
+    def begin(self, own: Iterates, sent: Sent, local: Local) -> Array | None:
+        return own.model if self.start == "own" else None
+
+    def push(self, own: Iterates, sent: Sent, local: Local) -> Array:
+        return local.step * (self.rho * sent.model - own.dual)
+
+    def upload(self, own: Iterates, sent: Sent, change: Array, local: Local) -> Array:
+        """That of y_i, and of lambda_i / rho, which is y_i - x."""
+        return 2 * change + sent.model - own.model
+
+    def renew(self, own: Iterates, sent: Sent, upload: Array, local: Local) -> Iterates:
+        change = (upload + own.model - sent.model) / 2
+        return Iterates(sent.model + change, own.dual + self.rho * change)
+
+    def absorb(self, memory: tuple[()], mean: Array, done: Done) -> tuple[tuple[()], Array]:
+        return memory, done.share * mean

@@ -1,0 +1,76 @@
+"""FedDyn: a dynamic regularizer, by which the minima of the clients' losses come to agree.
+
+D. A. E. Acar, Y. Zhao, R. Matas, M. Mattina, P. Whatmough, V. Saligrama: "Federated Learning Based on Dynamic
+Regularization" (ICLR 2021, arXiv:2111.04263), Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from mpifed.algorithms.local import Local
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
+from mpifed.core.record import Array
+from mpifed.maths.ranges import Size
+
+
+@dataclass(frozen=True)
+class FedDyn(LocalMethod):
+    """Each client takes steps on f_i(y) - <h_i, y> + alpha / 2 ||y - x||^2, and keeps h_i, which tends to grad f_i.
+
+    The server keeps h, the mean of all h_i, and takes x = mean of y_i - h / alpha, with the y_i of those present. That
+    rests at the optimum, with absent clients and few local steps too; with the uniform weights of the paper that is the
+    optimum of the mean of all f_i.
+
+    # differs from the paper: it solves the local problems exactly, where h_i = grad f_i(y_i) follows.
+
+    # differs from the authors' code: for the optimum of all rows that gives client i the weight alpha / w_i, w_i being
+    its rows relative to the mean client's, and lets clients count alike in both means; here `weights = "rows"` counts
+    them by rows in both. With shards of one size these are the same.
+
+    The model that is measured and saved is the mean of the y_i of those present, x + h / alpha, which minibatches and
+    absence move less than x; with a `[regularizer]` it is x, which that has shrunk.
+    Under `[privacy]` with noise on the upload, h_i is computed from the noisy upload, which is public.
+    """
+
+    gain = 1.0
+    lasting = True
+    refuses: ClassVar[Mapping[str, str]] = {
+        "schedule": "where clients no longer move, the model goes on by h / alpha",
+        "server_optimizer": "the model is mean y_i - h / alpha",
+    }
+    alpha: Size = field(kw_only=True)
+    """Weight of alpha / 2 ||y - x||^2, which draws a client towards the model it was sent."""
+    weights: Literal["uniform", "rows"] = "uniform"  # type: ignore[misc]  # of the class elsewhere
+    """Whose optimum is sought: uniform: of the mean of the clients' losses; rows: of the loss over all rows."""
+
+    @property
+    def pull(self) -> float:
+        return self.alpha
+
+    def start_client(self, x: Array) -> Array:
+        """h_i = 0."""
+        return np.zeros_like(x)
+
+    start_memory = start_client  # h = 0
+
+    def push(self, h_i: Array, sent: Sent, local: Local) -> Array:
+        return local.step * (h_i + self.alpha * sent.model)
+
+    def renew(self, h_i: Array, sent: Sent, upload: Array, local: Local) -> Array:
+        return h_i - self.alpha * upload
+
+    def absorb(self, h: Array, mean: Array, done: Done) -> tuple[Array, Array]:
+        h = h - self.alpha * done.share * mean
+        return h, mean - h / self.alpha
+
+    def prox_step(self, done: Done) -> float:
+        return 1 / self.alpha
+
+    def judged(self, server: Server) -> Array:
+        unshrunk = self.problem.regularizer is None
+        return server.model + server.memory / self.alpha if unshrunk else server.model

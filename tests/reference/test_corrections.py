@@ -1,0 +1,98 @@
+"""Methods that correct local steps: their pages in other settings, identities between them, and where they rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pages_corrections  # noqa: F401  # into PAGES
+import pytest
+from loops import gradient_of, local_job, played, rows_of
+from methods import METHODS
+from pages import PAGES
+from paper import make_data
+from scipy.optimize import root
+
+from mpifed.testing import Job
+
+FOUR = {"participation": {"clients_per_round": 4}}
+EXACT = {"rtol": 0, "atol": 1e-10}
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    ("feddyn", {"local_epochs": 2, "weights": "rows"}),
+    ("fedadmm", {"local_epochs": 2, "weights": "rows", "start": "own"}),
+    ("fedadmm", {"local_steps": 1}),
+    ("fedsplit", {"local_epochs": 1, "weights": "rows", "start": "own"}),
+    ("fedsplit", {"local_steps": 3, "start": "paper"}),
+    ("fedsam", {"local_epochs": 1}),
+    ("fedspeed", {"local_epochs": 1, "mix": 0.6}),
+    ("delta-sgd", {"local_epochs": 2, "gamma": 1.5, "delta": 0.4}),
+]
+
+
+def task(folder: Path, name: str, /, **changes: Any) -> Job:
+    """Some clients, where a method takes that, with unequal shards."""
+    tables = {key: changes.pop(key) for key in ("rounds", "participation", "model", "compute") if key in changes}
+    own = {**(METHODS[name].least or {}), "name": name, "batch_size": 4, **changes}
+    return local_job(folder, {**own, "client_optimizer": {"learning_rate": 0.2}}, **tables)
+
+
+@pytest.mark.parametrize(("name", "changes"), SETTINGS, ids=str)
+def test_the_page_in_other_settings(skewed: Path, name: str, changes: dict[str, Any]) -> None:
+    some = {} if METHODS[name].everybody({}) else FOUR
+    job = task(skewed, name, **changes, **some)
+    np.testing.assert_allclose(played(job).model, PAGES[name](job).play().judged(), **EXACT)
+
+
+# --- identities ------------------------------------------------------------------------------------------------------
+
+
+def test_fedadmm_is_feddyn_while_all_are_present(skewed: Path) -> None:
+    """With h_i = -lambda_i."""
+    for weights in ("uniform", "rows"):
+        dyn = played(task(skewed, "feddyn", alpha=0.4, local_steps=3, weights=weights))
+        admm = played(task(skewed, "fedadmm", rho=0.4, local_steps=3, weights=weights))
+        np.testing.assert_allclose(admm.server.model, dyn.server.model, **EXACT)
+        np.testing.assert_allclose(-admm.kept("dual"), dyn.kept(""), **EXACT)
+
+
+@pytest.mark.parametrize("own", [{"rho": 0.0}, {"mix": 0.0}], ids=str)
+def test_fedspeed_without_perturbation_is_feddyn_to_the_bit(skewed: Path, own: dict[str, Any]) -> None:
+    dyn, speed = (task(skewed, name, alpha=0.4, local_steps=3, **FOUR, **more)
+                  for name, more in (("feddyn", {}), ("fedspeed", own)))  # fmt: skip
+    assert np.array_equal(played(speed).model, played(dyn).model)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_fedsam_without_perturbation_and_delta_sgd_of_one_step_are_fedavg(skewed: Path, dtype: str) -> None:
+    tables = {**FOUR, "compute": {"dtype": dtype}}
+    average, sharp = (played(task(skewed, name, local_steps=3, **own, **tables)).model
+                      for name, own in (("fedavg", {}), ("fedsam", {"rho": 0.0})))  # fmt: skip
+    assert np.array_equal(sharp, average)
+    average, delta = (played(task(skewed, name, **tables)).model for name in ("fedavg", "delta-sgd"))
+    np.testing.assert_allclose(delta, average, rtol=0, atol=1e-6 if dtype == "float32" else 1e-12)
+
+
+# --- where they rest -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unlike(shared_path: Path) -> Path:
+    """Clients of three kinds of labels each, and of unequal shards."""
+    return make_data(
+        shared_path / "unlike", "synthetic", "--samples", 60, "--features", 4, "--task", "classification",
+        "--classes", 10, "--split", "rows", "--clients", 6, "--partition", "dirichlet:0.5",
+    )  # fmt: skip
+
+
+def optimum(job: Job, uniform: bool) -> Any:
+    """[d] of the clients' mean loss, or that over all rows: a root of the gradient."""
+    data, gradient = rows_of(job.data.path), gradient_of(job, 10)
+    weights = np.array([1 if uniform else len(y) for _, y in data]) / (len(data) if uniform else 60)
+
+    def mean(x: Any) -> Any:
+        return sum(w * gradient(x, X, y) for w, (X, y) in zip(weights, data, strict=True))
+
+    found = root(mean, np.zeros(50), tol=1e-13)
+    assert np.linalg.norm(mean(found.x)) < 1e-12
+    return found.x
