@@ -43,7 +43,7 @@ HINGE = {"model": {"name": "hinge", "bias": False, "l2": 1e-3}}
 LOGISTIC = {"model": {"name": "logistic", "bias": False, "l2": 1e-3}}
 CELLS = {"model": {"name": "softmax", "bias": False, "l2": 1e-3}}  # without parameters that belong to no column
 MARGIN = {"model": {"name": "hinge", "bias": False, "l2": 5e-3}}
-PDM = STEPS | {"rho": 2.0}
+PDM = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "rho": 2.0}
 
 # What single clients send, and so no channel can hide from who hears the sum: a client's own columns of the first
 # layer's gradient, and what the one client has computed who has the labels and the upper layer.
