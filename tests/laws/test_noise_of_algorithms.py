@@ -62,6 +62,12 @@ LOCAL: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
         Z * STEP * ((1 - STEP * MU) * REPLACED + 2 * G),
     ),
     "upload, scaffold": (AVG | {"name": "scaffold", "local_steps": 3}, UPLOAD, Z * STEP * (REPLACED + 4 * G)),
+    "upload, feddyn": (
+        AVG | {"name": "feddyn", "alpha": MU, "local_steps": 2}, UPLOAD,
+        Z * STEP * ((1 - STEP * MU) * REPLACED + 2 * G),
+    ),
+    "upload, fedadmm": (AVG | {"name": "fedadmm", "rho": MU}, UPLOAD, Z * 2 * STEP * REPLACED),
+    "client, fedsam": (AVG | {"name": "fedsam", "local_steps": 2}, CLIENT, Z * G),
     "upload, fedpdm": (PDM | {"local_steps": 2}, UPLOAD, Z * 2 * ETA * (A * REPLACED + 2 * G)),
     "client": (AVG | {"local_steps": 3}, CLIENT, Z * G),
     "client, fedpdm": (PDM, CLIENT, Z * G),
@@ -156,6 +162,8 @@ RELEASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[int, Any, Any]]]
     "coins": (AVG, COINS, (1, Z, 1 / 2)),
     "coins, fedpdm": (PDM, COINS, (1, Z, 1)),  # who remembers, is in every round it was in
     "coins, scaffold": (AVG | {"name": "scaffold"}, COINS, (1, Z, 1)),
+    "coins, feddyn": (AVG | {"name": "feddyn", "alpha": MU}, COINS, (1, Z, 1)),
+    "coins, delta-sgd": (AVG | {"name": "delta-sgd"}, COINS, (1, Z, 1 / 2)),
 }
 
 
@@ -196,6 +204,15 @@ def test_a_public_dual_is_computed_from_what_was_released(level: str, block: Any
     before, now = states_of(public, block, "dual", np.random.default_rng(3)), at(3)
     after, upload = answers(public, block, now, states=before)
     np.testing.assert_allclose(flat(after.dual), (flat(before.dual) - RHO * upload) / 2, rtol=0, atol=1e-12)
+
+
+def test_fedadmm_keeps_what_follows_from_what_was_released(block: Any) -> None:
+    """y_i = (u + y_i + x) / 2 and lambda_i += rho (y_i - x) of the noisy upload u; x and y_i are 0 before."""
+    one = made(AVG | {"name": "fedadmm", "rho": MU, "start": "own"}, UPLOAD)
+    before = states_of(one, block, "dual", np.random.default_rng(3))
+    after, upload = answers(one, block, at(), states=before)
+    np.testing.assert_allclose(flat(after.model), upload / 2, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(flat(after.dual), flat(before.dual) + MU * upload / 2, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("privacy", [UPLOAD, CLIENT, CLIENT | {"trust": "distributed"}], ids=str)

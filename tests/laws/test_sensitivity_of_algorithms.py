@@ -39,6 +39,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         FIXED,
     ),
     "fedpdm, 4 steps": (PDM | {"local_steps": 4}, FIXED),
+    "feddyn, 3 steps": (AVG | {"name": "feddyn", "alpha": MU, "local_steps": 3}, FIXED),
+    "fedadmm, 2 steps": (AVG | {"name": "fedadmm", "rho": MU, "local_steps": 2, "start": "own"}, FIXED),
+    "fedsplit, 3 steps": (AVG | {"name": "fedsplit", "s": 1 / MU, "local_steps": 3}, FIXED),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 CONVEX = {"name": "least-squares", "bias": False}
