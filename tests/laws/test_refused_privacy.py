@@ -25,6 +25,8 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[st
         {"name": "scaffold", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}, SUMS, PLAIN,
         ['trust = "local"', 'level = "client"'],
     ),
+    "two gradients a step": (AVG | {"name": "fedsam", "local_steps": 2}, {}, PLAIN, ['take level = "client"']),
+    "two gradients, upload": (AVG | {"name": "delta-sgd"}, UPLOAD, PLAIN, ['take level = "client"']),
 }  # fmt: skip
 
 
@@ -42,6 +44,8 @@ ALLOWED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "all records once": (AVG | {"local_steps": 5}, UPLOAD, PLAIN),
     "public and concave": (PDM, UPLOAD, PLAIN | {"nonconvex_penalty": 0.1}),
     "sums": (AVG | {"local_steps": 2}, SUMS, PLAIN),
+    "two gradients, clients": (AVG | {"name": "fedsam", "local_steps": 2}, SUMS | {"level": "client"}, PLAIN),
+    "one gradient": (AVG | {"name": "fedspeed", "alpha": 0.1, "rho": 0.0}, UPLOAD, PLAIN),
 }
 
 

@@ -73,9 +73,10 @@ class Page:
 
     def walk(self, i: int, step: float, batches: list[Any]) -> Any:
         """Where client i's steps end."""
-        at = self.start(i)
+        at, velocity = self.start(i), 0.0
         for batch in batches:
-            at = at - step * self.direction(i, at, batch)
+            velocity = self.task.client_optimizer.get("momentum", 0.0) * velocity + self.direction(i, at, batch)
+            at = at - step * velocity
         return at
 
     def play(self) -> Page:

@@ -16,12 +16,14 @@ from scipy.optimize import root
 
 from mpifed.testing import Job
 
+MOVING = ("feddyn", "fedadmm", "fedsplit", "fedsam", "fedspeed")  # which take momentum
 FOUR = {"participation": {"clients_per_round": 4}}
 EXACT = {"rtol": 0, "atol": 1e-10}
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("feddyn", {"local_epochs": 2, "weights": "rows"}),
     ("fedadmm", {"local_epochs": 2, "weights": "rows", "start": "own"}),
     ("fedadmm", {"local_steps": 1}),
+    *((name, {"local_steps": 4, "momentum": 0.6}) for name in MOVING),
     ("fedsplit", {"local_epochs": 1, "weights": "rows", "start": "own"}),
     ("fedsplit", {"local_steps": 3, "start": "paper"}),
     ("fedsam", {"local_epochs": 1}),
@@ -33,8 +35,9 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 def task(folder: Path, name: str, /, **changes: Any) -> Job:
     """Some clients, where a method takes that, with unequal shards."""
     tables = {key: changes.pop(key) for key in ("rounds", "participation", "model", "compute") if key in changes}
+    optimizer = {"learning_rate": 0.2, "momentum": changes.pop("momentum", 0.0)}
     own = {**(METHODS[name].least or {}), "name": name, "batch_size": 4, **changes}
-    return local_job(folder, {**own, "client_optimizer": {"learning_rate": 0.2}}, **tables)
+    return local_job(folder, {**own, "client_optimizer": optimizer}, **tables)
 
 
 @pytest.mark.parametrize(("name", "changes"), SETTINGS, ids=str)
