@@ -12,9 +12,10 @@ from pydantic import Field
 
 from mpifed.batch.run_files import in_a_line
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.expected import Count, Text
 from mpifed.core.io_errors import open_regular
 from mpifed.files.json_file import read_json, write_json
-from mpifed.files.schemas import Count, Schema, Text, checked, shown_value
+from mpifed.files.schemas import Schema, checked, shown_value
 
 _RECORD = ".submitted.json"
 _TAIL_BYTES = 1 << 16

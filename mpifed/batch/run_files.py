@@ -16,7 +16,7 @@ from mpifed.files.json_file import content
 from mpifed.files.run_folder import JOB, job_of, read_run
 from mpifed.files.scratch import is_alive
 from mpifed.run.checkpoint import generations
-from mpifed.run.folder import FAILURE
+from mpifed.run.outcome import FAILURE
 
 Content = TypeVar("Content")
 

@@ -15,7 +15,7 @@ from mpifed.core.tables import Table
 from mpifed.core.text import leads_to
 from mpifed.files.run_folder import JOB
 from mpifed.results.points import is_sweep, point_settings
-from mpifed.run.folder import FAILURE
+from mpifed.run.outcome import FAILURE
 
 STATES = ("done", "running", "queued", "resumable", "waiting", "unknown", "failed")
 

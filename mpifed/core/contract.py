@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import importlib
 import inspect
 import sys
@@ -85,9 +84,11 @@ def depth(kind: type, name: str) -> int:
 
 def _near(name: str, members: list[str]) -> str:
     """The member that a name nearly is, but for two neighbours that are swapped, or by most of its letters; or ""."""
+    from difflib import get_close_matches  # for messages alone
+
     swapped = {name[:at] + name[at + 1] + name[at] + name[at + 2 :] for at in range(len(name) - 1)}
     turned = sorted(swapped.intersection(members))
-    return next(iter(turned or difflib.get_close_matches(name, members, n=1, cutoff=_NEAR)), "")
+    return next(iter(turned or get_close_matches(name, members, n=1, cutoff=_NEAR)), "")
 
 
 def own_module(name: object) -> str | None:

@@ -1,9 +1,44 @@
-"""Pydantic's errors in plain words: what was expected of a value."""
+"""Pydantic's errors in plain words: what was expected of a value; and marks of values, which import nothing of it.
+
+Ranks that are told what rank 0 has read do without pydantic.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+from annotated_types import Ge, Le
+
+MOST = 2**62  # of any count
+_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
+
+
+class Pattern(NamedTuple):
+    """Marks a text that the regular expression must match."""
+
+    regex: str
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], Any]) -> Any:  # a core schema
+        return {**handler(source), "pattern": self.regex}
+
+
+class Checked(NamedTuple):
+    """Marks a value that a function returns, or refuses by a ValueError."""
+
+    function: Callable[[Any], Any]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], Any]) -> Any:  # a core schema
+        from pydantic_core.core_schema import no_info_after_validator_function
+
+        return no_info_after_validator_function(self.function, handler(source))
+
+
+Text = Annotated[str, Pattern(f"^[^{_CONTROL}]*$")]  # what can be printed at a terminal
+Count = Annotated[int, Ge(0), Le(MOST)]
+Positive = Annotated[int, Ge(1), Le(MOST)]
+NotNegative = Annotated[float, Ge(0)]
+Digest = Annotated[str, Pattern("^[0-9a-f]{64}$")]
 
 _EXPECTED = {  # by pydantic's type of the error, with what it knows of the limit
     "greater_than": "a number above {gt:g}",

@@ -6,7 +6,6 @@ import hashlib
 import os
 import stat
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -152,4 +151,4 @@ def _frames(error: BaseException) -> traceback.StackSummary:
     return traceback.extract_tb(error.__traceback__)
 
 
-_PACKAGE, _STANDARD = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
+_PACKAGE, _STANDARD = Path(__file__).parents[1], Path(os.__file__).parent

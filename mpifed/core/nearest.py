@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterable
 
@@ -27,7 +26,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     synonym = SYNONYMS.get(word.lower())
     if synonym in words:
         return f'; did you mean "{synonym}"?'
-    near = difflib.get_close_matches(_plain(word), list(plain), n=1, cutoff=_ALIKE)
+    from difflib import get_close_matches  # for messages alone
+
+    near = get_close_matches(_plain(word), list(plain), n=1, cutoff=_ALIKE)
     return f'; did you mean "{plain[near[0]]}"?' if near else ""
 
 

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 from numpy.typing import DTypeLike
-from pydantic import ConfigDict, model_validator
 from pydantic_core import from_json
-from typing_extensions import Self
 
 from mpifed.core.errors import DataError
+from mpifed.core.expected import Count, Positive
 from mpifed.core.protocols import Piece
 from mpifed.data.recipe import Encoding, Recipe
 from mpifed.data.scaling import unit_rows
-from mpifed.data.store import Federation, ProvenanceJson, ScalingJson, Step
+from mpifed.data.store import STRICT, Federation, ProvenanceJson, ScalingJson, Step
 from mpifed.files.json_file import as_written
-from mpifed.files.schemas import Count, Positive, Schema, checked
+from mpifed.files.schemas import checked, conforming
 
 APPLIED = "data.json"
 _REMEDY = "put it back as the run wrote it; --resume writes it again"
 
 
-class Applied(Schema):
+@dataclass(frozen=True)
+class Applied:
     """The content of `data.json`."""
 
-    model_config = ConfigDict(strict=False)  # JSON has no tuples
     features: Positive
     classes: Count  # 0 for real targets, and for several labels of a row
     targets: Positive  # of a row
@@ -38,8 +40,9 @@ class Applied(Schema):
     labels: list[str]  # what classes stand for
     named: bool  # whether these were texts
 
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
+    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
+
+    def __post_init__(self) -> None:
         """ValueError where its parts do not fit each other."""
         factors = [
             len(factor) for step in self.steps if isinstance(step, ScalingJson) for factor in (step.scale, step.shift)
@@ -53,7 +56,6 @@ class Applied(Schema):
         }
         for key in (key for key, contradicts in contradictions.items() if contradicts):
             raise ValueError(f"{key} do not fit {self.features} features, and {self.classes or self.targets} outputs")
-        return self
 
     def inputs(self, rows: Piece, dtype: DTypeLike) -> Piece:
         """[s, features] inputs of a model, of samples as they are stored."""
@@ -69,13 +71,16 @@ class Applied(Schema):
 
 def applied(data: Federation) -> Applied | None:
     """What to keep of the data; None of those that an earlier version has made."""
-    about = ProvenanceJson.model_validate(data.provenance)
+    about = conforming(ProvenanceJson, data.provenance)
     if about.inputs is None:
         return None
     return Applied(
-        **{name: getattr(data.about, name) for name in ("features", "shape", "names", "recipe")},
+        features=data.features,
         classes=data.classes,
         targets=data.targets,
+        shape=data.shape,
+        names=data.names(),
+        recipe=None if data.about.recipe is None else tuple(data.about.recipe),
         are_bytes=about.inputs.are_bytes,
         steps=[*about.inputs.before, ScalingJson.of(data.scaling)],
         labels=about.classes,

@@ -106,7 +106,7 @@ def prepare(options: Options) -> Federation:
             "missing_cells": partition.missing,
             "statistics": summary,
             **_computed(recipe, kinds, given_classes, meaning),
-            "inputs": Inputs(are_bytes=is_bytes, before=before).model_dump(),
+            "inputs": asdict(Inputs(is_bytes, before)),
         },
         target_scale=target_scale(summary),
         names=data.names and list(data.names),

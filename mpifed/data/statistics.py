@@ -10,17 +10,8 @@ from mpifed.core.protocols import Piece
 from mpifed.core.record import Array, of_vectors
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.scaling import extremes
-from mpifed.files.schemas import Count, Number, Schema
 
 _MOST = 100  # columns that are stored
-
-
-class StatisticsJson(Schema):
-    """What `statistics` gives."""
-
-    constant_columns: list[Count]
-    target_mean: Number = 0.0
-    target_deviation: Number = 0.0
 
 
 def statistics(parts: Iterable[Piece], y: Array, regression: bool) -> Table:

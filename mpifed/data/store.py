@@ -25,30 +25,30 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+from annotated_types import Ge, Le, Len
 from numpy.typing import DTypeLike, NDArray
-from pydantic import AfterValidator, Field
 
 from mpifed.core.errors import DataError
+from mpifed.core.expected import MOST, Checked, Count, Digest, NotNegative, Pattern, Positive, Text
 from mpifed.core.holdings import span
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array, of_vectors, vectors
 from mpifed.core.tables import Table
 from mpifed.core.text import command_line, leads_to
-from mpifed.data.partition import Partition, training_rows
 from mpifed.data.recipe import Encoding, Recipe
-from mpifed.data.samples import pieces
 from mpifed.data.scaling import Scaling
-from mpifed.data.statistics import StatisticsJson
-from mpifed.files.hdf5 import reserve, write_hdf5
 from mpifed.files.json_file import read_json, write_json
-from mpifed.files.schemas import MOST, Count, Digest, NotNegative, Number, Positive, Schema, Text, checked, conforming
 from mpifed.files.write import replaced, sync
+
+if TYPE_CHECKING:
+    from mpifed.data.partition import Partition
 
 ARRAYS, ABOUT = "federation.h5", "federation.json"
 REMEDY = "make the data again with `mpifed data ... --force`"
@@ -58,6 +58,7 @@ _IN_MEMORY: list[Federation] = []
 _MOST_CLASSES = 2**16  # unless there are more rows
 PART = 1 << 24  # bytes that are read at once
 _ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
+STRICT: Mapping[str, object] = {"strict": True, "allow_inf_nan": False}  # how pydantic reads a table
 # what each array may consist of, by the last part of its name
 _KINDS = {
     "X": "uf", "y": "uif", "data": "f", "indices": "i", "indptr": "i", "ids": "S", "scale": "f", "shift": "f",
@@ -65,13 +66,16 @@ _KINDS = {
 }  # fmt: skip
 
 
-class Extent(Schema):
+@dataclass(kw_only=True)
+class Extent:
     """Where an array lies in `federation.h5`, and its digest where it is no client's."""
 
     offset: Count
-    shape: Annotated[list[Count], Field(min_length=1, max_length=2)]
-    dtype: Annotated[str, Field(pattern=r"^(\|u1|<[iu][248]|<f[48]|\|S[1-9][0-9]{0,5})$")]
+    shape: Annotated[list[Count], Len(1, 2)]
+    dtype: Annotated[str, Pattern(r"^(\|u1|<[iu][248]|<f[48]|\|S[1-9][0-9]{0,5})$")]
     sha256: Digest | None
+
+    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
 
     @property
     def nbytes(self) -> int:
@@ -83,19 +87,19 @@ class Extent(Schema):
         return values
 
 
-_Numbers = Annotated[list[Number], Field(min_length=1)]  # one, or one of each column
+@dataclass
+class ScalingJson:
+    """A scaling in a file: numbers of all columns, or one for each."""
 
+    scale: Annotated[list[float], Len(1)]
+    shift: Annotated[list[float], Len(1)]
 
-class ScalingJson(Schema):
-    """A scaling in a file."""
-
-    scale: _Numbers
-    shift: _Numbers
+    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
 
     @classmethod
     def of(cls, scaling: Scaling) -> ScalingJson:
         """A scaling to be written."""
-        return cls(**{name: np.atleast_1d(factor).tolist() for name, factor in scaling._asdict().items()})
+        return cls(*(np.atleast_1d(factor).tolist() for factor in scaling))
 
     def scaling(self) -> Scaling:
         """The scaling that was written."""
@@ -105,29 +109,49 @@ class ScalingJson(Schema):
 Step: TypeAlias = ScalingJson | Literal["unit-rows"]  # of what is done to raw rows, one after the other
 
 
-class Inputs(Schema):
+@dataclass
+class Inputs:
     """What became of raw rows before they were stored."""
 
     are_bytes: bool
     before: list[Step]
 
+    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
 
-class ProvenanceJson(Schema):
+
+@dataclass
+class StatisticsJson:
+    """What `mpifed.data.statistics` gives."""
+
+    constant_columns: list[Count]
+    target_mean: float = 0.0
+    target_deviation: float = 0.0
+
+    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
+
+
+@dataclass
+class ProvenanceJson:
     """What is read of `provenance`."""
 
-    classes: list[str] = Field(default_factory=list)
-    options: Table = Field(default_factory=dict)
-    statistics: StatisticsJson = StatisticsJson(constant_columns=[])
+    classes: list[str] = field(default_factory=list)
+    options: Table = field(default_factory=dict)
+    statistics: StatisticsJson = field(default_factory=lambda: StatisticsJson([]))
     named: bool = False  # whether classes were texts
     inputs: Inputs | None = None  # None: of an earlier version
 
+    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
+
 
 def _conforming(table: Table) -> Table:
+    from mpifed.files.schemas import conforming  # with pydantic, which rank 0 alone needs
+
     conforming(ProvenanceJson, table)
     return table
 
 
-class About(Schema):
+@dataclass(kw_only=True)
+class About:
     """The content of `federation.json`."""
 
     schema_version: Literal[3] = 3
@@ -139,14 +163,16 @@ class About(Schema):
     classes: Count  # 0 for real targets; 2 of each of several labels of a row
     sparse: bool
     seed: int  # of the data, not of a run
-    targets: Annotated[int, Field(ge=1, le=2**16)] = 1  # of a row: several real ones, or labels that are 0 or 1
+    targets: Annotated[int, Ge(1), Le(2**16)] = 1  # of a row: several real ones, or labels that are 0 or 1
     target_scale: NotNegative = 1.0  # power of two near the size of real targets; 1 for classes
     shape: list[Count] | None = None  # of a sample, such as [channels, height, width]; None: vectors
     names: list[str] | None = None  # [p] of the features
     recipe: list[Encoding] | None = None  # how they are made of the columns of a table, where they are
-    provenance: Annotated[Table, AfterValidator(_conforming)]
+    provenance: Annotated[Table, Checked(_conforming)]
     arrays: dict[Text, Extent]
     data_sha256: Digest  # of all this but provenance and places: it identifies the data
+
+    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
 
 
 class Federation:
@@ -473,10 +499,12 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
         if not file.is_file():
             out = command_line("--out", path)
             raise DataError(f"{file}: no such file{leads_to(file)}; make the data with `mpifed data ... {out}`")
+    from mpifed.files.schemas import checked  # with pydantic, which rank 0 alone needs
+
     content = checked(about, About, read_json(about), REMEDY)
     if _identity(content) != content.data_sha256:
         raise DataError(f"{about}: its data_sha256 is not that of its content; {REMEDY}")
-    federation = _of_folder(content, path)
+    federation = of_folder(content, path)
     if verify:
         federation.verify_common()
         federation.verify(range(federation.clients))
@@ -508,6 +536,9 @@ def make_federation(
     client_tests : [s] True for rows with which the client that holds them tests: they do not count as samples; the data
         are split by rows, and each client has a row to train on
     """
+    from mpifed.data.partition import training_rows  # here and below: who only reads data does without
+    from mpifed.data.samples import pieces
+
     sets = {"": partition.rows}
     if client_tests is not None:
         sets[""] = [group[~client_tests[group]] for group in partition.rows]
@@ -567,9 +598,9 @@ def make_federation(
         about.data_sha256 = _identity(about)
     if folder is None:
         return Federation(about, arrays)
-    write_json(folder / ABOUT, about.model_dump())
+    write_json(folder / ABOUT, asdict(about))
     sync(folder)
-    return _of_folder(about, folder)
+    return of_folder(about, folder)
 
 
 _OF_CLIENTS = {"X", "y", "data", "indices", "indptr"}  # arrays whose parts have a digest for each client
@@ -585,6 +616,8 @@ def _room(folder: Path | None, extents: Mapping[str, Extent]) -> Iterator[dict[s
     if folder is None:
         yield {name: np.empty(extent.shape, extent.dtype) for name, extent in extents.items()}
         return
+    from mpifed.files.hdf5 import reserve, write_hdf5  # slow to import, and no reader needs it
+
     with replaced(folder / ARRAYS) as part:
         with write_hdf5(Path(part.name), alignment_threshold=1, alignment_interval=_ALIGNED) as file:
             for name, extent in extents.items():
@@ -597,7 +630,7 @@ def _room(folder: Path | None, extents: Mapping[str, Extent]) -> Iterator[dict[s
         (folder / ABOUT).unlink(missing_ok=True)
 
 
-def _of_folder(about: About, folder: Path) -> Federation:
+def of_folder(about: About, folder: Path) -> Federation:
     """The federation of a folder, read when it is used; DataError unless its arrays lie within the file."""
     file = folder / ARRAYS
     try:
@@ -674,7 +707,8 @@ def is_finite(values: Array) -> bool:
 
 def _identity(about: About) -> str:
     """SHA-256 of what is said of the data and of the digests of all arrays, wherever they lie and come from."""
-    content = about.model_dump(exclude={"provenance", "data_sha256"} | ({"recipe"} if about.recipe is None else set()))
+    left_out = {"provenance", "data_sha256"} | ({"recipe"} if about.recipe is None else set())
+    content = {name: value for name, value in asdict(about).items() if name not in left_out}
     for extent in content["arrays"].values():
         del extent["offset"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

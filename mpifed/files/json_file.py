@@ -12,12 +12,9 @@ import os
 import re
 from pathlib import Path
 
-from pydantic_core import from_json
-
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.files.schemas import shown_value
 from mpifed.files.write import replace_text
 
 RUN = "run.json"
@@ -69,6 +66,8 @@ def read_json(path: str | os.PathLike[str]) -> Table:
     DataError
         when it is missing, not a JSON table, or does not match its checksum.
     """
+    from pydantic_core import from_json  # which ranks that read nothing do without
+
     try:
         text = content(path)
         table = from_json(text, allow_inf_nan=False)
@@ -81,6 +80,8 @@ def read_json(path: str | os.PathLike[str]) -> Table:
         end = _AT_THE_END.search(text)
         sha256 = hashlib.sha256(text[: end.start(1)] + text[end.end(1) :]).hexdigest() if end else ""
         if end is None or end[1].decode() != sha256:
+            from mpifed.files.schemas import shown_value
+
             raise DataError(
                 f"{path}: was changed or damaged: its {_CHECKSUM} is {shown_value(table[_CHECKSUM])}, and "
                 f"{sha256 or 'one at its end'} was expected; put back the file as it was written"

@@ -20,7 +20,6 @@ from mpifed.files.history_csv import FIRST, LEDGER
 from mpifed.files.json_file import RUN as RUN
 from mpifed.files.json_file import content, read_json
 from mpifed.files.model_file import MODEL, model_sha256, read_model
-from mpifed.files.schemas import JobTables, RunJson, checked
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,6 +39,8 @@ def read_run(run_dir: str | os.PathLike[str]) -> Table:
     DataError
         when it is missing, was changed or damaged, or has an invalid value.
     """
+    from mpifed.files.schemas import RunJson, checked  # with pydantic, which rank 0 alone needs
+
     path = Path(run_dir, RUN)
     table = read_json(path)
     checked(path, RunJson, table, "put back the file as it was written; without [privacy], --resume writes it anew")
@@ -61,6 +62,8 @@ def job_of(run_dir: Path) -> Table:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read ({shown(str(error))}); {remedy}") from error
+    from mpifed.files.schemas import JobTables, checked
+
     checked(path, JobTables, job, remedy)
     return job
 

@@ -9,23 +9,15 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from mpifed.core.errors import DataError
-from mpifed.core.expected import expected
+from mpifed.core.expected import Count, Digest, NotNegative, Positive, Text, expected
 from mpifed.core.tables import Table
 from mpifed.core.text import shown
 
-MOST = 2**62  # of any count
 _SHOWN = 80  # characters of an invalid value
-_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-
-Text = Annotated[str, Field(pattern=f"^[^{_CONTROL}]*$")]  # what can be printed at a terminal
-Count = Annotated[int, Field(ge=0, le=MOST)]
-Positive = Annotated[int, Field(ge=1, le=MOST)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Schema(BaseModel):
@@ -34,7 +26,7 @@ class Schema(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 
-Content = TypeVar("Content", bound=Schema)
+Content = TypeVar("Content")
 
 
 class Process(Schema):
@@ -248,7 +240,7 @@ class Manifest(Schema):
 
 
 def conforming(schema: type[Content], value: object) -> Content:
-    """A value of a file, validated and converted by its schema.
+    """A value of a file, validated and converted by its schema: a class, whose tables JSON has.
 
     Raises
     ------
@@ -256,7 +248,9 @@ def conforming(schema: type[Content], value: object) -> Content:
         naming the key, the value and what was expected.
     """
     try:
-        return schema.model_validate(value)
+        if issubclass(schema, Schema):
+            return schema.model_validate(value)
+        return TypeAdapter(schema).validate_json(json.dumps(value))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import cast
-
-import tomli_w
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any, cast
 
 from mpifed.core.algorithm import Algorithm, wrong_exchanges
 from mpifed.core.contract import own_module
@@ -23,9 +20,12 @@ from mpifed.job.reading import put_key as put_key
 from mpifed.job.reading import read_table as read_table
 from mpifed.job.reading import refuse
 from mpifed.job.reading import set_value as set_value
-from mpifed.job.schema import ALGORITHM, CLIENT, SERVER, JobSettings, Security
-from mpifed.job.settings import Wrong, errors_of, table_of
+from mpifed.job.schema import ALGORITHM, CLIENT, CONSTRAINT, MODEL, REGULARIZER, SERVER, TERM, JobSettings, Security
+from mpifed.job.settings import Kind, Wrong, errors_of, table_of
 from mpifed.maths.optimizers import OPTIMIZERS, Watched
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,8 @@ class Job(JobSettings):
         Wrong
             listing every unknown key, wrong type and missing value.
         """
+        from pydantic import ValidationError  # here and below: slow to import, and rank 0 alone needs it
+
         refuse(table, source)
         algorithm = None
         with suppress(UsageError, AttributeError):
@@ -71,7 +73,19 @@ class Job(JobSettings):
 
     def text(self) -> str:
         """The job as TOML, with all defaults."""
+        import tomli_w
+
         return tomli_w.dumps(self.table())
+
+    def told(self) -> Iterator[tuple[tuple[str, str], Table]]:
+        """What `TOLD` has of this job, on all ranks, which then make its objects without reading tables."""
+        given: list[tuple[Kind[Any] | None, Table | None]] = [(MODEL, self.model), (ALGORITHM, self.algorithm)]
+        given += [(TERM, self.minimize), (REGULARIZER, self.regularizer)]
+        given += [(CONSTRAINT, table) for table in self.constraint]
+        given += [(CLIENT.of(self.method), self.client_optimizer), (SERVER.of(self.method), self.server_optimizer)]
+        for kind, table in given:
+            if kind is not None:
+                yield from kind.told(table)
 
     def make_algorithm(self, problem: Problem) -> Algorithm:
         """The algorithm for a problem, which may still lack the noise multiplier that is to be calibrated.
@@ -100,4 +114,6 @@ class Job(JobSettings):
 @cache
 def adapter() -> TypeAdapter[Job]:
     """What reads a job, and has the JSON Schema of its files."""
+    from pydantic import TypeAdapter
+
     return TypeAdapter(Job)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import AfterValidator
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channels.base import Protection
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.contract import fields_of
 from mpifed.core.errors import UsageError
+from mpifed.core.expected import Checked
 from mpifed.core.privacy import Privacy
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import wrong_name
@@ -149,7 +149,7 @@ class Stop(Settings):
 
     seconds: Size | None = None
     """Seconds of training, without evaluation."""
-    reached: list[Annotated[str, AfterValidator(_target)]] = field(default_factory=list)
+    reached: list[Annotated[str, Checked(_target)]] = field(default_factory=list)
     """Values that columns of the history must reach, all of them, at an evaluated round: `["test_accuracy>=0.95"]`, as
     `mpifed compare --to` has them."""
     patience: dict[str, Positive] = field(default_factory=dict)
@@ -251,7 +251,7 @@ def _name(text: str) -> str:
 class JobSettings(Settings):
     """All settings of one run."""  # of which tables with a `name` have all defaults; `Job` checks how they combine
 
-    name: Annotated[str, AfterValidator(_name)] = field(metadata=_FREE)
+    name: Annotated[str, Checked(_name)] = field(metadata=_FREE)
     """Name of the run; its folder is runs/NAME unless another is given."""
     rounds: Annotated[int, Gt(0), Lt(10**8)]  # a checkpoint's folder has eight digits for them
     """Rounds of communication, unless `[stop]` ends the run earlier."""

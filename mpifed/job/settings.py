@@ -6,6 +6,7 @@ and all that is wrong with it is told at once.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
@@ -28,19 +30,6 @@ from typing import (
 )
 
 import numpy as np
-from pydantic import (
-    AllowInfNan,
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    GetJsonSchemaHandler,
-    Tag,
-    ValidationError,
-    ValidationInfo,
-    create_model,
-)
-from pydantic_core import CoreSchema
-from pydantic_core.core_schema import with_info_plain_validator_function
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.core.algorithm import Algorithm
@@ -59,9 +48,14 @@ from mpifed.maths.schedules import SCHEDULES
 from mpifed.maths.terms import TERMS, Term
 from mpifed.observers import OBSERVERS, Observer
 
-STRICT = ConfigDict(
-    extra="forbid", strict=True, allow_inf_nan=False, arbitrary_types_allowed=True, protected_namespaces=()
-)
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, ValidationInfo
+    from pydantic_core import CoreSchema
+
+STRICT: ConfigDict = {
+    "extra": "forbid", "strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": True,
+    "protected_namespaces": (),
+}  # fmt: skip
 Part = TypeVar("Part")  # a dataclass
 _GIVEN = ("problem", *OPTIMIZERS)  # fields of algorithms that are no keys of [algorithm]
 # forms of a value, which pydantic has in its places, in words
@@ -78,7 +72,7 @@ SPLITS = ("rows", "columns", "grid")
 class Settings(MadeByKeywords):
     """Base of the tables that all jobs have alike: frozen dataclasses, whose fields are the keys."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    __pydantic_config__: ClassVar[object] = STRICT
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -231,6 +225,8 @@ class Kind(Generic[Part]):
 
     def whole(self, table: object, info: ValidationInfo) -> Table | None:
         """A table with all defaults, without keys that are None; `info.context` is the class of the algorithm."""
+        from pydantic import ValidationError
+
         if not isinstance(table, dict):
             raise _Faulty([Error((), table, "expected a table")])
         name = table.get("name")
@@ -268,12 +264,21 @@ class Kind(Generic[Part]):
         """The object of a checked table, and of what the run gives; `split`: of the data, if there is any."""
         part: Any = self.part(table["name"])  # an algorithm, or a class of any other kind
         made = part.for_split(split) if split else part
-        read = self.read(part, table)
-        values = {field.name: getattr(read, key_of(field)) for field in fields_of(made) if key_of(field) in table}
-        found: Part = made(**given, **values)
+        place = self.base.__name__, json.dumps(table)
+        read = copy.deepcopy(TOLD[place]) if place in TOLD else vars(self.read(part, table))
+        found: Part = made(
+            **given, **{field.name: read[key] for field in fields_of(made) if (key := key_of(field)) in table}
+        )
         return found
 
+    def told(self, table: ReadOnlyTable | None) -> Iterator[tuple[tuple[str, str], Table]]:
+        """What `TOLD` has of a checked table of the package's own classes."""
+        if table and own_module(table["name"]) is None:
+            yield (self.base.__name__, json.dumps(table)), vars(self.read(self.part(table["name"]), table))
+
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
+        from pydantic_core.core_schema import with_info_plain_validator_function
+
         return with_info_plain_validator_function(self.whole)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Table:
@@ -311,6 +316,8 @@ class Optimizer(Kind[Part]):
 @cache
 def keys_of(part: type, beside: type | None = None, name: str = "") -> type[BaseModel]:
     """The keys of a class's table: its `name`, its fields, but those that the run gives, and the fields of `beside`."""
+    from pydantic import AllowInfNan, ConfigDict, create_model
+
     typed: Table = {"name": (Literal[name], name if name == "sgd" else ...)} if name else {}  # of an optimizer: sgd
     own = part.__module__.partition(".")[0] != "mpifed"
     for kind in (part, beside) if beside else (part,):
@@ -333,6 +340,7 @@ def keys_of(part: type, beside: type | None = None, name: str = "") -> type[Base
     return model
 
 
+TOLD: dict[tuple[str, str], Table] = {}  # values of tables, as rank 0 has read them, by base class and table
 made_of: dict[type, tuple[type, ...]] = {}  # the classes of what `keys_of` gives
 
 
@@ -354,6 +362,8 @@ def _told_apart(hint: Any) -> Any:  # a type, of which Python has no type
     tags = [_form(get_args(form)[0] if get_origin(form) is Annotated else form) for form in forms]
     if len(set(tags)) < max(2, len(tags)) or type(None) in forms or not _FORMS.keys() >= {*tags}:
         return hint
+    from pydantic import Discriminator, Tag
+
     kinds = tuple(Annotated[form, Tag(tag)] for form, tag in zip(forms, tags, strict=True))
     return Annotated[
         Union[kinds], Discriminator(_form, "form", f"expected {' or '.join(map(_FORMS.__getitem__, tags))}")

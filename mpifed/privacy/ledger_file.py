@@ -23,11 +23,12 @@ from pydantic import Field
 from pydantic_core import from_json
 
 from mpifed.core.errors import DataError
+from mpifed.core.expected import MOST, Count, NotNegative
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.json_file import content, read_json
 from mpifed.files.model_file import MODEL, read_about
 from mpifed.files.run_folder import job_of
-from mpifed.files.schemas import MOST, Count, NotNegative, RunJson, Schema, checked, conforming
+from mpifed.files.schemas import RunJson, Schema, checked, conforming
 
 LEDGER = "ledger.jsonl"
 SCHEMA = 2

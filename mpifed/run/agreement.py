@@ -21,7 +21,6 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
 from mpifed.data.store import open_federation
 from mpifed.job.job import Job
-from mpifed.job.own_sources import source_of, sources_of
 from mpifed.job.reading import dotted
 
 T = TypeVar("T")
@@ -85,6 +84,8 @@ def _difference(facts: list[Table]) -> UsageError:
 
 def settings(job: Job) -> Table:
     """What decides the bits of a run: its tables, data, own sources and objects. Observers may be those of rank 0."""
+    from mpifed.job.own_sources import sources_of
+
     table = job.table()
     table.pop("observe", None)
     with contextlib.suppress(DataError):  # no data, as the run says, or those of an earlier version
@@ -113,6 +114,8 @@ def _plain(seen: dict[int, object], value: object) -> object:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if hasattr(value, "indptr"):
         return vars(value)
+    from mpifed.job.own_sources import source_of
+
     held = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
     held += getattr(value, "__defaults__", None) or ()
     if hasattr(value, "state_dict") and not isinstance(value, type):  # of PyTorch

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.job.job import Job
 from mpifed.observers.base import Observer
-from mpifed.privacy.ledger_file import LEDGER
 from mpifed.run.agreement import in_one_thread
 from mpifed.run.data_cache import DataCache
 from mpifed.run.environment import keep_freed_memory
-from mpifed.run.folder import STANDING, Opened, locked, open_folder, remove, to_remove
 from mpifed.run.loop import RunLoop
-from mpifed.run.observation import Observation, checked_observers
-from mpifed.run.outcome import Result
+from mpifed.run.outcome import STANDING, Opened, Result
 from mpifed.run.progress import Reporter
 from mpifed.run.signals import stop_on_signals
+
+if TYPE_CHECKING:
+    from mpifed.run.observation import Observation
 
 
 def run(
@@ -66,9 +67,13 @@ def run(
         _quiet(),
         ExitStack() as held,
     ):  # bits depend on threads
-        opened, watched = None, Observation([], out, reporter)
+        opened: Opened | None = None
+        watched: Observation | None = None
 
         def prepared() -> Opened:
+            from mpifed.privacy.ledger_file import LEDGER
+            from mpifed.run.folder import locked, open_folder, remove
+
             if overwrite:
                 if (out / LEDGER).exists():
                     reporter.warn(f"{out}: a private run is replaced; what it has released stays known")
@@ -79,6 +84,9 @@ def run(
         (STANDING.add if overwrite else STANDING.discard)(out)
         with agreed(comm):
             if comm.rank == 0:
+                from mpifed.run.folder import to_remove  # what rank 0 alone needs, others do not import
+                from mpifed.run.observation import Observation, checked_observers
+
                 chosen = checked_observers(job.make_observers() if observers is None else observers)
                 watched = Observation(chosen, out, reporter)
                 if overwrite:
@@ -93,7 +101,7 @@ def run(
                 reporter.note(f"{out}: new run; no checkpoint to resume")
         header = None if opened is None else opened.header
         try:
-            with watched.watching():
+            with watched.watching() if watched else nullcontext():
                 this = RunLoop(job, comm, out, reporter, request, cache, header, accept_changed, watched)
                 if opened is None:
                     with agreed(comm):

@@ -31,7 +31,6 @@ from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
 from mpifed.files.json_file import read_json, write_json
-from mpifed.files.schemas import Manifest, conforming, shown_value
 from mpifed.files.write import sync
 
 SCHEMA = 6
@@ -297,6 +296,8 @@ def generations(run_dir: Path) -> list[Path]:
 
 def _manifest_of(folder: Path) -> Table | str:
     """The manifest of a checkpoint, which names all its files; otherwise what is wrong with it, as text."""
+    from mpifed.files.schemas import Manifest, conforming, shown_value  # with pydantic, which rank 0 alone needs
+
     try:
         manifest = read_json(folder / "manifest.json")
         if manifest.get("schema") != SCHEMA:

@@ -1,4 +1,7 @@
-"""`mpifed run`: one job, or the points of a sweep one after the other."""
+"""`mpifed run`: one job, or the points of a sweep one after the other.
+
+Rank 0 alone reads the job, the folder and what stands in it, and imports what that takes.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,11 @@ from mpifed.core.io_errors import say
 from mpifed.core.text import command_line, counted, on_screen
 from mpifed.job.job import Job, read_table
 from mpifed.job.reading import check_data
+from mpifed.job.settings import TOLD
 from mpifed.job.sweep import SweepPoint, points
-from mpifed.privacy.protection import SWEPT
-from mpifed.results.compare import compare_text
-from mpifed.results.points import write_sweep
-from mpifed.results.show import run_text
-from mpifed.run.agreement import begin_call, settings
+from mpifed.run.agreement import begin_call
 from mpifed.run.api import run
 from mpifed.run.data_cache import DataCache
-from mpifed.run.folder import begin_sweep, ended_before, failed_before, remove
 from mpifed.run.launch import guarded
 from mpifed.run.progress import reporter
 
@@ -56,16 +55,14 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
             check_data(path, Path(jobs[0].job.data.path))
         return jobs, "sweep" in table
 
+    options = {"job": str(path), "--set": changes, "--out": str(out), "--point": point, **how._asdict()}
     try:
-        comm, (all_points, is_sweep) = begin_call(
-            "mpifed run",
-            read,
-            lambda jobs: {"--out": str(out), **{each.name: settings(each.job) for each in jobs[0]}},
-            guarded,
-        )
+        comm, _ = begin_call("mpifed run", lambda: None, lambda _: options, guarded)
     except MpifedError as error:  # each process reports it, since there is no communicator
         print(f"mpifed: error: {error}", file=sys.stderr)
         return error.exit_code
+    all_points, is_sweep = _on_server(comm, read)
+    TOLD.update(_on_server(comm, lambda: dict(told for point in all_points for told in point.job.told())))
     if comm.rank == 0 and loops.compiled is None:
         say("mpifed: note: no compiled loops: short rounds take longer, the bits are the same", file=sys.stderr)
     folder = out or Path("runs") / all_points[0].job.name
@@ -85,6 +82,8 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
 
 def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], comm: Comm, folder: Path, how: How) -> int:
     """Run the chosen points, except those that need not be run again, on shared data; their worst exit code."""
+    from mpifed.run.folder import begin_sweep, remove
+
     codes, cache = [], DataCache()
     replaces = how.overwrite and chosen == all_points  # on rank 0: until the first point is ready to write
 
@@ -99,6 +98,8 @@ def _sweep(all_points: list[SweepPoint], chosen: list[SweepPoint], comm: Comm, f
 
     _on_server(comm, partial(begin_sweep, folder, all_points, how.resume, replaces))
     if comm.rank == 0 and any(point.job.privacy is not None for point in all_points):
+        from mpifed.privacy.protection import SWEPT
+
         say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
     for point in chosen:
         run_dir = folder / point.name
@@ -137,8 +138,12 @@ def _on_server(comm: Comm, function: Callable[[], Value]) -> Value:
 
 def _finished(job: Job, folder: Path) -> int | None:
     """The exit code of a run that has ended with exactly this job, which is reported; None for any other."""
+    from mpifed.run.folder import ended_before
+
     code = ended_before(job, folder)
     if code is not None:
+        from mpifed.results.show import run_text
+
         say(f"mpifed: {folder}: finished already; nothing was changed", on_screen(run_text(folder)))
     return code
 
@@ -148,6 +153,8 @@ def _before(point: SweepPoint, run_dir: Path) -> tuple[int | None, bool]:
 
     Such a point has finished or failed numerically with exactly this job: its bits are the same every time.
     """
+    from mpifed.run.folder import ended_before, failed_before
+
     if failed_before(point.job, run_dir):
         say(f"mpifed: {run_dir} failed numerically before, and would again; remove it to run it anew")
         return NumericalError.exit_code, True
@@ -164,6 +171,9 @@ def worst(codes: Iterable[int]) -> int:
 
 
 def _end(folder: Path, points: list[SweepPoint], print_table: bool) -> None:
+    from mpifed.results.compare import compare_text
+    from mpifed.results.points import write_sweep
+
     write_sweep(folder, points)
     if print_table:
         say(compare_text(folder, sys.stdout.isatty()))
@@ -181,9 +191,13 @@ def _run_point(
         )  # fmt: skip
     except MpifedError as error:
         if comm.rank == 0 and error.exit_code in FINISHED:
+            from mpifed.results.show import run_text
+
             say(on_screen(run_text(folder)))
         if isinstance(error, Interrupted) and JOINED not in os.environ:  # a batch script queues its job again
             error.args = (f"{error}; go on with {how.again}",)
         raise
     if comm.rank == 0:
+        from mpifed.results.show import run_text
+
         say(on_screen(run_text(folder)))

@@ -7,10 +7,8 @@ import functools
 import gc
 import os
 import platform
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 
 _PACKAGES = ("mpifed", "numpy", "scipy", "h5py", "mpi4py", "mpich", "openmpi", "cupy", "scikit-learn")
@@ -19,6 +17,8 @@ _PACKAGES = ("mpifed", "numpy", "scipy", "h5py", "mpi4py", "mpich", "openmpi", "
 @functools.cache
 def versions() -> dict[str, str]:
     """The versions of Python and of the installed packages on which a run's bits depend."""
+    from importlib import metadata  # here and below: only rank 0 tells of the environment
+
     versions_by_name = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -48,6 +48,8 @@ def blas() -> list[str]:
 @functools.cache
 def commit() -> str | None:
     """The commit of this package's checkout, with + when it has changes; None outside one."""
+    import subprocess
+
     here = Path(__file__).resolve().parent
     try:
         name = subprocess.run(

@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
-from typing import NamedTuple
 
 from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
 from mpifed.core.tables import Table
@@ -41,6 +40,7 @@ from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
 from mpifed.run import environment
+from mpifed.run.outcome import FAILURE, Opened
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -49,28 +49,17 @@ else:
 
 LOCK = "lock"  # locked by flock, or where the file system has none the file `HELD`, which says who holds it
 HELD = "lock-held"
-FAILURE = "failure.txt"  # the message of the first rank to fail
 RUN_FILES = (JOB, RUN, HISTORY, MODEL, "model.h5", APPLIED, CLIENTS, FAILURE, LEDGER, LOCK, HELD, NOTED)
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
 # of a run that goes on: what ends it or is said of it, and a file that was read before round 0
 RESUMABLE = (*FREE, "record", "rounds", "stop", "simulated_network", "model.start")
 ENDING_S = 2.0  # a run whose launcher has returned may still be ending
-STANDING: set[Path] = set()  # folders whose old run stands: what is to take its place has written nothing yet
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 # what a run or sweep writes, what a killed process leaves of its lock, and what NFS leaves of removed files
 _OWN = re.compile(rf"{'|'.join(map(re.escape, (*RUN_FILES, SWEEP)))}|{HELD}\..+|\.nfs[0-9a-f]+")
 _POINT = re.compile(r"point-\d{4,9}")
 _REQUIRED = {"name", "rounds", "data", "model", "algorithm"}  # tables and keys of every job
 _REMEDY = "--overwrite removes runs alone"
-
-
-class Opened(NamedTuple):
-    """The state of a run's folder when the run starts."""
-
-    saved: bool  # whether there is a checkpoint to go on from
-    header: Header | None  # of its ledger
-    ended: int | None  # the exit code, if the run has ended with exactly this job and its result is valid
-    damaged: str = ""  # what is wrong with its run.json, which is written anew
 
 
 def open_folder(job: Job, out: Path, resume: bool) -> Opened:

@@ -17,13 +17,10 @@ from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, Un
 from mpifed.core.io_errors import explained, explaining, say_at_end
 from mpifed.core.tables import Table
 from mpifed.core.text import shown_lines
-from mpifed.files.json_file import read_json, write_json
-from mpifed.files.run_folder import ended
 from mpifed.job.job import Job
 from mpifed.run.agreement import begin_call, settings
 from mpifed.run.api import run
-from mpifed.run.folder import FAILURE, STANDING
-from mpifed.run.outcome import Result, code_of
+from mpifed.run.outcome import FAILURE, STANDING, Result, code_of
 from mpifed.run.progress import reporter
 from mpifed.run.signals import process_ends_with_run
 
@@ -170,6 +167,8 @@ def _no_other_ends(end: Callable[[BaseException], None]) -> Iterator[None]:
 
 def _leaves(run_dir: Path | None, error: BaseException) -> bool:
     """Whether an error leaves the results of an earlier run as they are, since this one has not begun."""
+    from mpifed.files.run_folder import ended
+
     with contextlib.suppress(DataError, OSError):
         finished = run_dir is not None and ended(run_dir) in FINISHED
         return isinstance(error, UsageError) or (finished and isinstance(error, DataError))
@@ -213,6 +212,8 @@ def _first(run_dir: Path | None, text: str) -> bool:
 
 def _note_exit(run_dir: Path | None, code: int) -> None:
     """Write the exit code into run.json, if there is one that can be read."""
+    from mpifed.files.json_file import read_json, write_json
+
     if run_dir is not None and (run_dir / "run.json").exists():
         with contextlib.suppress(DataError, TypeError, OSError):
             write_json(run_dir / "run.json", {**read_json(run_dir / "run.json"), "exit": code})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.rounds import Request, play
@@ -12,27 +13,25 @@ from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
-from mpifed.data.applied import applied
-from mpifed.files.clients import CLIENTS
-from mpifed.files.history import last_row
 from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
 from mpifed.maths.optimizers import Watched
-from mpifed.privacy.ledger import Ledger, write_header
-from mpifed.privacy.ledger_file import Header
 from mpifed.run import environment, outcome
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import RunEvaluation, Trained
-from mpifed.run.folder import same_end, same_job
-from mpifed.run.identity import Identity
-from mpifed.run.observation import Observation
 from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW, Result
-from mpifed.run.output import Results
 from mpifed.run.progress import Reporter
 from mpifed.run.setup import Ready, prepare
 from mpifed.run.state_check import check_state
+
+if TYPE_CHECKING:
+    from mpifed.privacy.ledger import Ledger
+    from mpifed.privacy.ledger_file import Header
+    from mpifed.run.identity import Identity
+    from mpifed.run.observation import Observation
+    from mpifed.run.output import Results
 
 
 class RunLoop:
@@ -48,8 +47,9 @@ class RunLoop:
         cache: DataCache | None,
         header: Header | None,
         accept_changed: bool,
-        observation: Observation,
+        observation: Observation | None,
     ) -> None:
+        """`observation`: on rank 0, which alone imports what writes results, here and below."""
         self.job, self.comm, self.out, self.reporter = job, comm, out, reporter
         self.ready: Ready = prepare(job, comm, cache, header)
         self.ready.ranks.request = request
@@ -59,7 +59,11 @@ class RunLoop:
         self.settings, self.accept_changed, self.observation = job.table(), accept_changed, observation
         with agreed(comm):
             start, device = self.ready.algorithm.problem.start, self.ready.ranks.device
-            self.identity = Identity.of(job, self.ready.data, device, start) if self.serves else None
+            self.identity: Identity | None = None
+            if self.serves:
+                from mpifed.run.identity import Identity
+
+                self.identity = Identity.of(job, self.ready.data, device, start)
         self.checkpoints = Checkpoints(out, comm, self.ready.ranks.blocks)
         self.header = header  # of the ledger, if the run is resumed
         self.results: Results | None = None  # on rank 0
@@ -111,9 +115,11 @@ class RunLoop:
         self._load()
         with agreed(self.comm):
             if self.serves:
+                from mpifed.files.history import last_row
+                from mpifed.run.folder import same_end
+
                 same_end(self.out, self.progress.round)
-        if self.serves:
-            self.evaluation.row = last_row(self.out)
+                self.evaluation.row = last_row(self.out)
         self.evaluation.share_row()
         self.evaluation.check_whether_reached(self._trained())
         self._measure_the_end(complete=True)
@@ -303,8 +309,10 @@ class RunLoop:
         if self.checkpoints.damaged and self.serves:
             self.reporter.warn(f"{self.out}: goes on after round {self.progress.round}; {self.checkpoints.damaged}")
         with agreed(self.comm):
-            same_job(self.out, before.get("job", {}), self.settings)
             if self.identity is not None:  # on rank 0
+                from mpifed.run.folder import same_job
+
+                same_job(self.out, before.get("job", {}), self.settings)
                 self.identity = self.identity.resumed(self.out, before, self.progress.round, self.accept_changed)
         ranks.restore(last_answers)
         self.spent, self.evaluation.first = self.progress.exchanges, self.progress.first
@@ -314,8 +322,16 @@ class RunLoop:
 
     def _results(self, resumed: bool) -> Results:
         """The result files, not yet open, with the ledger of a private run; on rank 0."""
+        from mpifed.data.applied import applied
+        from mpifed.files.clients import CLIENTS
+        from mpifed.run.output import Results
+
         ledger, ready = None, self.ready
+        assert self.observation is not None
         if self.job.privacy is not None:
+            from mpifed.privacy.ledger import Ledger, write_header
+            from mpifed.privacy.ledger_file import Header
+
             if self.header is None and not resumed:
                 write_header(self.out, Header(self.settings, ready.algorithm.problem.private.multiplier))
             ledger = Ledger(self.out, self.job, ready.algorithm, self.progress if resumed else None)

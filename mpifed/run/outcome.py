@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpifed.comm.sums import ENOUGH
 from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
 from mpifed.core.tables import Table
 from mpifed.job.job import Job
 
+if TYPE_CHECKING:
+    from mpifed.privacy.ledger_file import Header
+
+FAILURE = "failure.txt"  # the message of the first rank to fail
+STANDING: set[Path] = set()  # folders whose old run stands: what is to take its place has written nothing yet
 LIMIT_REACHED = 1  # an order: the run ends normally
 INTERRUPTED = Interrupted.exit_code  # an order: write a checkpoint and end
 BUDGET_SPENT = BudgetSpent.exit_code  # an order: the run ends and cannot go on
 TOO_FEW = -1  # all ranks decide it: too many clients left in every attempt
+
+
+class Opened(NamedTuple):
+    """The state of a run's folder when the run starts."""
+
+    saved: bool  # whether there is a checkpoint to go on from
+    header: Header | None  # of its ledger
+    ended: int | None  # the exit code, if the run has ended with exactly this job and its result is valid
+    damaged: str = ""  # what is wrong with its run.json, which is written anew
 
 
 class Result(NamedTuple):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -186,7 +188,7 @@ class Results:
         """
         write_arrays(self.out / MODEL, model_arrays(self.algorithm.model(server)), self._attributes())
         if self.data is not None and self.job.privacy is None:  # it says what data are, as no release does
-            replace_text(self.out / APPLIED, self.data.model_dump_json())
+            replace_text(self.out / APPLIED, json.dumps(asdict(self.data)))
         rows = read_history(self.out) if (self.out / HISTORY).exists() else {}
         worse = worse_than_measured(self.job.table(), rows, self.about.get("returned_round"))
         remarks = [*self.algorithm.remarks(server, last), *map(str, worse), *rounded]

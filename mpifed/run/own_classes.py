@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
-from mpifed import laws
+import mpifed.laws as laws
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError

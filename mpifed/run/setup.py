@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from mpifed.comm.rounds import Ranks
 from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import OF_ALL_ROWS
 from mpifed.core.algorithm import Algorithm, with_noise
+from mpifed.core.contract import own_module
 from mpifed.core.device import Device
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.exchange import Exchange, Measure, Problem, ServerRecord
@@ -30,16 +31,15 @@ from mpifed.data.block import Block
 from mpifed.data.memory import room
 from mpifed.data.roster import Roster
 from mpifed.data.shards import common_shard, hosted_blocks
-from mpifed.files.model_file import MODEL, model_arrays, read_model
 from mpifed.job.combinations import here_alone, wrong_data
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure
-from mpifed.privacy.calibration import settle, settled_before
-from mpifed.privacy.ledger_file import Header
 from mpifed.run.data_cache import DataCache
-from mpifed.run.own_classes import refuse_own_by_shapes
 from mpifed.run.scoring import TestRows
 from mpifed.run.state_check import Specs, check_state
+
+if TYPE_CHECKING:
+    from mpifed.privacy.ledger_file import Header
 
 
 class Ready(NamedTuple):
@@ -79,6 +79,8 @@ def first_model(job: Job, own: Callable[[], Parameters]) -> Parameters | None:
     """The model of `[model] start`, of the structure of the model's own start; UsageError where it does not fit."""
     if (given := job.model.get("start")) is None:
         return None
+    from mpifed.files.model_file import MODEL, model_arrays, read_model
+
     where, path = f'[model] start = "{shown(given)}"', Path(given)
     try:
         arrays = read_model(path / MODEL if path.is_dir() else path)
@@ -116,8 +118,8 @@ def prepare(
     """
     cache = cache or DataCache()
     cache.use_key((job.data, job.compute, job.dedicated, comm.rank, comm.size))
+    data = cache.get("data", lambda: _opened(job.data.path, comm))
     with agreed(comm):
-        data = cache.get("data", lambda: store.open_federation(job.data.path))
         if job.data.verify and comm.rank == 0:
             cache.get("verified", data.verify_common)
         algorithm = job.make_algorithm(problem_of(job, data))
@@ -129,7 +131,10 @@ def prepare(
     with agreed(comm):
         blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(comm.rank), space))
         device = cache.get("device", lambda: Device() if here_alone(data) else device_of(job, comm))
-    refuse_own_by_shapes(job, algorithm.problem, comm, device)
+    if any(own_module(part["name"]) for part in (job.model, job.minimize, *job.constraint, job.regularizer) if part):
+        from mpifed.run.own_classes import refuse_own_by_shapes
+
+        refuse_own_by_shapes(job, algorithm.problem, comm, device)
     with agreed(comm):
         drawn = job.participation.clients_per_round if is_secret(job, algorithm) else None
         ranks = make_ranks(
@@ -161,6 +166,15 @@ def prepare(
     return Ready(algorithm, data, ranks, server, clients, specs, tests, everybody, key)
 
 
+def _opened(path: str, comm: Comm) -> store.Federation:
+    """The data, of which rank 0 alone reads and checks what there is once. Collective."""
+    with agreed(comm):
+        data = store.open_federation(path) if comm.rank == 0 or path.startswith(store.MEMORY) else None
+    about = comm.bcast(None if data is None else data.about)
+    with agreed(comm):
+        return data or store.of_folder(about, Path(path))
+
+
 def _check_begins(job: Job, algorithm: Algorithm, server: ServerRecord) -> None:
     """Refuse `[model] start` for an algorithm that has begun elsewhere; on rank 0."""
     start = algorithm.problem.start
@@ -189,6 +203,8 @@ def _settled(job: Job, algorithm: Algorithm, comm: Comm, header: Header | None) 
     multiplier = 0.0
     with agreed(comm):
         if comm.rank == 0:
+            from mpifed.privacy.calibration import settle, settled_before
+
             multiplier = settle(job, algorithm) if header is None else settled_before(job, algorithm, header)
     settled = with_noise(algorithm, comm.bcast(multiplier))
     with agreed(comm):

@@ -190,6 +190,41 @@ def test_help_of_data_is_made_of_the_sources_alone() -> None:
     assert not started
 
 
+_RANK = """
+import sys
+from pathlib import Path
+from mpifed.cli import main
+from mpifed.comm.mpi import launched_rank
+try:
+    main()
+finally:
+    Path(f"modules-{launched_rank()}").write_text(" ".join(sys.modules))
+"""
+
+
+@pytest.mark.launch
+def test_ranks_import_what_their_clients_need_alone(tmp_path: Path, launch: object, write_job: object) -> None:
+    """Rank 0 reads and writes, and tells the others: a thousand ranks ask a parallel file system for little."""
+    of_rank_0 = {
+        "pydantic", "pydantic_core", "h5py", "safetensors", "filelock", "tomli_w", "importlib.metadata", "email",
+        "subprocess", "rich", "scipy", "pandas", "sklearn", "matplotlib", "cryptography", "asyncio", "xml", "http",
+        "difflib", "mpifed.files.schemas", "mpifed.files.run_folder", "mpifed.run.folder", "mpifed.run.output",
+        "mpifed.run.observation", "mpifed.run.identity", "mpifed.job.own_sources", "mpifed.privacy.ledger_file",
+        "mpifed.results.show", "mpifed.laws",
+    }  # fmt: skip
+    job = write_job(tmp_path / "job.toml", {  # type: ignore[operator]
+        "name": "layers", "rounds": 2, "data": {"path": "data"}, "model": {"name": "least-squares"},
+        "algorithm": {"name": "fedavg", "batch_size": 2}, "client_optimizer": {"learning_rate": 0.1},
+    })  # fmt: skip
+    loaded(["data", "synthetic", "--split", "rows", "--clients", "4", "--out", tmp_path / "data"])
+    ended = launch(2, "run", job, cwd=tmp_path, program=("-c", _RANK))  # type: ignore[operator]
+    assert ended.code == 0, ended.text
+    first, other = (set((tmp_path / f"modules-{rank}").read_text().split()) for rank in range(2))
+    assert not of_rank_0 & other and {"pydantic", "mpifed.run.output"} <= first
+    own = {name for name in other if name.startswith("mpifed.")}
+    assert len(own) < 130 and len(other) < 410
+
+
 def test_data_show_and_plot_do_not_start_mpi(tmp_path: Path, write_job: object) -> None:
     data, out = tmp_path / "data", tmp_path / "run"
     job = write_job(tmp_path / "job.toml", {  # type: ignore[operator]
