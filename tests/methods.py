@@ -243,6 +243,12 @@ METHODS = {
     ),
     "fedcm": local([(STEPS, SPARSE), (STEPS, UPLOADS)], short=1, private=True),
     "mime-lite": local([(STEPS, SPARSE)], private=False),
+    "fedexp": local([(STEPS, {}), (STEPS | {"weights": "uniform"}, private())], private=True),
+    "fedexprox": local(
+        [(STEPS | {"mu": 0.4, "most": 2.0}, {}), (STEPS | {"mu": 0.4, "alpha": 1.3}, private())], private=True, mu=0.4
+    ),
+    "fedvarp": local([(STEPS, SPARSE), (STEPS, UPLOADS), (STEPS, PEOPLE)], short=1, private=True),
+    "fedacg": local([(STEPS | {"beta": 0.1}, {}), (STEPS, UPLOADS), (STEPS, PEOPLE)], short=1, private=True),
     "feddyn": local(
         [
             (STEPS | {"alpha": 0.3}, {}),

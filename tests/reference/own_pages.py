@@ -1,8 +1,7 @@
 """Two methods as a user writes them, of the public names alone: jobs name them "own_pages:...".
 
 FedDyn: D. A. E. Acar, Y. Zhao, R. Matas, M. Mattina, P. Whatmough, V. Saligrama: "Federated Learning Based on Dynamic
-Regularization" (ICLR 2021, arXiv:2111.04263). FedExP: D. Jhunjhunwala, S. Wang, G. Joshi: "FedExP: Speeding Up
-Federated Averaging via Extrapolation" (ICLR 2023, arXiv:2301.09604).
+Regularization" (ICLR 2021, arXiv:2111.04263). `Stretched` is of nobody.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from mpifed.methods import Array, Done, Local, LocalMethod, Sent, Server, Size, Weight
+from mpifed.methods import Array, Done, Local, LocalMethod, Sent, Server, Size
 
 
 @dataclass(frozen=True)
@@ -57,18 +56,15 @@ class Unsaid(FedDyn):
 
 
 class Upload(NamedTuple):
-    """Of FedExP."""
+    """Of Stretched."""
 
     moved: Array
-    square: Array
+    length: Array
 
 
 @dataclass(frozen=True)
-class FedExP(LocalMethod):
-    """FedAvg whose server goes the further the more clients disagree."""
-
-    eps: Weight = 1e-3
-    """Added to the square of the mean change."""
+class Stretched(LocalMethod):
+    """FedAvg whose server goes as far as clients do on average; the mean of its last two models is judged."""
 
     weights = "uniform"
     gain = 1.0
@@ -82,18 +78,17 @@ class FedExP(LocalMethod):
         return Upload(x, x[0])
 
     def upload(self, own: tuple[()], sent: Sent, change: Array, local: Local) -> Upload:
-        return Upload(change, (change * change).sum(axis=1))
+        return Upload(change, (change * change).sum(axis=1) ** 0.5)
 
     def absorb(self, last: Array, mean: Upload, done: Done) -> tuple[Any, Any]:
-        far = mean.square / (2 * (mean.moved @ mean.moved + self.eps))
-        step = max(1.0, far) * mean.moved
+        step = mean.length / (mean.moved @ mean.moved) ** 0.5 * mean.moved
         return step, step
 
     def judged(self, server: Server) -> Any:
         return server.model - server.memory / 2  # the mean of the last two
 
 
-class Unlike(FedExP):
+class Unlike(Stretched):
     """Uploads more than it says."""
 
     def like(self, x: Array) -> Any:

@@ -1,0 +1,105 @@
+"""FedExP and FedExProx: the server goes the further, the more the clients' changes disagree.
+
+FedExP: D. Jhunjhunwala, S. Wang, G. Joshi: "FedExP: Speeding Up Federated Averaging via Extrapolation" (ICLR 2023,
+arXiv:2301.09604). FedExProx: H. Li, K. Acharya, P. Richtarik: "The Power of Extrapolation in Federated Learning"
+(NeurIPS 2024, arXiv:2407.01049).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from mpifed.algorithms.local import Local
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
+from mpifed.core.exchange import OwnRecord
+from mpifed.core.record import Array
+from mpifed.maths.ranges import Size, Weight
+
+
+class WithSquare(NamedTuple):
+    """An upload."""
+
+    change: Array  # D_i = y_i - x
+    square: Array  # ||D_i||^2
+
+
+@dataclass(frozen=True)
+class FedExP(LocalMethod):
+    """FedAvg whose server takes eta_g = max(1, mean ||D_i||^2 / (2 (||mean D||^2 + eps))) times the mean change D.
+
+    The model that is measured and saved is the mean of the last two, since odd and even ones swing. Beside the change a
+    client sends the square of its norm.
+
+    # differs from the paper: means are by rows, as in its authors' code, unless `weights` says otherwise. That code
+    shrinks eps with the square of a falling learning rate; here it is constant.
+    """
+
+    gain = 1.0
+    regularized = False
+    degrees = WithSquare(1, 2)  # type: ignore[arg-type]
+    refuses: ClassVar[Mapping[str, str]] = {"server_optimizer": "the method has a step of its own"}
+    eps: Weight = 1e-3
+    """Added to ||mean D||^2, so that noise in small changes is not followed too far."""
+    weights: Literal["rows", "uniform"] = "rows"  # type: ignore[misc]  # here a key
+    """How clients count in the means: by their rows, or all alike."""
+
+    def start_memory(self, x: Array) -> Array:
+        """The last step."""
+        return np.zeros_like(x)
+
+    def like(self, x: Array) -> OwnRecord:
+        return WithSquare(x, x[0])
+
+    def upload(self, own: tuple[()], sent: Sent, change: Array, local: Local) -> OwnRecord:
+        return WithSquare(change, (change * change).sum(axis=1))
+
+    def rate(self, diversity: float) -> float:
+        """eta_g, by mean ||D_i||^2 / (||mean D||^2 + eps)."""
+        return max(1.0, diversity / 2)
+
+    def absorb(self, last: Array, mean: OwnRecord, done: Done) -> tuple[Array, Array]:
+        square = float((np.float64(mean.change) ** 2).sum()) + self.eps
+        step = self.rate(float(mean.square) / (square or 1.0)) * mean.change
+        return step, step
+
+    def judged(self, server: Server) -> Array:
+        middle: Array = server.model - server.memory / 2
+        return middle
+
+
+@dataclass(frozen=True)
+class FedExProx(FedExP):
+    """FedProx whose server takes a step of its own along the mean change: alpha, or mean ||D_i||^2 / ||mean D||^2.
+
+    Local steps solve min f_i(y) + mu / 2 ||y - x||^2, inexactly; mu D_i is then a negative gradient of f_i's Moreau
+    envelope. The last model is judged. It comes to the optimum of f where all f_i share theirs, else to that of the
+    mean envelope, near which the adaptive step does not settle: `most` bounds it. With mu = 0 and alpha = 1 it is
+    FedAvg.
+
+    # differs from the paper: means are by rows, unless `weights` says otherwise, and local problems are solved by SGD.
+    """
+
+    gain = 1.0
+    eps: Weight = 0.0
+    """Added to ||mean D||^2."""
+    mu: Weight = field(kw_only=True)
+    """Weight of mu / 2 ||y - x||^2; 1 / gamma in the paper."""
+    alpha: Size | Literal["adaptive"] = "adaptive"
+    """The server's step: a number, or adaptive, mean ||D_i||^2 / ||mean D||^2."""
+    most: Size = 1e30
+    """Bound of the adaptive step."""
+    judged = LocalMethod.judged
+
+    @property
+    def pull(self) -> float:
+        return self.mu
+
+    def push(self, own: tuple[()], sent: Sent, local: Local) -> Array | None:
+        return local.step * self.mu * sent.model if self.mu else None
+
+    def rate(self, diversity: float) -> float:
+        return min(diversity, self.most) if self.alpha == "adaptive" else self.alpha
