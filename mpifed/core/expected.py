@@ -26,7 +26,7 @@ class Pattern(NamedTuple):
 class Checked(NamedTuple):
     """Marks a value that a function returns, or refuses by a ValueError."""
 
-    function: Callable[[Any], Any]
+    function: Callable[[Any], Any]  # what a function takes and gives is its own
 
     def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], Any]) -> Any:  # a core schema
         from pydantic_core.core_schema import no_info_after_validator_function
