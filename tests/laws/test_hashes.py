@@ -8,13 +8,14 @@ import re
 import hashes
 import pytest
 from hashes import PARTS, ROOT, VALUES, apart, differing, read, wrong
+from lengths import long_unless
 from shipped import families, invoke, rows, settings
 
 WITHOUT_NETWORKS = [part for part in PARTS if part != "mcmahan"]
 
 
 @pytest.mark.timeout(1200)  # where the base is built, and its jobs run too
-@pytest.mark.parametrize("part", WITHOUT_NETWORKS)
+@pytest.mark.parametrize("part", long_unless("families".__eq__, WITHOUT_NETWORKS))
 def test_as_before(part: str) -> None:
     """Each job in a reduced form."""
     assert not wrong("laws", part)

@@ -16,10 +16,10 @@ from registry import CASES, FEW, NAMES, Case, table
 
 from mpifed.files.history import read_history
 
-# The long tests have all points, on 4 ranks as few as the quick ones. These have one case of every algorithm on uneven
+# All points are long, on 2 ranks. On others, and in the quick tests, there is one case of every algorithm on uneven
 # data; where there are no tables besides [algorithm], with a dedicated server.
 ALL_POINTS = [False, pytest.param(True, marks=pytest.mark.long)]
-RANKS = [(3, False), *(pytest.param(ranks, ranks != 4, marks=pytest.mark.long) for ranks in (2, 4, 7))]
+RANKS = [(3, False), *(pytest.param(ranks, ranks == 2, marks=pytest.mark.long) for ranks in (2, 4, 7))]
 DUAL = ("hyfdca", "bundle", "cocoa")
 ROUNDS = 3
 PROGRAM = Path(__file__).with_name("sweeps.py")
@@ -57,7 +57,7 @@ def points(case: Case, everything: bool) -> list[tuple[int, bool]]:
     """Which data, and whether with a dedicated server."""
     data = range(2)[-ways(case) :]
     if everything:
-        return [(number, dedicated) for number in data for dedicated in ([False] if case.tables else [False, True])]
+        return [*((number, False) for number in data), *([] if case.tables else [(1, True)])]
     return [(1, not case.tables)]
 
 
