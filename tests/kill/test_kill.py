@@ -19,7 +19,7 @@ from killed import TASKS, assert_readable, assert_same, end_before_step, forked,
 from launching import environment, mpiexec
 
 pytestmark = [pytest.mark.kill, pytest.mark.launch]
-KILLS = int(os.environ.get("MPIFED_KILLS", "48"))  # of launches, over all tasks
+KILLS = int(os.environ.get("MPIFED_KILLS", "24"))  # of launches, over all tasks
 ROUNDS = 8
 FORKED_ROUNDS = 3
 
