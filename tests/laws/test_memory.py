@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -33,13 +34,21 @@ def mpifed(*words: object) -> str:
     return ended.stdout
 
 
+@pytest.fixture(scope="module")
+def data_of(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Callable[[str], Path]:
+    """data_of(split): 18,000 rows to train on, of 8 clients."""
+    words = "synthetic --samples 20000 --features 784 --task classification --test-fraction 0.1 --clients 8 --split"
+    folder = tmp_path_factory.mktemp("memory")
+    return functools.cache(lambda split: make_data(folder / split, *words.split(), split))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
-def test_memory_is_what_check_says(case: str, write_job: Callable[..., Path], tmp_path: Path) -> None:
+def test_memory_is_what_check_says(
+    case: str, data_of: Callable[[str], Path], write_job: Callable[..., Path], tmp_path: Path
+) -> None:
     split, hidden, tables = CASES[case]
-    data, out = tmp_path / "data", tmp_path / "out"
-    rows = ("--samples", 20000, "--features", 784, "--task", "classification", "--test-fraction", 0.1)
-    mpifed("data", "synthetic", *rows, "--split", split, "--clients", 8, "--out", data)
+    data, out = data_of(split), tmp_path / "out"
     model = {"name": "mlp", "hidden": hidden} if hidden else {"name": "softmax"}
     job = write_job(tmp_path / "job.toml", job_table(data, rounds=3, model=model, **tables))
     said = json.loads(mpifed("check", job, "--ranks", 1, "--json"))
