@@ -29,6 +29,7 @@ settings.load_profile("mpifed")
 LAUNCH_LIMIT_S = 600.0  # only what hangs takes as long, whoever else is on the machine
 _HERE = Path(__file__).parent
 STANDING = [("-m", "mpifed"), (str(_HERE / "laws/sweeps.py"),)]
+MARKED_FOLDERS = {"models": "models", "kill": "kill", "slurm": "slurm", "fuzz": "long"}  # with the marker of all tests
 OF_A_COMMAND = ("MPIFED_", "CUDA_", "MPICH_GPU_")  # variables that mpifed reads when it is called
 GRACE_S = 5.0  # how long a rank that failed waits for the others before it ends them
 
@@ -105,10 +106,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Folders of which `-m` takes nothing, as it is by default: for the others nobody imports PyTorch and JAX."""
-    marker, chosen = collection_path.name, config.getoption("markexpr")
-    of_its_own = marker in ("models", "kill", "slurm") and collection_path.parent == _HERE
-    return True if of_its_own and chosen.startswith("not (") and marker in chosen else None
+    """Folders of which `-m` takes nothing: for the others nobody imports PyTorch, JAX and scikit-learn."""
+    marker, chosen = MARKED_FOLDERS.get(collection_path.name), config.getoption("markexpr")
+    of_its_own = marker is not None and collection_path.parent == _HERE
+    return True if of_its_own and chosen and (marker not in chosen or chosen.startswith("not (")) else None
 
 
 def pytest_collection_finish() -> None:
