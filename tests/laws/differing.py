@@ -59,6 +59,9 @@ CASES: dict[str, Callable[[], object]] = {
     "rounds": run(rounds=1 + ODD),
     "participation": run(of_run={"participation": mf.Participation(clients_per_round=5 + ODD)}),
     "clip": run(of_run={"privacy": mf.Privacy(**{**PRIVATE, "clip": 1.0 + ODD})}),
+    "noise": run(of_run={"privacy": mf.Privacy(**{**PRIVATE, "noise_multiplier": 0.01 if ODD else 5.0})}),
+    "seed": run(of_run={"seed": 1 + ODD}),
+    "security": run(of_run={"aggregation": mf.Aggregation(security="masked" if ODD else "plain")}),
     "out": run(of_run={"out": f"run-{ODD}"}),
     "mu": lambda: mf.check(
         mf.FedProx(batch_size=5, mu=0.1 + ODD, client_optimizer=mf.SGD(0.1)), DATA, mf.Softmax(), rounds=1

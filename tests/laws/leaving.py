@@ -63,9 +63,6 @@ def main(form: str, when: str, child: str) -> None:
     X = np.arange(180.0).reshape(60, 3) % 7
     y = (X.sum(axis=1) > 8).astype(int)
 
-    def private(noise: float) -> mf.Privacy:
-        return mf.Privacy(clip=1.0, delta=1e-3, noise_multiplier=noise)
-
     def call(moment: str) -> None:
         odd = here == last and moment == when
         if odd:
@@ -79,15 +76,12 @@ def main(form: str, when: str, child: str) -> None:
             data,
             mf.Softmax(),
             rounds=1,
-            seed=2 if odd and form == "seed" else 1,
-            privacy=private(0.01 if odd else 5.0) if form == "noise" else None,
-            aggregation=mf.Aggregation(security="masked" if odd and form == "security" else "plain"),
             progress="none",
         )
 
     call("before")
     call("between")
-    if when == "after" and form in ("fewer", "rate", "seed", "noise", "security", "data"):
+    if when == "after" and form in ("fewer", "rate", "data"):
         call("after")
     elif here == last and when == "after":
         children(child)
