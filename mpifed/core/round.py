@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
@@ -178,7 +178,7 @@ class Round(NamedTuple):
     def words_of_clients(self, purpose: str, clients: Integers, turn: int = 0, secret: bool = False) -> Integers:
         """[n] a random word of each of `clients` [n], ascending; in each turn another one."""
         keyed = None if secret and self.secure else purpose
-        return self._numbers(keyed, clients, 1, turn)[:, 0].view(np.int64)
+        return self._numbers(keyed, clients, 1, [turn])[:, 0, 0].view(np.int64)
 
     def normals(
         self, purpose: str, clients: Integers, shape: tuple[int, ...], dtype: str = "float32"
@@ -218,26 +218,24 @@ class Round(NamedTuple):
         [n, count] positions in each client's shard, a function of (seed, purpose, round, client, size, count): the
         same call gives the same rows again.
         """
-        size = int(sizes[0]) if len(sizes) else 0
-        if count <= size < _FEW * count and size <= _SMALL and (sizes == size).all() and not (secret and self.secure):
+        keyed, size = None if secret and self.secure else purpose, int(sizes[0]) if len(sizes) else 0
+        if 0 < size < _FEW * count and size <= _SMALL and (sizes == size).all():
             # the same as below, by fewer calls
-            return np.ascontiguousarray(self._by_sorting(purpose, clients, size, 0)[:, :count])
-        rows = np.empty((len(clients), count), dtype=np.int64)
-        keyed, few = None if secret and self.secure else purpose, sizes >= _FEW * count
+            return np.ascontiguousarray(self._by_sorting(keyed, clients, size, count))
+        rows, few = np.empty((len(clients), count), dtype=np.int64), sizes >= _FEW * count
         if few.any():
             rows[few] = self._by_rejection(keyed, clients[few], sizes[few], count)
         for size in set(sizes[~few].tolist()):
             who = np.flatnonzero(sizes == size)
-            parts = [slice(start, min(start + size, count)) for start in range(0, count, size)]
             if keyed is None or size <= _SMALL:
-                for turn, part in enumerate(parts):
-                    rows[who, part] = self._by_sorting(keyed, clients[who], size, turn)[:, : part.stop - part.start]
+                rows[who] = self._by_sorting(keyed, clients[who], size, count)
                 continue
             stream = _stream(self.seed, keyed)  # NumPy's own sampling: few calls, which matter most if caches are cold
             for i in who.tolist():
                 stream.at(self._counter(int(clients[i])))
-                for part in parts:
-                    rows[i, part] = stream.generator.choice(size, part.stop - part.start, replace=False)
+                for start in range(0, count, size):
+                    part = rows[i, start : start + size]
+                    part[:] = stream.generator.choice(size, len(part), replace=False)
         return rows
 
     def _by_rejection(self, purpose: str | None, clients: Integers, sizes: Integers, count: int) -> Integers:
@@ -245,41 +243,43 @@ class Round(NamedTuple):
         rows = np.empty((len(clients), count), dtype=np.int64)
         width = count + count // 2 + _SPARE  # of 1.15 times as many, a quarter has been drawn before at most
         width += -width % 4  # Philox makes numbers by fours
-        words, turn = self._numbers(purpose, clients, width), 0
+        words, turn = self._numbers(purpose, clients, width)[:, 0], 0
         while (first_distinct(words, sizes, rows) < count).any():  # hardly ever
             turn += 1
-            words = np.hstack([words, self._numbers(purpose, clients, width, turn)])
+            words = np.hstack([words, self._numbers(purpose, clients, width, [turn])[:, 0]])
         return rows
 
-    def _by_sorting(self, purpose: str | None, clients: Integers, size: int, turn: int) -> Integers:
-        """[n, size] permutations, by sorting random keys whose low bits are the rows; of secret ones, any number."""
-        keys = self._numbers(purpose, clients, size, turn)
-        if purpose is None:
-            return keys.argsort(axis=1)
+    def _by_sorting(self, purpose: str | None, clients: Integers, size: int, count: int) -> Integers:
+        """[n, count] of one permutation after the other, by sorting random keys whose low bits are the rows."""
+        keys = self._numbers(purpose, clients, size, range(-(-count // size)))
+        if purpose is None:  # secret: any number of rows
+            return keys.argsort(axis=2).reshape(len(clients), -1)[:, :count]
         low = np.uint64(2 ** max(size - 1, 1).bit_length() - 1)
         keys &= ~low
         keys |= np.arange(size, dtype=np.uint64)
-        keys.sort(axis=1)
+        keys.sort(axis=2)
         keys &= low
-        return keys.view(np.int64)
+        return keys.view(np.int64).reshape(len(clients), -1)[:, :count]
 
-    def _numbers(self, purpose: str | None, clients: Integers, width: int, turn: int = 0) -> Words:
-        """[n, width] random words; those of client c begin at c * stride of the stream of (purpose, stride, turn).
+    def _numbers(self, purpose: str | None, clients: Integers, width: int, turns: Sequence[int] = range(1)) -> Words:
+        """[n, turns, width] random words; client c's begin at c * stride of the stream of (purpose, stride, turn).
 
         So neighbours come in one call; it costs a tenth of a generator for each client. Without a purpose they are
         secret, and no call gives them again.
         """
         if purpose is None:
-            return _own_words()(len(clients) * width).reshape(-1, width)
+            return _own_words()(len(clients) * len(turns) * width).reshape(-1, len(turns), width)
         blocks = -(-width // 4)  # Philox makes numbers by fours
-        philox = _stream(self.seed, f"{purpose}/{blocks}").at(self._counter(turn=turn))
-        parts, done = [], 0
+        stream = _stream(self.seed, f"{purpose}/{blocks}")
+        numbers = np.empty((len(clients), len(turns), 4 * blocks), np.uint64)
         others = np.flatnonzero(clients[1:] != clients[:-1] + 1) + 1 if len(clients) > 1 else _NONE
-        for start, stop in pairwise([0, *others.tolist(), len(clients)]):  # by runs of neighbours
-            first = int(clients[start])
-            if first > done:  # a call takes its time
-                philox.advance((first - done) * blocks)
-            parts.append(philox.random_raw((stop - start) * 4 * blocks).reshape(stop - start, -1))
-            done = first + stop - start
-        numbers = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return numbers[:, :width]
+        runs = list(pairwise([0, *others.tolist(), len(clients)]))  # of neighbours
+        for turn, into in zip(turns, numbers.swapaxes(0, 1), strict=True):
+            philox, done = stream.at(self._counter(turn=turn)), 0
+            for start, stop in runs:
+                first = int(clients[start])
+                if first > done:  # a call takes its time
+                    philox.advance((first - done) * blocks)
+                into[start:stop] = philox.random_raw((stop - start) * 4 * blocks).reshape(stop - start, -1)
+                done = first + stop - start
+        return numbers[..., :width]
