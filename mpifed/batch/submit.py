@@ -121,6 +121,8 @@ def prepared(request: SubmitRequest) -> SubmissionPlan:
         )
     check_data(request.job, Path(all_points[0].job.data.path))
     out = request.out or Path("runs") / all_points[0].job.name
+    began = (job_of(out / point.name if sweep else out) for point in all_points)
+    all_points = [point._replace(job=point.job.resumed(job)) for point, job in zip(all_points, began, strict=True)]
     status = status_of(out, all_points, sweep)
     indices = pending_points(all_points, status, request.array, sweep)
     options = script.parsed(request.options)

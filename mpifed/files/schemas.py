@@ -148,11 +148,18 @@ class ConstraintJson(Schema):
     classes: list[int] | None = None
 
 
+class DataOfJob(Schema):
+    """What job.toml says of the data."""
+
+    block: Positive | Literal["auto"] = "auto"
+
+
 class JobTables(Schema):
     """The keys of a run's job.toml that are read without the job's classes."""
 
     rounds: Positive | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    data: DataOfJob = DataOfJob()
     constraint: list[ConstraintJson] = []
     network: Table | None = None
     privacy: Table | None = None

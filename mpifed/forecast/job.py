@@ -41,7 +41,7 @@ from mpifed.privacy.spending import without_epsilon
 from mpifed.run.environment import rss_bytes
 from mpifed.run.observation import checked_observers
 from mpifed.run.own_classes import refuse_own_by_laws
-from mpifed.run.setup import held, measures_of, problem_of, tests_clients
+from mpifed.run.setup import held, measures_of, problem_of, tests_clients, with_block
 
 _BYTES = ("up_bytes", "down_bytes")
 _BESIDE = 10 << 20  # bytes of what a run imports beside what this does
@@ -59,6 +59,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     if not job.data.path.startswith(store.MEMORY):
         check_data(job_path, Path(job.data.path))
     data = store.open_federation(job.data.path)
+    job = with_block(job, data)
     host = place(data.counts, job.data.block, ranks, job.dedicated).hosts  # [N] each client's rank
     algorithm = algorithm_of(job, data)
     refuse_own_by_laws(job, algorithm.problem)

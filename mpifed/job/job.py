@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from typing_extensions import Self
+
 from mpifed.core.algorithm import Algorithm, wrong_exchanges
 from mpifed.core.contract import own_module
 from mpifed.core.errors import UsageError
@@ -70,6 +72,11 @@ class Job(JobSettings):
         if not self.observe:  # as in jobs of earlier versions
             del table["observe"]
         return table
+
+    def resumed(self, began: ReadOnlyTable) -> Self:
+        """The job with the number of clients in a block that it `began` with, where `auto` leaves it open."""
+        block = began.get("data", {}).get("block", self.data.block)
+        return replace(self, data=replace(self.data, block=block)) if self.data.block == "auto" else self
 
     def text(self) -> str:
         """The job as TOML, with all defaults."""

@@ -52,8 +52,9 @@ class DataTable(Settings):
 
     path: str = field(metadata=_FREE)
     """Folder that `mpifed data` made."""
-    block: Positive = 1
-    """Clients computed together, in batched matrix products."""
+    block: Positive | Literal["auto"] = "auto"
+    """Clients computed together, in batched matrix products; auto: as many as rows and model make worth it, a number
+    that job.toml has."""
     memory_gib: Weight = field(default=4.0, metadata=_FREE)
     """Memory for shards, per rank, in GiB; data that do not fit are read again in every round."""
     state_gib: Weight = field(default=4.0, metadata=_FREE)

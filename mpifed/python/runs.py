@@ -35,7 +35,9 @@ from mpifed.run.progress import reporter
 
 Progress = Literal["auto", "bar", "lines", "none"] | bool
 TABLES = tuple(name for name in tables_in(Job) if name != "data")  # by the name of the argument
-ARGUMENTS = ("rounds", "name", "seed", "start", "minimize", "constraints", "regularizer", "evaluate_every", "observers")
+ARGUMENTS = (
+    "rounds", "name", "seed", "start", "block", "minimize", "constraints", "regularizer", "evaluate_every", "observers",
+)  # fmt: skip
 _PROGRESS = ("auto", "bar", "lines", "none")
 
 
@@ -48,6 +50,7 @@ def job(
     name: str = "run",
     seed: int = 1,
     start: Run | str | Path | None = None,
+    block: int | Literal["auto"] = "auto",
     minimize: Term | None = None,
     constraints: Sequence[Mapping[str, object]] = (),
     regularizer: Regularizer | None = None,
@@ -65,6 +68,8 @@ def job(
         A `FederatedDataset`, or its folder.
     start
         A `Run`, its folder or its model.safetensors, whose model is that of round 0.
+    block
+        Clients computed together; by default as many as rows and model make worth it, which the run's job.toml says.
     constraints
         Made by `mpifed.constraint(term, limit)`.
     evaluate_every
@@ -91,7 +96,7 @@ def job(
     path = data.path if isinstance(data, FederatedDataset) else Path(data)
     place = path if isinstance(path, str) else str(path.absolute())
     table: Table = {"name": name, "rounds": table_of(rounds), "seed": table_of(seed)}
-    table |= {"data": {"path": place}}
+    table |= {"data": {"path": place, "block": table_of(block)}}
     table |= {"model": describe.part(MODEL, "model", model)}
     if start is not None:
         if not isinstance(start, (Run, str, Path)):

@@ -102,7 +102,8 @@ def run(
         header = None if opened is None else opened.header
         try:
             with watched.watching() if watched else nullcontext():
-                this = RunLoop(job, comm, out, reporter, request, cache, header, accept_changed, watched)
+                begun = job if opened is None else opened.job
+                this = RunLoop(begun, comm, out, reporter, request, cache, header, accept_changed, watched)
                 if opened is None:
                     with agreed(comm):
                         opened = prepared() if comm.rank == 0 else None

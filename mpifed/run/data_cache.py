@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import TypeVar
-
-from mpifed.core.tables import Table
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
@@ -19,7 +17,7 @@ class DataCache:
 
     def __init__(self) -> None:
         self._key: object = None
-        self._values: Table = {}
+        self._values: dict[str, tuple[object, Any]] = {}  # the key of each, and the value
 
     def use_key(self, key: object) -> None:
         """Keep the values if `key`, all that they depend on, is that of the last time; otherwise drop them.
@@ -31,9 +29,10 @@ class DataCache:
             gc.collect()  # the traceback of a run that failed may hold them, in a cycle
         self._key = key
 
-    def get(self, name: str, make: Callable[[], Value]) -> Value:
-        """The value of that name, made if it is not in the cache. If `make` fails, nothing is stored."""
-        if name not in self._values:
-            self._values[name] = make()
-        value: Value = self._values[name]
+    def get(self, name: str, make: Callable[[], Value], key: object = None) -> Value:
+        """The value of that name, made unless it is in the cache with this key. If `make` fails, nothing is stored."""
+        if name not in self._values or self._values[name][0] != key:
+            self._values.pop(name, None)
+            self._values[name] = key, make()
+        value: Value = self._values[name][1]
         return value

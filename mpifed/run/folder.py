@@ -75,6 +75,8 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
             f"{out}: holds a sweep; choose another --out, or remove its sweep.csv and folders point-* where they came "
             "into a run by mistake"
         )
+    with suppress(DataError):  # damaged: it is written anew
+        job = job.resumed(job_of(out)) if resume else job
     saved = any((out / "checkpoint").glob("round-*[0-9]"))
     begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
     if begun and not resume and not nothing_left(out):
@@ -84,17 +86,18 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
         )
     damaged, code = _damaged(out) if resume and begun else ("", None)
     header = _header(job, out, bool(damaged)) if resume and begun else None
+    job = job.resumed(header.job) if header else job  # where job.toml is gone
     if code in FINISHED and not saved:
         raise _without_its_end(out)
     if (code := ended_before(job, out)) is not None:
-        return Opened(saved, header, code)
+        return Opened(job, saved, header, code)
     (out / FAILURE).unlink(missing_ok=True)
     for path in out.glob(".*.new"):  # of a process that was killed
         if (part := PART.fullmatch(path.name)) and part[1] in RUN_FILES:
             path.unlink()
     if not saved:  # also a run that was killed before its first checkpoint
         (out / HISTORY).unlink(missing_ok=True)
-    return Opened(saved, header, None, damaged)
+    return Opened(job, saved, header, None, damaged)
 
 
 def nothing_left(out: Path) -> bool:
@@ -157,7 +160,8 @@ def ended_before(job: Job, out: Path, codes: Collection[int] = FINISHED) -> int 
     written = out / "job.toml"
     try:
         code = ended(out)
-        same = code in codes and written.exists() and _is_job(content(written), job) and not changed_since(out)
+        same = code in codes and written.exists() and _is_job(content(written), job.resumed(job_of(out)))
+        same = same and not changed_since(out)
     except (DataError, OSError, ValueError, RecursionError):  # a file cannot be read
         return None
     return code if same else None
@@ -205,7 +209,7 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
     written = job_of(out)
     if written and (shown := changes_of(ledger.header.job, written)):
         raise DataError(f"{out / 'job.toml'}: is not the job in line 1 of {ledger.path} ({shown}); {REMEDY}")
-    same_job(out, ledger.header.job, job.table())
+    same_job(out, ledger.header.job, job.resumed(ledger.header.job).table())
     return ledger.header
 
 
@@ -315,7 +319,7 @@ def begin_sweep(folder: Path, points: Sequence[SweepPoint], resume: bool = False
         with suppress(DataError):  # the run says what is wrong
             written = {} if nothing_left(run_dir) else job_of(run_dir)
         free = RESUMABLE if resume else ("observe",)
-        if written and (first := changes_of(written, point.job.table(), free).partition("; ")[0]):
+        if written and (first := changes_of(written, point.job.resumed(written).table(), free).partition("; ")[0]):
             raise UsageError(
                 f"{folder}: holds another sweep ({point.name}: {first}); choose another --out, or replace it with "
                 "--overwrite"

@@ -50,8 +50,9 @@ class RunLoop:
         observation: Observation | None,
     ) -> None:
         """`observation`: on rank 0, which alone imports what writes results, here and below."""
-        self.job, self.comm, self.out, self.reporter = job, comm, out, reporter
+        self.comm, self.out, self.reporter = comm, out, reporter
         self.ready: Ready = prepare(job, comm, cache, header)
+        self.job = job = self.ready.job
         self.ready.ranks.request = request
         self.server, self.clients = self.ready.server, self.ready.clients
         self.end = self.server  # whose model is returned

@@ -25,6 +25,7 @@ TOO_FEW = -1  # all ranks decide it: too many clients left in every attempt
 class Opened(NamedTuple):
     """The state of a run's folder when the run starts."""
 
+    job: Job  # with the block that it began with
     saved: bool  # whether there is a checkpoint to go on from
     header: Header | None  # of its ledger
     ended: int | None  # the exit code, if the run has ended with exactly this job and its result is valid

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,10 +42,13 @@ from mpifed.run.state_check import Specs, check_state
 if TYPE_CHECKING:
     from mpifed.privacy.ledger_file import Header
 
+_PRODUCTS = 2**19  # of a row's number with a parameter, in a local step of a block
+
 
 class Ready(NamedTuple):
     """What a run needs for its first round; of this rank."""
 
+    job: Job  # with a number for `[data] block`
     algorithm: Algorithm
     data: store.Federation
     ranks: Ranks
@@ -73,6 +77,27 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
         rows=held(data, "rows"), columns=held(data, "columns"), start=start,
         target_scale=1.0 if job.privacy else data.target_scale, names=data.client_names(),
     )  # fmt: skip
+
+
+def with_block(job: Job, data: store.Federation) -> Job:
+    """The job with a number in place of `[data] block = "auto"`, of rows, model and clients alone.
+
+    So many clients that a local step takes about as long as its calls of Python, and its arrays stay in the cache; half
+    of all at most, which two ranks can share. One alone where two of a block would seldom participate together.
+    """
+    if job.data.block != "auto":
+        return job
+    objective, parameters, batch = job.make_objective().of_shape(data.shape), 0, job.algorithm.get("batch_size")
+    with suppress(Exception):  # of a model that does not fit, or of the user's own: what follows says so
+        start = objective.start(
+            data.features, data.classes or data.targets, np.random.default_rng(0), job.compute.dtype
+        )
+        parameters = sum(leaf.size for leaf in bare_leaves(start))
+    rows = np.minimum(data.counts, batch) if isinstance(batch, int) else data.counts
+    products = int(rows @ data.widths) * parameters // data.features  # in a step of all clients
+    block = min(_PRODUCTS * data.clients // max(products, 1), -(-data.clients // 2))
+    present = min(job.participation.clients_per_round or data.clients, data.clients)
+    return replace(job, data=replace(job.data, block=block if block * present >= 2 * data.clients else 1))
 
 
 def first_model(job: Job, own: Callable[[], Parameters]) -> Parameters | None:
@@ -120,6 +145,7 @@ def prepare(
     cache.use_key((job.data, job.compute, job.dedicated, comm.rank, comm.size))
     data = cache.get("data", lambda: _opened(job.data.path, comm))
     with agreed(comm):
+        job = with_block(job, data)
         if job.data.verify and comm.rank == 0:
             cache.get("verified", data.verify_common)
         algorithm = job.make_algorithm(problem_of(job, data))
@@ -129,7 +155,8 @@ def prepare(
     space = min(job.data.memory_gib * 2**30, room() / comm.node_size)
     placement = place(data.counts, job.data.block, comm.size, job.dedicated)
     with agreed(comm):
-        blocks = cache.get("blocks", lambda: _open_blocks(job, data, placement.hosted(comm.rank), space))
+        hosted, block = placement.hosted(comm.rank), job.data.block
+        blocks = cache.get("blocks", lambda: _open_blocks(job, data, hosted, space), block)
         device = cache.get("device", lambda: Device() if here_alone(data) else device_of(job, comm))
     if any(own_module(part["name"]) for part in (job.model, job.minimize, *job.constraint, job.regularizer) if part):
         from mpifed.run.own_classes import refuse_own_by_shapes
@@ -156,14 +183,14 @@ def prepare(
         specs = check_state(job.algorithm["name"], "start_server()", server)
         own = None
         if tests_clients(job, data):
-            own = cache.get("client tests", lambda: _client_tests(job, data, placement.hosted(comm.rank), space))
+            own = cache.get("client tests", lambda: _client_tests(job, data, hosted, space), block)
         y, common = None, None
         chunks = range(*(number * -(-data.test_samples // CHUNK) // comm.size for number in (comm.rank, comm.rank + 1)))
         if data.test_samples and job.record.evaluate_every:
             y, common = cache.get("tests", lambda: (data.labels("test/"), _common_tests(job, data, chunks)))
         tests = TestRows(algorithm.problem, comm, job.record.metrics, y, chunks, common, own, data.test_counts)
     key = comm.bcast(os.urandom(32) if ranks.serves else None) if secret else None
-    return Ready(algorithm, data, ranks, server, clients, specs, tests, everybody, key)
+    return Ready(job, algorithm, data, ranks, server, clients, specs, tests, everybody, key)
 
 
 def _opened(path: str, comm: Comm) -> store.Federation:
@@ -236,10 +263,10 @@ def measures_of_all_rows(job: Job, algorithm: Algorithm) -> Iterator[Measure]:
         yield from measures_of(job, algorithm)
         return
     sampled: Any = algorithm  # a dataclass, of any algorithm
-    whole: Algorithm = dataclasses.replace(sampled, problem=dataclasses.replace(sampled.problem, measured_rows=None))
+    whole: Algorithm = replace(sampled, problem=replace(sampled.problem, measured_rows=None))
     for measure in measures_of(job, whole):
-        renamed = tuple(dataclasses.replace(part, name=f"{part.name}{OF_ALL_ROWS}") for part in measure.exchanges)
-        yield dataclasses.replace(measure, exchanges=renamed)
+        renamed = tuple(replace(part, name=f"{part.name}{OF_ALL_ROWS}") for part in measure.exchanges)
+        yield replace(measure, exchanges=renamed)
 
 
 def _open_blocks(job: Job, data: store.Federation, hosted: Hosted, space: float) -> Roster:

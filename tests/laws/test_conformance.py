@@ -266,12 +266,14 @@ def test_a_total_is_the_sum_of_the_uploads(case: Case, uneven: Path, monkeypatch
 
 @one_of_every_algorithm
 def test_blocks_do_not_change_who_draws_what(case: Case, uneven: Path) -> None:
+    """Nor any bit where clients have columns; of rows, large products may round otherwise."""
+    rows = case.split in ("rows", "halves")
     alone, *together = (
-        flat(model(uneven, case, data={"path": str(uneven), "block": size}, compute={"dtype": "float64"}))
+        flat(model(uneven, case, data={"path": str(uneven), "block": size}, compute={"dtype": f"float{32 << rows}"}))
         for size in (1, 3, 8)
     )
-    for of_blocks in together:
-        np.testing.assert_allclose(of_blocks, alone, rtol=0, atol=1e-10)  # other rows would differ by more than 1e-4
+    for of_blocks in together:  # other rows would differ by more than 1e-4
+        np.testing.assert_allclose(of_blocks, alone, rtol=0, atol=1e-10 if rows else 0)
 
 
 @one_of_every_algorithm

@@ -22,11 +22,13 @@ import mpifed as mf
 from mpifed.cli import main
 from mpifed.core.errors import Interrupted, MpifedError, UsageError
 from mpifed.core.record import leaves
+from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.model_file import model_sha256, read_model
-from mpifed.files.run_folder import summary
+from mpifed.files.run_folder import job_of, summary
 from mpifed.observers import Observer
 from mpifed.run.launch import guarded
+from mpifed.run.setup import prepare, with_block
 from mpifed.testing import Job, Solo
 
 
@@ -38,7 +40,7 @@ def job(folder: Path, **changes: Any) -> Job:
 def test_what_a_run_leaves_behind(digits: Path, tmp_path: Path) -> None:
     out, task = tmp_path / "a" / "run", job(digits)
     result = run(task, Solo(), out)
-    assert Job.read(out / "job.toml").table() == task.table()
+    assert Job.read(out / "job.toml").table() == task.resumed({"data": {"block": 4}}).table()  # half of 8 clients
     assert (result.run_dir, result.rounds) == (out, 5)
     stored = read_model(out / "model.safetensors")
     assert stored.keys() == {"first"}
@@ -100,6 +102,40 @@ def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
     once_more = run(job(digits), Solo(), tmp_path / "run", resume=True)  # of a run that is finished
     assert once_more is not None
     assert summary(tmp_path / "run")["exit"] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [
+        ({}, 4),  # half of 8 clients
+        ({"data": {"memory_gib": 0.0}, "server": {"dedicated": True}}, 4),
+        ({"data": {"block": 3}}, 3),
+        ({"model": SOFTMAX | {"name": "mlp", "hidden": 1024}}, 1),  # 4 rows x 75776 parameters, and a block's are 2^19
+        ({"model": SOFTMAX | {"name": "mlp", "hidden": 512}}, 3),
+        ({"participation": {"clients_per_round": 4}}, 4),  # two of a block, as a mean
+        ({"participation": {"clients_per_round": 3}}, 1),
+        ({"aggregation": {"arithmetic": "exact-blocks"}}, 4),
+    ],
+    ids=str,
+)
+def test_the_block_is_of_the_job_alone(digits: Path, given: dict[str, Any], number: int) -> None:
+    given = given | {"data": {"path": str(digits)} | given.get("data", {})}
+    task = job(digits, **given)
+    settled = with_block(task, open_federation(digits))
+    assert settled == task.resumed({"data": {"block": number}})
+    assert prepare(task, Solo()).job == settled
+
+
+def test_a_run_goes_on_with_the_block_that_it_began_with(digits: Path, tmp_path: Path) -> None:
+    """Whatever a later version would choose; as of runs that began when it was 1."""
+    data = {"data": {"path": str(digits), "block": 1}}
+    run(job(digits, **data), Solo(), tmp_path / "whole")
+    run(job(digits, rounds=3, **data), Solo(), tmp_path / "run")
+    run(job(digits), Solo(), tmp_path / "run", resume=True)
+    assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+    assert job_of(tmp_path / "run")["data"]["block"] == 1
+    with pytest.raises(UsageError, match=r"data\.block: 1 before, 4 now"):
+        run(job(digits, data={"path": str(digits), "block": 4}), Solo(), tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize(
