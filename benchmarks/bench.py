@@ -28,7 +28,7 @@ from typing import Any
 from cases import BY_ROWS, CASES, FAMILIES, NUMBERS, QUICK, REPETITIONS, Planned, chosen, planned
 from gate import gate, job_path
 from noise import noise_costs
-from prepared import CACHE, HERE, ROOT, base, prepared, prepared_cells, prepared_clients, run
+from prepared import CACHE, HERE, ROOT, base, prepared, prepared_cells, prepared_clients, prepared_small, run
 from private_rounds import private_rounds, shown
 from report import BASE, accepted, grouped, slower, table
 from rich.console import Console
@@ -85,6 +85,8 @@ def data_of(case: str, variant: str, root: Path = ROOT) -> Path:
     """The folder of a variant's data, prepared where it is not there yet."""
     if CASES[case].data == "clients":
         return prepared_clients(100_000 if variant == "many" else CASES[case].clients, root)
+    if CASES[case].data == "small":
+        return prepared_small(CASES[case].clients, root)
     if CASES[case].data:
         return prepared_cells(CASES[case].data, root)
     return prepared(CASES[case].clients, "columns" if CASES[case].floor else "rows", root)

@@ -17,7 +17,7 @@ class Case(NamedTuple):
     floor: tuple[str, ...] = ()  # the hand-written loop of columns, without its rounds; of rows where left out
     loop: tuple[str, ...] = ()  # a hand-written loop for this case alone, without its rounds
     ranks: tuple[int, ...] = ()  # instead of those asked for
-    data: str = ""  # instead of images split by rows or columns: "grid", "text", or "clients"
+    data: str = ""  # instead of images split by rows or columns: "grid", "text", "clients", or "small"
     family: str = "rows"  # the cases that it is asked for with
 
 
@@ -96,6 +96,9 @@ CASES = {
     ),
     "hyfdca": cells("grid", 5e-4),
     "hyfdca-text": cells("text", 5e-6),
+    "newcomer": Case(
+        20, 1000, job="newcomer.toml", loop=("newcomer.py",), ranks=(1,), data="small", family="clients",
+    ),
     "clients": sampled(),
     "clients-states": sampled(STATES),
     "alg3-b100": columns("alg3", 100, ranks=(2,)),

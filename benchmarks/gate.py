@@ -52,7 +52,10 @@ class Gated(NamedTuple):
 CASES = {
     "rows": Gated(  # local steps
         "clients.toml", "rows", 20, 10,
-        ('model={name="softmax"}', 'algorithm={name="fedavg",batch_size=20,local_steps=5}', "participation={}"),
+        (
+            'model={name="softmax"}', 'algorithm={name="fedavg",batch_size=20,local_steps=5}', "participation={}",
+            "data.block=1",
+        ),
     ),
     "network": Gated("case1.toml", "rows", 40, 20, ("model.hidden=32",)),
     "columns": Gated("alg3.toml", "columns", 40, 20, ("model.hidden=32", "algorithm.batch_size=100")),

@@ -89,11 +89,20 @@ def prepared_cells(kind: str, root: Path = ROOT) -> Path:
 
 
 def prepared_clients(clients: int, root: Path = ROOT) -> Path:
-    """The folder with 10 rows for each of so many clients, 1,000 clients a file."""
-    folder = cache(root) / f"clients-{clients}"
+    """The folder with 10 rows of 20 features for each of so many clients, 1,000 clients a file."""
+    return _made(f"clients-{clients}", f"synthetic --samples {10 * clients} --features 20 --clients {clients}", root)
+
+
+def prepared_small(clients: int, root: Path = ROOT) -> Path:
+    """The folder with 70 rows of 64 features for each client, also in `npz`."""
+    what = f"synthetic --samples {70 * clients} --features 64 --classes 10 --clients {clients}"
+    return with_npz(_made(f"small-{clients}", what, root), root)
+
+
+def _made(name: str, what: str, root: Path) -> Path:
+    folder = cache(root) / name
     if not (folder / "federation.h5").exists():
-        what = f"synthetic --samples {10 * clients} --features 20 --task classification --seed 1"
-        how = f"--split rows --clients {clients} --force --out {folder}"
+        how = f"--task classification --seed 1 --split rows --force --out {folder}"
         run([sys.executable, "-m", "mpifed", "data", *what.split(), *how.split()], root)
     return folder
 
@@ -106,6 +115,11 @@ def prepared(clients: int, split: str, root: Path = ROOT) -> Path:
     if not (folder / "federation.h5").exists():
         how = f"--split {split} --clients {clients} --scale unit --seed 1 --force --out {folder}"
         run([sys.executable, "-m", "mpifed", "data", *source, *how.split()], root)
+    return with_npz(folder, root)
+
+
+def with_npz(folder: Path, root: Path) -> Path:
+    """The folder, of this state with its shards in `npz` too."""
     if root == ROOT and not (folder / "npz").exists():
         convert(folder, folder / "npz.new")
         (folder / "npz.new").rename(folder / "npz")

@@ -109,6 +109,7 @@ BY_HAND_AT_LEAST = {  # share of the hand-written loop's speed, on 1 and 2 ranks
     ("1", "exact"): (0.85, 0.8),
     ("2", "exact"): (0.9, 0.9),
     ("3", "exact"): (0.6, 0.6),
+    ("newcomer", "exact"): (1.0,),
     ("3", "blocks"): (0.95, 0.95),
     ("alg3-b1000", "exact"): (0.75, 0.75),
     ("alg4-b1000", "exact"): (0.75, 0.75),
