@@ -60,7 +60,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
         check_data(job_path, Path(job.data.path))
     data = store.open_federation(job.data.path)
     job = with_block(job, data)
-    host = place(data.counts, job.data.block, ranks, job.dedicated).hosts  # [N] each client's rank
+    host = place(data.counts, int(job.data.block), ranks, job.dedicated).hosts  # [N] each client's rank
     algorithm = algorithm_of(job, data)
     refuse_own_by_laws(job, algorithm.problem)
     measures = measures_of(job, algorithm) if goals.measured(job) else ()

@@ -153,7 +153,7 @@ def prepare(
     if job.privacy is not None:
         algorithm, secret = _settled(job, algorithm, comm, header)
     space = min(job.data.memory_gib * 2**30, room() / comm.node_size)
-    placement = place(data.counts, job.data.block, comm.size, job.dedicated)
+    placement = place(data.counts, int(job.data.block), comm.size, job.dedicated)
     with agreed(comm):
         hosted, block = placement.hosted(comm.rank), job.data.block
         blocks = cache.get("blocks", lambda: _open_blocks(job, data, hosted, space), block)
