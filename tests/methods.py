@@ -251,42 +251,35 @@ METHODS = {
     "fedacg": local([(STEPS | {"beta": 0.1}, {}), (STEPS, UPLOADS), (STEPS, PEOPLE)], short=1, private=True),
     "feddyn": local(
         [
-            (STEPS | {"alpha": 0.3}, {}),
             (EPOCHS | {"alpha": 0.3, "weights": "rows"}, {}),
             (STEPS | {"alpha": 0.3}, UPLOADS),
             (STEPS | {"alpha": 0.3}, PEOPLE),
         ],
-        short=2,
+        short=1,
         private=True,
         alpha=0.3,
     ),
     "fedadmm": local(
         [
-            (STEPS | {"rho": 0.3}, {}),
             (EPOCHS | {"rho": 0.3, "start": "own", "weights": "rows"}, {}),
             (STEPS | {"rho": 0.3, "start": "own"}, UPLOADS),
-            (STEPS | {"rho": 0.3}, PEOPLE),
         ],
-        short=2,
+        short=1,
         private=True,
         rho=0.3,
     ),
     "fedsplit": local(
-        [
-            (STEPS | {"s": 2.0}, {}),
-            (EPOCHS | {"s": 2.0, "start": "own", "weights": "rows"}, {}),
-            (STEPS | {"s": 2.0}, UPLOADS),
-        ],
-        short=2,
+        [(EPOCHS | {"s": 2.0, "start": "own", "weights": "rows"}, {}), (STEPS | {"s": 2.0}, UPLOADS)],
+        short=1,
         everybody=always,
         private=True,
         s=2.0,
     ),
-    "fedsam": local([(STEPS | {"rho": 0.1}, {}), (EPOCHS, {}), (STEPS | {"rho": 0.1}, PEOPLE)], private=True, rho=0.1),
+    "fedsam": local([(STEPS | {"rho": 0.1}, {}), (STEPS | {"rho": 0.1}, PEOPLE)], private=True, rho=0.1),
     "fedspeed": local(
         [(STEPS | {"alpha": 0.3, "mix": 0.7}, {}), (STEPS | {"alpha": 0.3}, PEOPLE)], private=True, alpha=0.3
     ),
-    "delta-sgd": local([(STEPS, {}), (EPOCHS, {}), (STEPS, PEOPLE)], private=True),
+    "delta-sgd": local([(EPOCHS, {}), (STEPS, PEOPLE)], private=True),
     "fedpdm": Method(
         data="rows",
         cases=[
