@@ -351,6 +351,7 @@ class Local:
 
         def move(batch: Minibatch, r: int, z: Array) -> Array:
             out = xp.empty_like(change)
+            block.drawn[0] += batch.y.size  # gradients that are computed
             self._put_step(block, record(z), z, batch, r, out, record(out))
             return combination(shrink[0], (out, z), out, (self.guard.layout.penalized.stop, shrink[1]))
 
@@ -365,6 +366,7 @@ class Local:
             if descend is None:
                 self._put_step(block, point, at, batch, r, change, down)
             else:
+                block.drawn[0] -= batch.y.size
                 change[...], kept = descend(partial(move, batch, r), at, model, kept)
             before = at.copy() if method.stop else at
             if momentum:  # v <- momentum v + u, u being the change by a plain step

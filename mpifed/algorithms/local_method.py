@@ -176,7 +176,7 @@ class LocalMethod(LocalSteps, Rows):
     def guard(self) -> Open:
         """What stands between clients and all others."""
         # a class that changes an upload, what it follows from, or what is kept, says anew what follows of it
-        hooks = "begin", "push", "upload", "renew", "stop"
+        hooks = "begin", "push", "descend", "upload", "renew", "stop"
         keeping = ("retain",) if self.retain is None else ("retain", *hooks)
         like = self.like(self._zeros)
         work = LocalWork(

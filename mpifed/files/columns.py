@@ -132,8 +132,9 @@ TABLE = (
     Column("down_bytes", "downloaded", "what all clients together have downloaded since the start",
            "history summary show", "less", "B", since_start=True),
     Column("gradients", "gradients of clients",
-           "gradients of a row that all clients have computed: rows of the minibatches drawn; 0 where a method draws "
-           "none; empty where participation is secret, and of data that are not divided by rows",
+           "gradients of a row that all clients have computed: rows of the minibatches drawn, as often as a local step "
+           "takes their gradient; 0 where a method draws none; empty where participation is secret, and of data that "
+           "are not divided by rows",
            "history summary horizontal", "less", since_start=True),
     Column("rss_bytes", "resident memory of the largest rank", "what the largest rank has in memory at that time",
            better="less", unit="B"),

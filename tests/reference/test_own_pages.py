@@ -111,7 +111,7 @@ def test_masked_on_two_ranks_it_has_the_same_bits(
 
 def test_with_a_regularizer_a_page_says_how_far_a_gradient_moves_the_model(classes: Path) -> None:
     """The optimum of the mean over clients of alike sizes; with the step of FedAvg the residual stays at 1."""
-    whole = {"name": "own_pages:FedDyn", "batch_size": 60, "local_steps": 5, "alpha": 0.5}
+    whole = {"name": "feddyn", "batch_size": 60, "local_steps": 5, "alpha": 0.5}
     whole["client_optimizer"] = {"learning_rate": 0.1}
     shrunk = {"regularizer": {"name": "l1", "weight": 0.02}, "rounds": 1000}
     *_, last = rounds(local_job(classes, whole, **shrunk), measured=shrunk["rounds"])

@@ -129,6 +129,10 @@ def test_gradients_are_counted_where_minibatches_are_drawn(digits: Path, halves:
     some = job(digits, {}, rounds=6, participation={"clients_per_round": 3}, data={"path": str(digits), "block": 3})
     run(some, Solo(), tmp_path / "b")
     assert read_history(tmp_path / "b")["gradients"].tolist() == [t * 3 * 2 * 10 for t in (0, 2, 4, 6)]
+    own = {"batch_size": 10, "client_optimizer": {"learning_rate": 0.1}, "local_steps": 2}
+    for name, each in (("fedsam", 4), ("delta-sgd", 3)):  # two gradients a step, of Delta-SGD one in the first
+        run(job(digits, {}, rounds=6, algorithm={"name": name, **own}), Solo(), tmp_path / name)
+        assert read_history(tmp_path / name)["gradients"].tolist() == [t * 8 * each * 10 for t in (0, 2, 4, 6)]
     model = {"name": "logistic", "bias": False, "l2": 1e-3}
     bundle = job(halves, {}, rounds=2, algorithm={"name": "bundle"}, model=model)
     run(bundle, Solo(), tmp_path / "c")
