@@ -1,8 +1,4 @@
-"""Two methods as a user writes them, of the public names alone: jobs name them "own_pages:...".
-
-FedDyn: D. A. E. Acar, Y. Zhao, R. Matas, M. Mattina, P. Whatmough, V. Saligrama: "Federated Learning Based on Dynamic
-Regularization" (ICLR 2021, arXiv:2111.04263). `Stretched` is of nobody.
-"""
+"""Two methods of nobody as a user writes them, of the public names alone: jobs name them "own_pages:..."."""
 
 from __future__ import annotations
 
@@ -14,15 +10,16 @@ from mpifed.methods import Array, Done, Local, LocalMethod, Sent, Server, Size
 
 
 @dataclass(frozen=True)
-class FedDyn(LocalMethod):
-    """Each loss f_i(y) - <h_i, y> + alpha / 2 ||y - x||^2, whose minima come to agree."""
+class Recalled(LocalMethod):
+    """Each loss f_i(y) + alpha / 2 ||y - x||^2; the server goes by the mean of all clients' last changes."""
 
     alpha: Size = 0.1
     """Weight of alpha / 2 ||y - x||^2."""
 
     weights = "uniform"
     gain = 1.0
-    refuses: ClassVar[Mapping[str, str]] = {"server_optimizer": "the model is mean y - h / alpha"}
+    refuses: ClassVar[Mapping[str, str]] = {"server_optimizer": "the model goes by the mean of all last changes"}
+    prox_step = LocalMethod.prox_step
 
     @property
     def pull(self) -> float:
@@ -34,21 +31,21 @@ class FedDyn(LocalMethod):
     def start_memory(self, x: Array) -> Array:
         return 0 * x
 
-    def push(self, h_i: Array, sent: Sent, local: Local) -> Any:
-        return local.step * (h_i + self.alpha * sent.model)
+    def push(self, last: Array, sent: Sent, local: Local) -> Any:
+        return local.step * self.alpha * sent.model
 
-    def renew(self, h_i: Array, sent: Sent, change: Array, local: Local) -> Any:
-        return h_i - self.alpha * change
+    def upload(self, last: Array, sent: Sent, change: Array, local: Local) -> Any:
+        return change - last
 
-    def absorb(self, h: Array, mean: Array, done: Done) -> tuple[Any, Any]:
-        h = h - self.alpha * done.share * mean
-        return h, mean - h / self.alpha
+    def renew(self, last: Array, sent: Sent, upload: Array, local: Local) -> Any:
+        return last + upload
 
-    def prox_step(self, done: Done) -> float:
-        return 1 / self.alpha
+    def absorb(self, memory: Array, mean: Array, done: Done) -> tuple[Any, Any]:
+        memory = memory + done.share * mean
+        return memory, memory
 
 
-class Unsaid(FedDyn):
+class Unsaid(Recalled):
     """Its server may move otherwise, and does not say how far."""
 
     def absorb(self, h: Array, mean: Array, done: Done) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""FedDyn and Stretched as a user writes them, against loops that share the draws: half the clients, unequal shards."""
+"""Recalled and Stretched as a user writes them, against loops that share the draws: some clients, unequal shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpifed.files.run_folder import summary
 from mpifed.testing import Job, check_algorithm, rounds
 
 ETA, ALPHA = 0.2, 0.3
-NAMES = ("FedDyn", "Stretched")
+NAMES = ("Recalled", "Stretched")
 EXACT = {"rtol": 0, "atol": 1e-10}
 PRIVATE = {"delta": 1e-5, "clip": 1.0, "epsilon": 8.0}
 
@@ -37,7 +37,7 @@ def skew(shared_path: Path) -> Path:
 
 
 def task(folder: Path, name: str, /, **changes: Any) -> Job:
-    own = {"alpha": ALPHA} if name in ("FedDyn", "Unsaid") else {}
+    own = {"alpha": ALPHA} if name in ("Recalled", "Unsaid") else {}
     steps = {"batch_size": 4, "local_steps": 3, "client_optimizer": {"learning_rate": ETA}}
     some = {"participation": {"clients_per_round": 4}, "rounds": 5}
     return local_job(folder, {"name": f"own_pages:{name}", **steps, **own}, **some | changes)
@@ -45,16 +45,15 @@ def task(folder: Path, name: str, /, **changes: Any) -> Job:
 
 def loop(job: Job, name: str) -> Course:
     x, data = start_of(job), rows_of(job.data.path)
-    h, own, judged = np.zeros_like(x), np.zeros((len(data), len(x))), x
+    own, judged = np.zeros((len(data), len(x))), x
     for t in range(1, job.rounds + 1):
-        pulled = (lambda i, at, x=x: ALPHA * (at - x) - own[i]) if name == "FedDyn" else (lambda i, at: 0.0)
+        pulled = (lambda i, at, x=x: ALPHA * (at - x)) if name == "Recalled" else (lambda i, at: 0.0)
         found = list(ends(job, data, t, x, pulled))
         moved = np.array([end.model for end in found]) - x
         mean = moved.mean(axis=0)
-        if name == "FedDyn":
-            own[[end.client for end in found]] -= ALPHA * moved
-            h = h - ALPHA * moved.sum(axis=0) / len(data)
-            judged = x = x + mean - h / ALPHA
+        if name == "Recalled":
+            own[[end.client for end in found]] = moved
+            judged = x = x + own.mean(axis=0)
         else:
             far = np.linalg.norm(moved, axis=1).mean() / np.linalg.norm(mean)
             last, x = x, x + far * mean
@@ -68,7 +67,7 @@ def test_the_page_is_its_equations(skew: Path, name: str) -> None:
     done, course = played(job), loop(job, name)
     np.testing.assert_allclose(done.server.model, course.x, **EXACT)
     np.testing.assert_allclose(done.model, course.judged, **EXACT)
-    if name == "FedDyn":
+    if name == "Recalled":
         np.testing.assert_allclose(done.kept(""), course.own, **EXACT)
         np.testing.assert_allclose(done.server.memory, course.own.mean(axis=0), **EXACT)
 
@@ -124,7 +123,7 @@ def test_with_a_regularizer_a_page_says_how_far_a_gradient_moves_the_model(class
 
 @pytest.mark.parametrize("level", [{"level": "client"}, {"noise_on": "upload"}], ids=str)
 def test_noise_on_an_upload_of_several_parts_is_refused(skew: Path, level: dict[str, Any]) -> None:
-    next(rounds(task(skew, "FedDyn", privacy=PRIVATE | level, model={"name": "softmax"})))
+    next(rounds(task(skew, "Recalled", privacy=PRIVATE | level, model={"name": "softmax"})))
     with pytest.raises(UsageError, match="for uploads of one part"):
         next(rounds(task(skew, "Stretched", privacy=PRIVATE | level, model={"name": "softmax"})))
 
