@@ -30,7 +30,7 @@ _WHERE = {
     "VerticalSGD": "mpifed.algorithms.vertical_sgd", "HybridFedAvg": "mpifed.algorithms.own_columns",
     "HyFEM": "mpifed.algorithms.own_columns", "HyFDCA": "mpifed.algorithms.hyfdca",
     "Bundle": "mpifed.algorithms.bundle", "CoCoA": "mpifed.algorithms.cocoa",
-    "SGD": "mpifed.maths.optimizers", "ServerSGD": "mpifed.maths.optimizers",
+    "SGD": "mpifed.maths.optimizers", "AdamW": "mpifed.maths.optimizers", "ServerSGD": "mpifed.maths.optimizers",
     "ServerAdam": "mpifed.maths.optimizers", "ServerYogi": "mpifed.maths.optimizers",
     "ServerAdagrad": "mpifed.maths.optimizers",
     "PowerDecay": "mpifed.maths.schedules", "StepDecay": "mpifed.maths.schedules",

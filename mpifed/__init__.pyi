@@ -44,6 +44,7 @@ from mpifed.maths.objectives import Softmax as Softmax
 from mpifed.maths.objectives import SquaredHinge as SquaredHinge
 from mpifed.maths.objectives import TrueClassLogistic as TrueClassLogistic
 from mpifed.maths.optimizers import SGD as SGD
+from mpifed.maths.optimizers import AdamW as AdamW
 from mpifed.maths.optimizers import ServerAdagrad as ServerAdagrad
 from mpifed.maths.optimizers import ServerAdam as ServerAdam
 from mpifed.maths.optimizers import ServerSGD as ServerSGD

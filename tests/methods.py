@@ -99,6 +99,7 @@ class Method(NamedTuple):
 
 
 STEPS = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}
+ADAMW = {"name": "adamw", "learning_rate": 0.02}
 EPOCHS = {"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}
 
 
@@ -192,12 +193,14 @@ METHODS = {
                 {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.5}},
                 PEOPLE_BY_CHANCE,
             ),
+            (STEPS | {"client_optimizer": ADAMW | {"clip_norm": 0.5, "local_schedule": FALLING}}, {}),
+            (STEPS | {"client_optimizer": ADAMW}, private()),
         ],
         short=4,
         everybody=never,
         drawn=always,
         private=True,
-        single=[[]] * 6,
+        single=[[]] * 8,
         least={"client_optimizer": HALF},
         control=SEVEN,
         reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),

@@ -50,8 +50,8 @@ class LocalSteps(Rows):
         return (Exchange("changes", fields, self.ask, self.answer, self.absorb),)
 
     def check(self) -> list[str]:
-        why = "the clients of this method keep no velocity"
-        return check_rows(self.problem, self.batch_size) + self.client_optimizer.wrong_momentum("client_optimizer", why)
+        why = "the clients of this method take plain steps"
+        return check_rows(self.problem, self.batch_size) + self.client_optimizer.wrong_special("client_optimizer", why)
 
     def start_server(self, now: Round) -> Server:
         return Server(start_model(self.problem, now))

@@ -13,6 +13,7 @@ takes is `Any`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -23,12 +24,13 @@ from typing_extensions import final
 
 from mpifed.algorithms.horizontal import Pooled, pooled_minibatches
 from mpifed.core.algorithm import Algorithm
+from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Lazy, Problem, Weighted
 from mpifed.core.loops import combination
 from mpifed.core.record import Array, added, beside, namespace, take
 from mpifed.core.refusals import Refusal, messages
 from mpifed.maths.objectives import concave_gradient
-from mpifed.maths.optimizers import SGD
+from mpifed.maths.optimizers import ClientOptimizer, Steered
 from mpifed.maths.ranges import Count, Repeats
 from mpifed.privacy.open import Minibatch, Open
 
@@ -65,11 +67,13 @@ class LocalSteps(Algorithm):
     """Clients take SGD steps on minibatches of their own rows: `local_steps` of them, or `local_epochs` passes.
 
     A client with fewer rows than `batch_size` has all of them in every minibatch, not in private jobs. All local steps
-    of a round have that round's learning rate. Momentum of `[client_optimizer]` is a client's within a round.
+    of a round have that round's learning rate, but for `local_schedule`. Momentum and moments of `[client_optimizer]`
+    are a client's within a round.
 
     Attributes
     ----------
-    refuses : why not, in words: "momentum" of clients, a "server_optimizer" but the mean, a "schedule" ending at 0
+    refuses : why not, in words: "momentum" of clients, or their moments; "steps" but plain ones; steps without a
+        "rate", as AdamW's; a "server_optimizer" but the mean; a "schedule" ending at 0
     lasting : whether how far clients were drawn in a round moves them in the next, by what they keep
     """
 
@@ -80,7 +84,7 @@ class LocalSteps(Algorithm):
     descend: ClassVar[Callable[..., tuple[Array, Any]] | None] = None
     batch_size: Count
     """Rows in a minibatch, drawn without replacement from a client's own."""
-    client_optimizer: SGD
+    client_optimizer: ClientOptimizer
     local_steps: Repeats | None = None
     """Local SGD steps in a round; give this or `local_epochs`. With neither it is one step."""
     local_epochs: Repeats | None = None
@@ -114,8 +118,8 @@ class LocalSteps(Algorithm):
     @property
     def one_plain_step(self) -> bool:
         """Whether each client takes a single step, along a minibatch's gradient."""
-        single = self.local_epochs is None and self.most_steps == 1
-        return single and self.descend is None and not self.client_optimizer.nesterov
+        single, optimizer = self.local_epochs is None and self.most_steps == 1, self.client_optimizer
+        return single and self.descend is None and optimizer.fused and not optimizer.nesterov
 
     @cached_property
     def uneven(self) -> bool:
@@ -134,13 +138,16 @@ class LocalSteps(Algorithm):
             (r - m (1 - m^r) / (1 - m)) / (1 - m)     with momentum m alone; Nesterov's adds m (1 - m^r) / (1 - m),
 
         the three ||a_i||_1 of FedNova (J. Wang et al., arXiv:2007.07481). l2 and weight decay are no pull: their
-        gradients are part of g, as they are part of what is minimized.
+        gradients are part of g, as they are part of what is minimized. Nor does clipping count. NaN where parameters
+        have rates of their own.
         """
-        momentum, distance, velocity = self.client_optimizer.momentum, 0.0, 0.0
-        for _ in range(count):
-            move = 1 - step * self.pull * distance
-            velocity = momentum * velocity + move
-            distance += momentum * velocity + move if self.client_optimizer.nesterov else velocity
+        optimizer, distance = self.client_optimizer, 0.0
+        state = optimizer.start
+        if not optimizer.linear:
+            return math.nan
+        for k in range(1, count + 1):
+            move, state = optimizer.direction(state, 1 - step * self.pull * distance, 0.0, k)
+            distance += optimizer.factor(k) * move
         return step * distance
 
     @final
@@ -171,10 +178,11 @@ class LocalSteps(Algorithm):
         )
         if ends.applies:  # of which no step could be computed
             return messages([ends])
-        step, momentum = self.step_of(1) if self.pull else 0.0, self.client_optimizer.momentum
+        optimizer, momentum = self.client_optimizer, self.client_optimizer.momentum
+        step = self.step_of(1) if self.pull and optimizer.linear else 0.0
         keep = min(self.keeps(step))
         # where the larger root of the recursion, with the velocity in it, is on the unit circle
-        least = -1 / (1 + 2 * momentum) if self.client_optimizer.nesterov else -1 - 2 * momentum
+        least = -1 / (1 + 2 * momentum) if optimizer.nesterov else -1 - 2 * momentum
         unstable = Refusal(
             keep <= least and (self.most_steps > 1 or self.lasting),  # the first step begins there
             "[client_optimizer] learning_rate",
@@ -182,9 +190,19 @@ class LocalSteps(Algorithm):
             f"{keep:.3g}{f', with momentum {momentum:g}' if momentum else ''}, and so diverges",
             "lower it, or the weight by which models are drawn there",
         )
-        wrong = self.client_optimizer.wrong("client_optimizer") + messages([both, unaccounted, unstable])
-        if plain := self.refuses.get("momentum"):
-            wrong += self.client_optimizer.wrong_momentum("client_optimizer", plain)
+        rate = "" if optimizer.linear else optimizer.memory
+        kinds = {"momentum": optimizer.memory, "steps": optimizer.special, "rate": rate}
+        refused = [
+            Refusal(kinds[kind], f"[client_optimizer] {kinds[kind]}", self.refuses[kind])
+            for kind in kinds
+            if kind in self.refuses
+        ]
+        own = Refusal(
+            self.descend is not None and not optimizer.fused,
+            f"[client_optimizer] {optimizer.special}",
+            "local steps of this method have directions of their own",
+        )
+        wrong = optimizer.wrong("client_optimizer") + messages([both, unaccounted, unstable, own, *refused])
         return wrong + wrong_draw("local_epochs" if epochs else "local_steps", rows)
 
 
@@ -217,8 +235,14 @@ class Local:
         """How far a constant gradient moves a client in this round; [n, 1] where clients' steps differ in number.
 
         FedNova's eta ||a_i||_1, SCAFFOLD's K eta, the step of the server's prox, and what an audit divides by.
+        UsageError where there is none, as with AdamW.
         """
         method = self.method
+        if not method.client_optimizer.linear:
+            raise UsageError(
+                f"[client_optimizer] {method.client_optimizer.memory}: parameters move at rates of their own, and "
+                f'{type(method).__name__} reads `rate`; take name = "sgd"'
+            )
         if not method.uneven:
             return method.rate_of(self.step, method.most_steps)
         rates = [method.rate_of(self.step, method.steps_of(rows)) for rows in self.block.counts.tolist()]
@@ -318,7 +342,7 @@ class Local:
         """`change` for a single step from the model, which needs no copy of it for each client."""
         change = block.xp.empty((len(block.clients), len(model)), self.guard.dtype)
         (batch,) = self.minibatches(block, -self.step)
-        self._put_step(block, self.guard.record(model), model, batch, 0, change, self.guard.record(change))
+        self._put_step(block, self.guard.record(model), model, batch, 0, self.step, change, self.guard.record(change))
         if push is not None:
             change += push
         return self._shrunk(change, model)
@@ -340,7 +364,8 @@ class Local:
         point = record(model if x is None else x)
         change, ended = xp.empty((len(block.clients), len(model)), dtype), xp.zeros(len(block.clients), dtype=bool)
         down = record(change)
-        moves, momentum = (change,) if push is None else (change, push), method.client_optimizer.momentum
+        moves, optimizer = (change,) if push is None else (change, push), method.client_optimizer
+        momentum, state, fused = optimizer.momentum, optimizer.start, optimizer.fused
         ones, velocity = (1.0,) * len(moves), xp.zeros_like(change) if momentum else change
         counted, free = method.keeps(self.step)
         descend, kept = method.descend, None
@@ -352,7 +377,7 @@ class Local:
         def move(batch: Minibatch, r: int, z: Array) -> Array:
             out = xp.empty_like(change)
             block.drawn[0] += batch.y.size  # gradients that are computed
-            self._put_step(block, record(z), z, batch, r, out, record(out))
+            self._put_step(block, record(z), z, batch, r, self.step, out, record(out))
             return combination(shrink[0], (out, z), out, (self.guard.layout.penalized.stop, shrink[1]))
 
         def combined(less: float, rest: Sequence[float], arrays: Sequence[Array], out: Array | None) -> Array:
@@ -361,18 +386,22 @@ class Local:
             first = next(factors)
             return combination(first, (*moves, *arrays), out, (self.guard.layout.penalized.stop, next(factors)))
 
-        for r, batch in enumerate(self.minibatches(block, -self.step)):
+        scale = self.step if fused else -1.0
+        for r, batch in enumerate(self.minibatches(block, -scale)):
             at = model if x is None else x
             if descend is None:
-                self._put_step(block, point, at, batch, r, change, down)
+                self._put_step(block, point, at, batch, r, scale, change, down)
             else:
                 block.drawn[0] -= batch.y.size
                 change[...], kept = descend(partial(move, batch, r), at, model, kept)
             before = at.copy() if method.stop else at
-            if momentum:  # v <- momentum v + u, u being the change by a plain step
+            if not fused:
+                direction, state = self._direction(change, at, push, r + 1, state)
+                x = at - direction * (self.step * optimizer.factor(r + 1))
+            elif momentum:  # v <- momentum v + u, u being the change by a plain step
                 combined(1.0, (), (at,), change)
                 combination((momentum, 1.0), (velocity, change), velocity)
-                if method.client_optimizer.nesterov:
+                if optimizer.nesterov:
                     x = combination((momentum, 1.0, 1.0), (velocity, change, at), x)
                 else:
                     x = combination((1.0, 1.0), (velocity, at), x)
@@ -380,25 +409,49 @@ class Local:
                 x = combined(1.0, (1.0,), (at, at), None)
             else:
                 combined(0.0, (), (x,), x)
-            if at is model:
+            if at is model or not fused:
                 point = record(x)
             if method.stop:  # who had stopped stays there: (11)
+                least = method.stop * (self.step * optimizer.factor(r + 1)) ** 2
                 x[...] = xp.where(ended[:, None], before, x)
-                ended |= ((x - before).astype(np.float64) ** 2).sum(axis=1) <= method.stop * self.step**2
+                ended |= ((x - before).astype(np.float64) ** 2).sum(axis=1) <= least
                 if bool(ended.all()):
                     break
         assert x is not None  # there is a minibatch
         x -= model
         return x
 
+    def _direction(
+        self, gradient: Array, at: Array, push: Array | None, k: int, state: Steered
+    ) -> tuple[Array, Steered]:
+        """The direction of local step k, and the next state; `gradient` [n, d], without l2, is clipped in place."""
+        method, counted = self.method, self.guard.layout.penalized
+        optimizer = method.client_optimizer
+        gradient[:, counted] += 2 * float(self.problem.objective.l2) * at[..., counted]
+        if optimizer.clip_norm is not None:
+            norm = (gradient.astype(np.float64) ** 2).sum(axis=1, keepdims=True) ** 0.5
+            gradient *= (optimizer.clip_norm / norm.clip(optimizer.clip_norm)).astype(gradient.dtype)
+        gradient += method.pull * at
+        if push is not None and self.step:
+            gradient -= push / self.step
+        return optimizer.direction(state, gradient, at, k)
+
     def _put_step(
-        self, block: Block, point: Parameters, at: Array, batch: Minibatch, r: int, out: Array, layers: Parameters
+        self,
+        block: Block,
+        point: Parameters,
+        at: Array,
+        batch: Minibatch,
+        r: int,
+        step: float,
+        out: Array,
+        layers: Parameters,
     ) -> None:
         """Put -step (mean gradient + concave) into `out` [n, d], of which `layers` are the views."""
-        self.guard.put_step(point, batch, self.step, r, block.clients, self.now, layers)
+        self.guard.put_step(point, batch, step, r, block.clients, self.now, layers)
         if self.problem.objective.nonconvex_penalty:
             counted = self.guard.layout.penalized
-            out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -self.step
+            out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -step
 
     # --- one step from a common model, which sums may make as they like ---------------------------------------------
 

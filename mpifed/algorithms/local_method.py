@@ -70,7 +70,7 @@ class Done(NamedTuple):
     t: int  # 1, 2, ...
     share: float  # of all clients' weight that is present
     step: float  # of local steps
-    rate: float  # how far a constant gradient moves a client; with uneven steps of the largest shard
+    rate: float  # how far a constant gradient moves a client; with uneven steps of the largest shard; NaN with AdamW
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class LocalMethod(LocalSteps, Rows):
     degrees : a record like `like`'s where parts are no parameters: in the targets of a regression a change is of degree
         1, its square of degree 2, a count of degree 0
     gain : upload = gain (y_i - x) + what is public or kept, where that is so, of several parts the first: noise on
-        uploads of one part, and audits, need it
+        uploads of one part, and audits, need it; audits can't use it where clients clip, or take AdamW's steps
     """
 
     server_optimizer: ServerOptimizer = AVERAGE
@@ -178,13 +178,14 @@ class LocalMethod(LocalSteps, Rows):
         # a class that changes an upload, what it follows from, or what is kept, says anew what follows of it
         hooks = "begin", "push", "descend", "upload", "renew", "stop"
         keeping = ("retain",) if self.retain is None else ("retain", *hooks)
-        like = self.like(self._zeros)
+        like, optimizer = self.like(self._zeros), self.client_optimizer
+        scaled = optimizer.linear and optimizer.clip_norm is None  # changes are multiples of gradients
         work = LocalWork(
             self.most_steps,
             self.batch_size,
-            self.client_optimizer,
+            optimizer,
             pull=self.pull,
-            gain=self.gain if self.holds("gain", *hooks) else None,
+            gain=self.gain if self.holds("gain", *hooks) and scaled else None,
             uniform=self.weights == "uniform",
             remembers=bool(bare_leaves(self.start_client(self._zeros))),
             hidden=self.private_state if self.holds("private_state", *keeping) else "what its `retain` gives",
@@ -342,6 +343,12 @@ class LocalMethod(LocalSteps, Rows):
             "[server_optimizer] name",
             "with a [regularizer] the server moves each parameter by a step of its own, for which the prox has no "
             "weight",
+            'take name = "sgd"',
+        )
+        yield Refusal(
+            regularized and not self.client_optimizer.linear,
+            "[client_optimizer] name",
+            "with a [regularizer] clients move each parameter by a step of its own, for which the prox has no weight",
             'take name = "sgd"',
         )
 

@@ -63,7 +63,7 @@ class OwnColumns(LocalSteps, Grid):
     and upload it: of absent ones the last counts.
     """
 
-    refuses: ClassVar[Mapping[str, str]] = {"momentum": "columns that no row drawn has are left out of steps"}
+    refuses: ClassVar[Mapping[str, str]] = {"steps": "columns that no row drawn has are left out of steps"}
 
     @property
     def weights(self) -> Array:

@@ -50,8 +50,10 @@ class VerticalSGD(Columns):
 
     def check(self) -> list[str]:
         """Split, batch size and optimizer must fit the data."""
-        wrong = check_columns(self.problem, self.batch_size, self.label_holder)
-        return wrong + self.server_optimizer.wrong("server_optimizer")
+        wrong, optimizer = check_columns(self.problem, self.batch_size, self.label_holder), self.server_optimizer
+        if not optimizer.fused:
+            wrong += optimizer.wrong_special("server_optimizer", "is for local steps of clients")
+        return wrong + optimizer.wrong("server_optimizer")
 
     def start_server(self, now: Round) -> VerticalSGDServer:
         model = start_model(self.problem, now)

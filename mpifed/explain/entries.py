@@ -24,7 +24,7 @@ from mpifed.job.schema import LimitKeys, ModelKeys
 from mpifed.job.settings import key_of, keys_of, made_of, tables_in
 from mpifed.job.sweep import METHODS
 from mpifed.maths.objectives import OBJECTIVES, Objective
-from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS, SGD
+from mpifed.maths.optimizers import CLIENT_OPTIMIZERS, OPTIMIZERS, SERVER_OPTIMIZERS
 from mpifed.maths.regularizers import REGULARIZERS, Regularizer
 from mpifed.maths.schedules import SCHEDULES, StepSize
 from mpifed.maths.terms import TERMS, Term
@@ -83,7 +83,7 @@ def entries() -> list[Explanation]:
     listed = [Explanation("job", "job", _text(Job), _keys(Job, skip=tables))]
     listed += [Explanation("table", name, _text(table), _keys(table)) for name, table in tables.items()]
     listed += [
-        entry_of("table", "client_optimizer", SGD),
+        entry_of("table", "client_optimizer", CLIENT_OPTIMIZERS["sgd"]),
         entry_of("table", "server_optimizer", SERVER_OPTIMIZERS["sgd"]),
         entry_of("table", "model", ModelKeys),
         entry_of("table", "constraint", LimitKeys),
@@ -98,7 +98,8 @@ def entries() -> list[Explanation]:
         listed += [entry_of(kind, name, known[name]) for name in known]
     schedules = SCHEDULES | {"step-size": StepSize}
     listed += [entry_of("schedule", name, kind) for name, kind in schedules.items()]
-    listed += [entry_of("optimizer", name, kind) for name, kind in SERVER_OPTIMIZERS.items() if name != "sgd"]
+    optimizers = CLIENT_OPTIMIZERS | SERVER_OPTIMIZERS
+    listed += [entry_of("optimizer", name, kind) for name, kind in optimizers.items() if name != "sgd"]
     listed += [
         Explanation("column", column.name, f"{column.label}: {column.meaning}", ())
         for column in shown_columns("history")

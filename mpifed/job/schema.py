@@ -20,7 +20,7 @@ from mpifed.core.text import wrong_name
 from mpifed.files.columns import HistoryTarget, target_of
 from mpifed.job.settings import Kind, Optimizer, Settings, tables_in
 from mpifed.maths.objectives import Objective
-from mpifed.maths.optimizers import SGD, ServerOptimizer
+from mpifed.maths.optimizers import ClientOptimizer, ServerOptimizer
 from mpifed.maths.ranges import Size, Weight
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
@@ -237,7 +237,7 @@ class LimitKeys(Settings):
 MODEL, ALGORITHM, OBSERVER = Kind[Objective](Objective, ModelKeys), Kind[Algorithm](Algorithm), Kind(Observer)
 TERM, CONSTRAINT = Kind[Term](Term), Kind[Term](Term, LimitKeys)
 REGULARIZER = Kind[Regularizer](Regularizer)
-CLIENT = Optimizer[SGD](SGD, table="client_optimizer")
+CLIENT = Optimizer[ClientOptimizer](ClientOptimizer, table="client_optimizer")
 SERVER = Optimizer[ServerOptimizer](ServerOptimizer, table="server_optimizer")
 
 

@@ -42,7 +42,7 @@ from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import shown
 from mpifed.job.reading import listed_errors, where_is
 from mpifed.maths.objectives import OBJECTIVES, Objective
-from mpifed.maths.optimizers import OPTIMIZERS, SERVER_OPTIMIZERS, SGD, ServerOptimizer
+from mpifed.maths.optimizers import CLIENT_OPTIMIZERS, OPTIMIZERS, SERVER_OPTIMIZERS, ClientOptimizer, ServerOptimizer
 from mpifed.maths.regularizers import REGULARIZERS, Regularizer
 from mpifed.maths.schedules import SCHEDULES
 from mpifed.maths.terms import TERMS, Term
@@ -64,7 +64,7 @@ _FORMS |= {f"<{name}>": f'{{name = "{name}", ...}}' for name in SCHEDULES}
 # the classes of a job that have names in it, by their base class
 REGISTRIES: dict[type, Mapping[str, type]] = {
     Objective: OBJECTIVES, Algorithm: ALGORITHMS, Term: TERMS, Regularizer: REGULARIZERS, Observer: OBSERVERS,
-    SGD: {"sgd": SGD}, ServerOptimizer: SERVER_OPTIMIZERS,
+    ClientOptimizer: CLIENT_OPTIMIZERS, ServerOptimizer: SERVER_OPTIMIZERS,
 }  # fmt: skip
 SPLITS = ("rows", "columns", "grid")
 
@@ -358,16 +358,18 @@ def _hints(part: type) -> Table:
 
 def _told_apart(hint: Any) -> Any:  # a type, of which Python has no type
     """A union of which it is known before validation which form is meant, so that an error is about that form."""
-    forms = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
+    given = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
+    forms = [form for form in given if form is not type(None)]
     tags = [_form(get_args(form)[0] if get_origin(form) is Annotated else form) for form in forms]
-    if len(set(tags)) < max(2, len(tags)) or type(None) in forms or not _FORMS.keys() >= {*tags}:
+    if len(set(tags)) < max(2, len(tags)) or not _FORMS.keys() >= {*tags}:
         return hint
     from pydantic import Discriminator, Tag
 
     kinds = tuple(Annotated[form, Tag(tag)] for form, tag in zip(forms, tags, strict=True))
-    return Annotated[
-        Union[kinds], Discriminator(_form, "form", f"expected {' or '.join(map(_FORMS.__getitem__, tags))}")
-    ]
+    told = Discriminator(_form, "form", f"expected {' or '.join(map(_FORMS.__getitem__, tags))}")
+    absent = (type(None),) * (len(given) - len(forms))
+    whole: tuple[object, ...] = (Annotated[Union[kinds], told],)
+    return Union[whole + absent]
 
 
 def _form(value: object) -> str:

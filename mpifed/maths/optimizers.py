@@ -1,7 +1,8 @@
 """`[client_optimizer]` and `[server_optimizer]`: steps along gradients and mean changes of the clients' models.
 
 Momentum and Nesterov's form are those of `torch.optim.SGD`: v = momentum v + g, and the step is along v, or along
-g + momentum v. Weight decay adds weight_decay w to a client's gradient, of every parameter.
+g + momentum v. Weight decay of SGD adds weight_decay w to a client's gradient, of every parameter; that of AdamW is
+decoupled.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from annotated_types import Ge, Le, Lt
 
 from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.record import Array
-from mpifed.maths.ranges import Weight
-from mpifed.maths.schedules import CosineDecay, LearningRate
+from mpifed.maths.ranges import Size, Weight
+from mpifed.maths.schedules import CosineDecay, LearningRate, LocalSchedule
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
-State: TypeAlias = Any  # of a server's optimizer, a record of its own
+Damping = Annotated[float, Ge(1e-18), Le(1e18)]  # whose square float32 has
+State: TypeAlias = Any  # of an optimizer, a record of its own
+Steered: TypeAlias = Any  # a gradient and what is made of it: arrays, or numbers
 
 
 class Scheduled(MadeByKeywords):
@@ -47,10 +50,6 @@ class Steps(Scheduled):
         """Messages on settings that contradict each other."""
         return [f"[{table}] nesterov = true: needs momentum > 0"] if self.nesterov and not self.momentum else []
 
-    def wrong_momentum(self, table: str, why: str) -> list[str]:
-        """The message of a method without momentum, if the job sets it."""
-        return [f"[{table}] momentum = {self.momentum:g}: {why}; leave it out"] if self.momentum else []
-
 
 class Watched:
     """An optimizer, and which of its settings nobody has read yet: of those that differ from their defaults."""
@@ -63,13 +62,76 @@ class Watched:
         if name.startswith("__"):  # as of copying, which asks before there is an optimizer
             raise AttributeError(name)
         self.unread.discard("learning_rate" if name == "at" else name)
-        if name == "step":  # of the server, which reads all
+        if name in ("step", "direction"):  # which read all
             self.unread.clear()
         return getattr(self.optimizer, name)
 
 
+class ClientOptimizer(Scheduled):
+    """What a client makes of the gradients of its local steps: w <- w - learning_rate * factor * direction.
+
+    Attributes
+    ----------
+    linear : whether a constant gradient moves all parameters by the same rate
+    start : the state at the beginning of a round
+    """
+
+    linear: ClassVar[bool] = True
+    start: ClassVar[State] = 0.0
+    weight_decay: Weight
+    clip_norm: Size | None
+    local_schedule: LocalSchedule | None
+
+    @property
+    def momentum(self) -> float:
+        """The heavy-ball factor, where there is one."""
+        return 0.0
+
+    @property
+    def nesterov(self) -> bool:
+        """Whether momentum is in Nesterov's form."""
+        return False
+
+    @property
+    def fused(self) -> bool:
+        """Whether steps are plain ones, or with momentum, which are taken in one pass over memory."""
+        return self.linear and self.special == self.memory
+
+    @property
+    def ends(self) -> bool:
+        return super().ends or not self.factor(1)
+
+    @property
+    def memory(self) -> str:
+        """The setting by which steps follow from earlier gradients too; empty where they do not."""
+        raise NotImplementedError
+
+    @property
+    def special(self) -> str:
+        """A setting by which steps are not along gradients as they are, all at one rate; empty where there is none."""
+        if self.clip_norm is not None:
+            return f"clip_norm = {self.clip_norm:g}"
+        return "local_schedule" if self.local_schedule is not None else self.memory
+
+    def wrong_special(self, table: str, why: str) -> list[str]:
+        """The message of a method of plain steps alone, if the job sets others."""
+        return [f"[{table}] {self.special}: {why}; leave it out"] if self.special else []
+
+    def factor(self, k: int) -> float:
+        """By which local step k = 1, 2, ... has another learning rate than the round."""
+        return 1.0 if self.local_schedule is None else self.local_schedule.at(k)
+
+    def wrong(self, table: str) -> list[str]:
+        """Messages on settings that contradict each other."""
+        return []
+
+    def direction(self, state: State, g: Steered, w: Steered, k: int) -> tuple[Steered, State]:
+        """The direction of local step k = 1, 2, ... from w, with weight decay, and the next state."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class SGD(Steps):
+class SGD(Steps, ClientOptimizer):
     """Stochastic gradient descent: w <- w - learning_rate (g + weight_decay w), optionally with momentum.
 
     Each client's velocity is zero at the beginning of a round. `learning_rate` is a number or a schedule over rounds.
@@ -83,6 +145,64 @@ class SGD(Steps):
     """Momentum in Nesterov's form, as PyTorch's."""
     weight_decay: Weight = 0.0
     """Subtracts learning_rate * weight_decay * w in each step, intercepts included; half of it is an l2."""
+    clip_norm: Size | None = None
+    """Longest norm of a client's minibatch gradient, with the model's penalties; longer ones are scaled to it."""
+    local_schedule: LocalSchedule | None = None
+    """Factor of the learning rate by local step of a round, {initial = 1.0, exponent = 0.5} and others, whose `rounds`
+    are local steps."""
+
+    @property
+    def memory(self) -> str:
+        return f"momentum = {self.momentum:g}" if self.momentum else ""
+
+    def direction(self, state: State, g: Steered, w: Steered, k: int) -> tuple[Steered, State]:
+        g = g + self.weight_decay * w
+        v = self.momentum * state + g
+        return (g + self.momentum * v if self.nesterov else v), v
+
+
+class Moments(NamedTuple):
+    """The state of an adaptive optimizer: means of the direction and of its square, [d], or [n, d] of clients."""
+
+    m: Array
+    v: Array
+
+
+@dataclass(frozen=True)
+class AdamW(ClientOptimizer):
+    """Adam with decoupled weight decay: w <- w - learning_rate (m' / (sqrt(v') + eps) + weight_decay w).
+
+    I. Loshchilov, F. Hutter: "Decoupled Weight Decay Regularization" (ICLR 2019, arXiv:1711.05101), as
+    `torch.optim.AdamW`. m and v are a client's means of gradients and of their squares, from zero in every round;
+    m' = m / (1 - beta1^k) and v' = v / (1 - beta2^k) in local step k.
+    """
+
+    linear: ClassVar[bool] = False
+    start: ClassVar[State] = Moments(0.0, 0.0)  # type: ignore[arg-type]  # in place of zeros [n, d]
+    learning_rate: LearningRate = 0.001
+    """A number, or a schedule by rounds."""
+    beta1: Momentum = 0.9
+    """Share of m that stays from one local step to the next."""
+    beta2: Momentum = 0.999
+    """Share of v that stays from one local step to the next."""
+    eps: Damping = 1e-8
+    """Added to the root of v'."""
+    weight_decay: Weight = 0.01
+    """Subtracts learning_rate * weight_decay * w in each step, intercepts included."""
+    clip_norm: Size | None = None
+    """Longest norm of a client's minibatch gradient, with the model's penalties; longer ones are scaled to it."""
+    local_schedule: LocalSchedule | None = None
+    """Factor of the learning rate by local step of a round, as with sgd."""
+
+    @property
+    def memory(self) -> str:
+        return 'name = "adamw"'
+
+    def direction(self, state: State, g: Steered, w: Steered, k: int) -> tuple[Steered, State]:
+        m = self.beta1 * state.m + (1 - self.beta1) * g
+        v = self.beta2 * state.v + (1 - self.beta2) * g**2
+        root = (v / (1 - self.beta2**k)) ** 0.5
+        return m / (1 - self.beta1**k) / (root + self.eps) + self.weight_decay * w, Moments(m, v)
 
 
 class ServerOptimizer(Scheduled):
@@ -149,13 +269,6 @@ class ServerSGD(Steps, ServerOptimizer):
         return self.at(t) * (1 + self.momentum) if self.nesterov else self.at(t)
 
 
-class Moments(NamedTuple):
-    """The state of an adaptive optimizer: means of the direction and of its square, [d]."""
-
-    m: Array
-    v: Array
-
-
 @dataclass(frozen=True)
 class Adaptive(ServerOptimizer):
     """A step of its own for each parameter: w <- w + learning_rate m / (sqrt(v) + tau), Algorithm 2 of FedOpt.
@@ -169,7 +282,7 @@ class Adaptive(ServerOptimizer):
     """A number, or a schedule by rounds."""
     beta1: Momentum = 0.9
     """Share of m that stays from one round to the next."""
-    tau: Annotated[float, Ge(1e-18), Le(1e18)] = 1e-3  # whose square float32 has
+    tau: Damping = 1e-3
     """Added to the root of v: the larger, the less the steps of parameters differ."""
 
     def start(self, x: Array) -> Moments:
@@ -220,6 +333,7 @@ class ServerAdagrad(Adaptive):
 
 
 AVERAGE = ServerSGD()  # of the clients' models
+CLIENT_OPTIMIZERS: dict[str, type[ClientOptimizer]] = {"sgd": SGD, "adamw": AdamW}
 SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "sgd": ServerSGD,
     "adam": ServerAdam,

@@ -29,6 +29,15 @@ class Schedule(MadeByKeywords):
     """Learning rates by rounds; a subclass is a frozen dataclass of the keys of a table."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "strict": True}
+    warmup: Count | None
+
+    def at(self, t: int) -> float:
+        """The learning rate of round t = 1, 2, ..."""
+        return self.without_warmup(t) * min(1.0, t / (self.warmup or 1))
+
+    def without_warmup(self, t: int) -> float:
+        """The same without warm-up."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -43,8 +52,10 @@ class PowerDecay(Schedule):
     """Added to t^exponent."""
     name: Literal["power"] = "power"
     """Says that it is this schedule; may be left out."""
+    warmup: Count | None = None
+    """Rounds of a linear warm-up, of which round t has t / warmup of the rate; none where absent."""
 
-    def at(self, t: int) -> float:
+    def without_warmup(self, t: int) -> float:
         return float(self.initial / (self.offset + float(t) ** self.exponent))
 
 
@@ -60,8 +71,10 @@ class StepDecay(Schedule):
     """Rounds between two changes."""
     name: Literal["step"] = "step"
     """Says that it is this schedule."""
+    warmup: Count | None = None
+    """Rounds of a linear warm-up, of which round t has t / warmup of the rate; none where absent."""
 
-    def at(self, t: int) -> float:
+    def without_warmup(self, t: int) -> float:
         return float(self.initial * self.factor ** ((t - 1) // self.every))
 
 
@@ -77,14 +90,17 @@ class CosineDecay(Schedule):
     """In the last of them."""
     name: Literal["cosine"] = "cosine"
     """Says that it is this schedule."""
+    warmup: Count | None = None
+    """Rounds of a linear warm-up, of which round t has t / warmup of the rate; none where absent."""
 
-    def at(self, t: int) -> float:
-        """The learning rate of round t: `final` from round `rounds` on, also where that is the first."""
+    def without_warmup(self, t: int) -> float:
+        """`final` from round `rounds` on, also where that is the first."""
         done = (t - 1) / (self.rounds - 1) if t < self.rounds else 1.0
         return float(self.final + (self.initial - self.final) * (1 + math.cos(math.pi * done)) / 2)
 
 
-LearningRate: TypeAlias = Size | PowerDecay | StepDecay | CosineDecay
+LocalSchedule: TypeAlias = PowerDecay | StepDecay | CosineDecay  # of the local steps of a round
+LearningRate: TypeAlias = Size | LocalSchedule
 # by the value of `name` in a job
 SCHEDULES: dict[str, type] = {"power": PowerDecay, "step": StepDecay, "cosine": CosineDecay}
 

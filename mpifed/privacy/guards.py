@@ -319,7 +319,7 @@ class NoisyUploads(_Private):
 
     def conflicts(self) -> Iterator[Refusal]:
         work, privacy, upload = self.work, self.privacy, '[privacy] noise_on = "upload"'
-        sample, momentum, rows = privacy.level == "sample", work.optimizer.momentum, work.taken * work.batch
+        sample, special, rows = privacy.level == "sample", work.optimizer.special, work.taken * work.batch
         smallest = int(np.argmin(self.problem.counts))
         has, other = self.problem.counts[smallest], 'take noise_on = "gradients", or level = "client"'
         yield Refusal(
@@ -329,10 +329,11 @@ class NoisyUploads(_Private):
             'take level = "sample", noise_on = "gradients"',
         )
         yield Refusal(
-            sample and momentum,
-            f"[client_optimizer] momentum = {momentum:g}",
-            "with noise on the upload of what single records add no sensitivity is proven for steps with momentum",
-            'take momentum = 0, [privacy] noise_on = "gradients", or level = "client"',
+            sample and special,
+            f"[client_optimizer] {special}",
+            "with noise on the upload of what single records add a sensitivity is proven for plain steps alone, all at "
+            "one rate",
+            'leave it out, or take [privacy] noise_on = "gradients", or level = "client"',
         )
         yield Refusal(
             sample and rows > has,
@@ -343,7 +344,7 @@ class NoisyUploads(_Private):
             'lower one of them, or take noise_on = "gradients"',
         )
         yield Refusal(
-            sample and work.gain is None and not work.several,
+            sample and work.gain is None and not work.several and not special,
             upload,
             "how far one record moves an upload is not known of this method, whose class has no `gain` beside its "
             "`upload`, `begin`, `push` and `renew`",

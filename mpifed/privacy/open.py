@@ -17,7 +17,7 @@ from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.maths.arrays import column
-from mpifed.maths.optimizers import SGD
+from mpifed.maths.optimizers import ClientOptimizer
 from mpifed.maths.privacy.release import Release
 
 Floats = NDArray[np.float64]
@@ -37,7 +37,7 @@ class LocalWork(NamedTuple):
 
     taken: int  # in a round
     batch: int
-    optimizer: SGD
+    optimizer: ClientOptimizer
     pull: float = 0.0
     gain: float | None = None  # an upload is gain (y_i - x) + what is public; None: nobody knows
     uniform: bool = False  # whether each client counts as much as any other in a mean

@@ -91,16 +91,15 @@ def _defaults(table: str, settings: ReadOnlyTable) -> Table:
     """The defaults of the class that a table names, by key; empty where all runs name the same class."""
     from mpifed.algorithms import ALGORITHMS
     from mpifed.maths.objectives import OBJECTIVES
-    from mpifed.maths.optimizers import SERVER_OPTIMIZERS, SGD, ServerSGD
+    from mpifed.maths.optimizers import CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS, SGD, ServerSGD
 
     of_table: Table = {
         "algorithm": ALGORITHMS.get(settings.get("algorithm.name", "")),
         "model": OBJECTIVES.get(settings.get("model.name", "")),
-        "client_optimizer": SGD if "algorithm.name" in settings else None,
-        "server_optimizer": SERVER_OPTIMIZERS.get(settings.get("server_optimizer.name", "sgd"))
-        if "algorithm.name" in settings
-        else None,
     }
+    if "algorithm.name" in settings:
+        for key, known in (("client_optimizer", CLIENT_OPTIMIZERS), ("server_optimizer", SERVER_OPTIMIZERS)):
+            of_table[key] = known.get(settings.get(f"{key}.name", "sgd"))
     kind = of_table.get(table)
     fields = () if kind is None else dataclasses.fields(kind)
     defaults = {key_of(field): _listed(field.default) for field in fields if field.default is not dataclasses.MISSING}

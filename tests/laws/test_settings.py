@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -26,7 +26,7 @@ from mpifed.core.errors import UsageError
 from mpifed.job.schema import ALGORITHM, CLIENT, SERVER
 from mpifed.job.settings import key_of
 from mpifed.maths.objectives import OBJECTIVES
-from mpifed.maths.optimizers import SERVER_OPTIMIZERS
+from mpifed.maths.optimizers import CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS, ClientOptimizer, ServerOptimizer
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
 from mpifed.observers import OBSERVERS
@@ -86,7 +86,8 @@ def bounded(hint: Any, bounds: dict[str, Any]) -> st.SearchStrategy[Any]:
     if hasattr(hint, "_fields"):  # as StepSize
         hints = get_type_hints(hint, include_extras=True)
         return st.builds(hint, **{name: values(hints[name]) for name in hint._fields})
-    kinds = [hint] if is_dataclass(hint) else list(SERVER_OPTIMIZERS.values())
+    known = {ClientOptimizer: CLIENT_OPTIMIZERS, ServerOptimizer: SERVER_OPTIMIZERS}
+    kinds = list(known[hint].values()) if hint in known else [hint]
     return st.one_of([objects(kind) for kind in kinds])
 
 
