@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms import ALGORITHMS as ALGORITHMS
-from mpifed.algorithms.local import slices
+from mpifed.algorithms.local import LocalSteps, slices
 from mpifed.comm.mpi import Communicator, Intracomm
 from mpifed.comm.mpi import Solo as Solo
 from mpifed.comm.rounds import play
@@ -35,7 +35,7 @@ from mpifed.job.participation import is_secure, next_attempt, next_round, round_
 from mpifed.laws import ROUNDING, pure
 from mpifed.run.evaluation import measure
 from mpifed.run.own_classes import JobPart, check_by_laws, parts_of
-from mpifed.run.setup import Ready, prepare
+from mpifed.run.setup import Ready, prepare, problem_of
 
 Named: TypeAlias = dict[str, Array]  # arrays by the dotted names of fields, as "head.bias"
 AnyJob: TypeAlias = "Job | ReadOnlyTable | str | Path"  # a checked job, its table, or its file
@@ -95,7 +95,10 @@ def minibatches(job: AnyJob, round: int, client: int) -> list[NDArray[np.int64]]
         raise UsageError(f'[algorithm] name = "{table["name"]}": draws no minibatches')
     client = 0 if data.split == "columns" else client  # of whom the draw is
     size, now = int(data.counts[client]), round_of(checked, 1, round - 1)
-    batch, steps = min(table["batch_size"], size), table.get("local_steps", 1)
+    algorithm = checked.make_algorithm(problem_of(checked, data))
+    if isinstance(algorithm, LocalSteps):
+        table = vars(algorithm.in_round(now))
+    batch, steps = min(table["batch_size"], size), table.get("local_steps") or 1
     drawn_for = np.array([client]), np.array([size])
     if privacy is not None and privacy.on_gradients:
         return [now.draw(f"minibatch {r}", *drawn_for, batch)[0] for r in range(steps)]

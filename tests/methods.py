@@ -100,6 +100,7 @@ class Method(NamedTuple):
 
 STEPS = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}
 ADAMW = {"name": "adamw", "learning_rate": 0.02}
+COINS = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "p": 0.4}
 EPOCHS = {"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}
 
 
@@ -301,6 +302,10 @@ METHODS = {
         least={"client_optimizer": HALF, "rho": 1.0},
         control=SEVEN | {"rho": 2.0},
         reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE | {"rho": 2.0}, {}),
+    ),
+    "proxskip": local([(COINS, {})], private=False, p=0.3)._replace(control=SEVEN | {"p": 0.4}),
+    "tamuna": local([(COINS | {"senders": 2}, {})], private=False, reveals=set(), p=0.3, senders=3)._replace(
+        control=SEVEN | {"p": 0.4, "senders": 2}
     ),
     "vertical-sgd": Method(
         data="columns",

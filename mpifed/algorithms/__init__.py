@@ -25,6 +25,8 @@ _WHERE = {
     "fedspeed": "fedspeed.FedSpeed",
     "delta-sgd": "delta_sgd.DeltaSGD",
     "fedpdm": "fedpdm.FedPDM",
+    "proxskip": "proxskip.ProxSkip",
+    "tamuna": "proxskip.TAMUNA",
     "vertical-sgd": "vertical_sgd.VerticalSGD",
     "hybrid-fedavg": "own_columns.HybridFedAvg",
     "hyfdca": "hyfdca.HyFDCA",

@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from typing_extensions import final
+from typing_extensions import Self, final
 
 from mpifed.algorithms.horizontal import Pooled, pooled_minibatches
 from mpifed.core.algorithm import Algorithm
@@ -103,6 +103,10 @@ class LocalSteps(Algorithm):
     def step_of(self, t: int) -> float:
         """The step size of local steps in round t = 1, 2, ..."""
         return self.client_optimizer.at(t)
+
+    def in_round(self, now: Round) -> Self:
+        """The method as all know it to be in a round: where `local_steps` follows from that, say, another one."""
+        return self
 
     @final
     def steps_of(self, rows: int) -> int:

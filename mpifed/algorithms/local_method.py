@@ -90,7 +90,8 @@ class LocalMethod(LocalSteps, Rows):
     - `retain(own, sent, change, upload, local)`: what of this the client keeps, and never sends;
     - `renew(own, sent, upload, local)`: what it keeps of the upload as all others see it, with its noise;
     - `absorb(memory, mean, done)`: from the mean upload, in the job's dtype, the memory and the direction in which the
-      server moves.
+      server moves;
+    - `hear(own, memory, local)`: what the clients of the round keep, of the server's memory at its end.
 
     Attributes
     ----------
@@ -112,6 +113,8 @@ class LocalMethod(LocalSteps, Rows):
     retain: ClassVar[Callable[..., State] | None] = None
     # (own, sent, upload, local) -> what clients keep of the upload as it left them; None: nothing
     renew: ClassVar[Callable[..., State] | None] = None
+    # (own, memory, local) -> what clients keep of the server's memory after the round; None: they are sent nothing
+    hear: ClassVar[Callable[..., State] | None] = None
     weights: ClassVar[Literal["rows", "uniform"]] = "rows"
     gain: ClassVar[float | None] = None
     degrees: ClassVar[OwnRecord] = None
@@ -217,9 +220,11 @@ class LocalMethod(LocalSteps, Rows):
     @property
     @final
     def exchanges(self) -> tuple[Exchange, ...]:
-        """One exchange: the server receives the weighted sum of the clients' uploads."""
+        """The server receives the weighted sum of the clients' uploads; with `hear`, clients then its memory."""
         fields = self.guard.fields(self.like(self._zeros), self.degrees)
-        return (Exchange("changes", fields, self.ask, self.answer, self.receive),)
+        changes = Exchange("changes", fields, self.ask, self.answer, self.receive)
+        outcome = Exchange("outcome", (), lambda server, now: server.memory, self.conclude, lambda server, *_: server)
+        return (changes,) if self.hear is None else (changes, outcome)
 
     @final
     def start_server(self, now: Round) -> Server:
@@ -244,7 +249,7 @@ class LocalMethod(LocalSteps, Rows):
     def answer(self, own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Weighted | Lazy]:
         """Local steps, and the hooks around them; what leaves a client is what the guard gives of its upload."""
         step, guard = float(sent.step), self.guard
-        whole = Local(self, block, now, step, guard)
+        whole = Local(self.in_round(now), block, now, step, guard)
         sent = map_leaves(read_only, sent)
         own = own if now.leaving is None else map_leaves(lambda leaf: leaf.copy(), own)  # which a void round gives back
         shown = guard.shown(block)
@@ -274,8 +279,8 @@ class LocalMethod(LocalSteps, Rows):
     def receive(self, server: Server, total: Weighted, now: Round) -> Server:
         """Adds what the server's optimizer makes of the mean upload; then applies the regularizer's prox."""
         t, optimizer, x = int(server.steps) + 1, self.server_optimizer, server.model
-        step = self.step_of(t)
-        done = Done(t, self.guard.present(total) / self.problem.clients, step, self.rate_of(step, self.most_steps))
+        step, most = self.step_of(t), self.in_round(now).most_steps
+        done = Done(t, self.guard.present(total) / self.problem.clients, step, self.rate_of(step, most))
         mean = map_leaves(lambda leaf: leaf.astype(x.dtype, copy=False), self.guard.arrive(total, step, now))
         memory, direction = self.absorb(server.memory, mean, done)  # scalars are decoded into float64
         move, state = optimizer.step(server.optimizer, direction, t)
@@ -284,6 +289,15 @@ class LocalMethod(LocalSteps, Rows):
             x = self.layout.flat(self.problem.regularizer.prox(self.record(x), self.prox_step(done)))
             state = optimizer.moved(state, x - server.model, t)
         return Server(x, memory, state, server.steps + 1)
+
+    @final
+    def conclude(self, own: State, memory: Memory, block: Block, now: Round) -> tuple[State, tuple[()]]:
+        """What clients keep once they hear the server's memory; they answer nothing."""
+        assert self.hear is not None  # or nobody is asked
+        step, guard = self.step_of(int(now.index) + 1), self.guard
+        local = Local(self.in_round(now), guard.shown(block), now, step, guard)
+        kept = self.hear(own, map_leaves(read_only, memory), local)
+        return map_leaves(_as_before, kept, own), ()
 
     def record(self, x: Array) -> Parameters:
         """The layers of a model [..., d]."""

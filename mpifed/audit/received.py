@@ -9,12 +9,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.algorithms.local import LocalSteps
 from mpifed.audit.recording import Play
 from mpifed.audit.replay import Replay
 from mpifed.audit.reveals import declares, of_answer, revealed
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Record, bare_leaves, map_leaves
 from mpifed.core.reveals import Received, Revealed
+from mpifed.job.participation import round_of
 
 EACH, SUM, SEALED = "each client's upload", "the decoded sum", "masked uploads, read as if they were plain"
 HIDDEN = "uploads are ciphertexts, which cannot be read without the key"
@@ -108,7 +110,10 @@ class Reader:
 
     def revealed(self, received: Received) -> list[Revealed]:
         """What a message reveals; UsageError where the algorithm's own declaration is wrong."""
-        return revealed(self.replay.algorithm, received)
+        algorithm, replay = self.replay.algorithm, self.replay
+        if isinstance(algorithm, LocalSteps):
+            algorithm = algorithm.in_round(round_of(replay.job, replay.problem.clients, received.round))
+        return revealed(algorithm, received)
 
     def of_clients(
         self, kind: type[Kind], exchanges: Iterable[Exchange], most: int | None = None

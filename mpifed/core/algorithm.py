@@ -40,6 +40,7 @@ class Algorithm(MadeByKeywords, ABC):
     certifies_gap : whether `[stop] duality_gap` may end its runs
     why_no_gap : the reason, where it may not and its measures have no gap
     why_no_start : the reason, where it can't begin at the model of `[model] start`
+    why_no_privacy : the reason, where it has no `released` and so takes no `[privacy]`
     intercepts : whether models may have intercepts
     played : the names of what plays a round, by which `holds` goes
     """
@@ -50,6 +51,7 @@ class Algorithm(MadeByKeywords, ABC):
     why_everybody: ClassVar[str] = "each holds other columns"
     why_no_gap: ClassVar[str] = "it keeps no dual variables"
     why_no_start: ClassVar[str] = "its `start_server` does not take `problem.start`"
+    why_no_privacy: ClassVar[str] = "does not say what it releases, so nobody could account for it"
     intercepts: ClassVar[bool] = True
     played: ClassVar[tuple[str, ...]] = ("exchanges", "answer", "absorb")
 

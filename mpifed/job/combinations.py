@@ -15,6 +15,7 @@ from mpifed.algorithms.functions import constrains, squares_alone, wrong_functio
 from mpifed.algorithms.initial import model_template
 from mpifed.core.algorithm import Algorithm, with_noise
 from mpifed.core.privacy import Privacy, conflicts
+from mpifed.core.record import bare_leaves
 from mpifed.core.refusals import Refusal, messages
 from mpifed.core.tables import ReadOnlyTable
 from mpifed.core.text import shown
@@ -271,7 +272,7 @@ def wrong_fit(job: JobSettings, algorithm: Algorithm) -> list[str]:
         unaccounted = Refusal(
             True,
             f'[algorithm] name = "{job.algorithm["name"]}"',
-            "does not say what it releases, so nobody could account for it",
+            algorithm.why_no_privacy,
             f"a class of your own has `released` beside its `answer` and `absorb`; [privacy] goes with {others}",
         )
         return messages([unaccounted])
@@ -349,6 +350,11 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         part.dropout_rate and any(exchange.keeps for exchange in algorithm.exchanges),
         absent,
         f'"{name}" goes on counting the last answers of absent clients, and knows none who leave within a round',
+    )
+    yield Refusal(
+        part.dropout_rate and any(not bare_leaves(exchange.fields) for exchange in algorithm.exchanges),
+        absent,
+        f'clients of "{name}" must hear what became of their uploads, and those who leave within a round would not',
     )
     there = f"there are {present} clients in a round"
     few = job.channel != "plain" and present - most < least

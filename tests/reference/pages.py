@@ -21,6 +21,7 @@ class Page:
     """FedAvg, and what a page may say otherwise. Models are vectors [d]; what clients keep, [N, d], is here too."""
 
     name: ClassVar[str]
+    steps: ClassVar[dict[str, Any]] = {"local_steps": 3}  # of [algorithm], how many local steps a round has
     uniform: ClassVar[bool] = False  # whether clients count alike in the mean, or by rows
 
     def __init_subclass__(cls) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pages_averaging  # noqa: F401
 import pages_corrections  # noqa: F401  # into PAGES
+import pages_variates  # noqa: F401
 import pytest
 from loops import local_job, played
 from methods import METHODS
@@ -15,9 +16,9 @@ from pages import PAGES
 
 STEP = {"initial": 0.4, "exponent": 0.3}
 SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # data, [algorithm], other tables
-    "all": ("digits", {"local_steps": 3}, {}),
-    "some": ("digits", {"local_steps": 3}, {"participation": {"clients_per_round": 4}}),
-    "unequal": ("skewed", {"local_steps": 3}, {"participation": {"clients_per_round": 4}}),
+    "all": ("digits", {}, {}),
+    "some": ("digits", {}, {"participation": {"clients_per_round": 4}}),
+    "unequal": ("skewed", {}, {"participation": {"clients_per_round": 4}}),
 }
 
 
@@ -29,8 +30,7 @@ def test_the_page(request: Any, name: str, setting: str) -> None:
         tables = {}
     folder: Path = request.getfixturevalue(data)
     least = {**(METHODS[name].least or {}), "client_optimizer": {"learning_rate": STEP}}
-    task = local_job(
-        folder, {"name": name, "batch_size": 4, **least, **algorithm}, data={"path": str(folder), "block": 3}, **tables
-    )
+    hyper = {"name": name, "batch_size": 4, **least, **PAGES[name].steps, **algorithm}
+    task = local_job(folder, hyper, data={"path": str(folder), "block": 3}, **tables)
     page = PAGES[name](task).play()
     np.testing.assert_allclose(played(task).model, page.judged(), rtol=0, atol=1e-10)
