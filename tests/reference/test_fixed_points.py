@@ -1,0 +1,90 @@
+"""Where methods with local steps rest: within 1e-8 of the optimum, although clients are unlike and take several steps.
+
+Every minibatch is the whole shard. Shards are unequal, and least squares with l2 have their optimum in closed form.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loops import local_job, played, rows_of
+from paper import make_data
+
+from mpifed.testing import Job
+
+L2 = 0.05
+SOME = {"participation": {"clients_per_round": 3}}
+# name, [algorithm], other tables, rounds, whether clients count alike
+REST: list[tuple[str, dict[str, Any], dict[str, Any], int, bool]] = [
+    ("scaffold", {"local_steps": 4}, {}, 400, False),
+    ("scaffold", {"local_steps": 4}, SOME, 1500, False),
+    ("proxskip", {"p": 0.3}, {}, 400, False),
+    ("proxskip", {"p": 0.3}, SOME, 1500, False),
+    ("tamuna", {"p": 0.3, "senders": 3}, {}, 1500, True),
+    ("tamuna", {"p": 0.3, "senders": 2}, SOME, 1500, True),
+]
+
+
+@pytest.fixture(scope="module")
+def unlike(shared_path: Path) -> Path:
+    """6 clients with 2 to 17 rows of 4 features, and targets that are mostly noise."""
+    who, starts = shared_path / "unlike.csv", [0, 2, 6, 13, 23, 33, 50]
+    rows = [f"{i},{start}-{stop - 1},all" for i, (start, stop) in enumerate(pairwise(starts))]
+    who.write_text("\n".join(["client,rows,columns", *rows]))
+    asked = ("--samples", 50, "--features", 4, "--task", "regression", "--noise", 2)
+    return make_data(shared_path / "unlike", "synthetic", *asked, "--split", "rows", "--map", who)
+
+
+def resting(folder: Path, name: str, rounds: int = 400, **more: Any) -> Job:
+    tables = {"participation": more.pop("participation", {})}
+    hyper = {"name": name, "batch_size": 100, "client_optimizer": {"learning_rate": 0.1}, **more}
+    return local_job(folder, hyper, model={"name": "least-squares", "bias": False, "l2": L2}, rounds=rounds, **tables)
+
+
+def optimum(folder: Path, uniform: bool = False) -> tuple[Any, Any]:
+    """(the clients' weights [N], the minimum [d] of the mean with these)."""
+    data = rows_of(folder)
+    weights = np.array([1 if uniform else len(y) for _, y in data], float)
+    weights /= weights.sum()
+    H = sum(p * X.T @ X / len(y) for p, (X, y) in zip(weights, data, strict=True)) + 2 * L2 * np.eye(4)
+    return weights, np.linalg.solve(H, sum(p * X.T @ y / len(y) for p, (X, y) in zip(weights, data, strict=True)))
+
+
+@pytest.mark.parametrize(("name", "settings", "tables", "rounds", "uniform"), REST)
+def test_it_rests_at_the_optimum(
+    unlike: Path, name: str, settings: dict[str, Any], tables: dict[str, Any], rounds: int, uniform: bool
+) -> None:
+    weights, best = optimum(unlike, uniform)
+    found = played(resting(unlike, name, rounds, **settings, **tables))
+    np.testing.assert_allclose(found.model, best, rtol=0, atol=1e-8)
+    if name in ("proxskip", "tamuna"):  # whose control variates are what keeps it there
+        np.testing.assert_allclose(weights @ found.kept(""), 0, atol=1e-10)
+        assert np.abs(found.kept("")).max() > 0.1
+
+
+def test_fedavg_does_not(unlike: Path) -> None:
+    found = played(resting(unlike, "fedavg", local_steps=4)).model
+    assert np.abs(found - optimum(unlike)[1]).max() > 1e-3
+
+
+# --- identities ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def equal(shared_path: Path) -> Path:
+    """6 clients with 8 rows each."""
+    asked = ("--samples", 48, "--features", 4, "--task", "regression", "--split", "rows", "--clients", 6)
+    return make_data(shared_path / "equal", "synthetic", *asked)
+
+
+@pytest.mark.parametrize(("one", "other"), [
+    (("proxskip", {"p": 1.0}), ("fedavg", {})),  # gradient descent
+    (("tamuna", {"p": 0.3}), ("proxskip", {"p": 0.3})),  # of whole models
+], ids=str)  # fmt: skip
+def test_one_is_the_other(equal: Path, one: tuple[str, Any], other: tuple[str, Any]) -> None:
+    found, expected = (played(resting(equal, name, 20, **own)).model for name, own in (one, other))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
