@@ -86,7 +86,8 @@ class Job(JobSettings):
 
     def told(self) -> Iterator[tuple[tuple[str, str], Table]]:
         """What `TOLD` has of this job, on all ranks, which then make its objects without reading tables."""
-        given: list[tuple[Kind[Any] | None, Table | None]] = [(MODEL, self.model), (ALGORITHM, self.algorithm)]
+        given: list[tuple[Kind[Any] | None, Table | None]]  # of any class
+        given = [(MODEL, self.model), (ALGORITHM, self.algorithm)]
         given += [(TERM, self.minimize), (REGULARIZER, self.regularizer)]
         given += [(CONSTRAINT, table) for table in self.constraint]
         given += [(CLIENT.of(self.method), self.client_optimizer), (SERVER.of(self.method), self.server_optimizer)]
