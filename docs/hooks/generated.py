@@ -10,6 +10,7 @@ from typing import Any
 import click
 from contract import cell
 from contract import sections as contract_sections
+from methods import method_rows
 
 from mpifed.audit.findings import NAMES
 from mpifed.cli import main
@@ -110,6 +111,7 @@ def finding_rows() -> Iterator[str]:
 
 GENERATED: Mapping[str, Callable[[], Iterator[str]]] = {
     "<!-- generated: contract -->": contract_sections,
+    "<!-- generated: methods -->": method_rows,
     "<!-- generated: job -->": job_sections,
     "<!-- generated: commands -->": command_sections,
     "<!-- generated: columns -->": column_rows,
