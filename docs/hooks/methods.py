@@ -75,8 +75,8 @@ def _row(name: str, kind: type[LocalMethod], path: str, sent: Any) -> list[str]:
     private = [what for what, settings in _PRIVATE.items() if _goes(job, privacy=noise | settings)]
     without = [what for what, tables in _TABLES.items() if not _goes(job, **tables)]
     text = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
-    about = sys.modules[kind.__module__].__doc__ or ""
-    own = re.search(rf".*{name}:\s(.*)", about, re.DOTALL | re.IGNORECASE)  # else the file's first paper
+    _, _, about = (sys.modules[kind.__module__].__doc__ or "").partition("\n\n")
+    own = re.search(rf"{name}:\s(.*)", about, re.DOTALL | re.IGNORECASE)  # else the file's first paper
     paper = re.search(r"arXiv:(\d{4}\.\d{5})", own[1] if own else about)
     up, down = (f"{models:.3g}" for models in sent)
     link = f"[{paper[1]}](https://arxiv.org/abs/{paper[1]})" if paper else ""
