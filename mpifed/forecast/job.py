@@ -41,7 +41,7 @@ from mpifed.privacy.spending import without_epsilon
 from mpifed.run.environment import rss_bytes
 from mpifed.run.observation import checked_observers
 from mpifed.run.own_classes import refuse_own_by_laws
-from mpifed.run.setup import held, measures_of, problem_of, tests_clients, with_block
+from mpifed.run.setup import block_of, held, measures_of, problem_of, tests_clients
 
 _BYTES = ("up_bytes", "down_bytes")
 _BESIDE = 10 << 20  # bytes of what a run imports beside what this does
@@ -59,8 +59,8 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
     if not job.data.path.startswith(store.MEMORY):
         check_data(job_path, Path(job.data.path))
     data = store.open_federation(job.data.path)
-    job = with_block(job, data)
-    host = place(data.counts, int(job.data.block), ranks, job.dedicated).hosts  # [N] each client's rank
+    block = block_of(job, data)
+    host = place(data.counts, block, ranks, job.dedicated).hosts  # [N] each client's rank
     algorithm = algorithm_of(job, data)
     refuse_own_by_laws(job, algorithm.problem)
     measures = measures_of(job, algorithm) if goals.measured(job) else ()
@@ -108,6 +108,7 @@ def forecast(job_path: Path, changes: tuple[str, ...], ranks: int) -> Table:
         ],
         "tests": list(test_statements(job, data, tests_clients(job, data))),
         "ranks": ranks,
+        "block": block,
         "placement": [
             {"rank": rank, "clients": clients, "rows": int(rows)}
             for rank, (clients, rows) in enumerate(

@@ -61,7 +61,7 @@ def _lines(forecast: Table, width: int) -> Iterator[str]:
         )
     yield from text("Who learns", *who_learns)
     yield from text("Tests", *forecast["tests"])
-    yield from text("Placement", _placement(forecast["placement"]))
+    yield from text("Placement", _placement(forecast["placement"], forecast["block"]))
     parts = ", ".join(f"{human_bytes(size)} of {part}" for part, size in forecast["memory"].items())
     yield from text("Memory", f"{human_bytes(forecast['memory_bytes'])} on the largest rank: {parts}")
     if "time" in forecast:
@@ -127,10 +127,12 @@ def _both(forecast: Table, when: str) -> str:
     return f"{human_bytes(forecast[f'up_bytes{when}'])} up and {human_bytes(forecast[f'down_bytes{when}'])} down"
 
 
-def _placement(ranks: list[dict[str, int]]) -> str:
+def _placement(ranks: list[dict[str, int]], block: int) -> str:
     hosting = sorted(Counter(rank["clients"] for rank in ranks).items(), reverse=True)
     parts = [f"{count} rank{'s' * (count > 1)} with {clients or 'none'}" for clients, count in hosting]
-    return f"clients: {', '.join(parts)}; rank 0, the server, with {ranks[0]['clients'] or 'none'}"
+    return (
+        f"clients: {', '.join(parts)}, in blocks of {block}; rank 0, the server, with {ranks[0]['clients'] or 'none'}"
+    )
 
 
 def _time_lines(found: Table, rounds: int, ranks: int) -> list[str]:

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from typing import (
@@ -366,10 +366,21 @@ def _told_apart(hint: Any) -> Any:  # a type, of which Python has no type
     from pydantic import Discriminator, Tag
 
     kinds = tuple(Annotated[form, Tag(tag)] for form, tag in zip(forms, tags, strict=True))
-    told = Discriminator(_form, "form", f"expected {' or '.join(map(_FORMS.__getitem__, tags))}")
+    words = (
+        " or ".join(map(json.dumps, get_args(form))) if get_origin(form) is Literal else _FORMS[tag]
+        for form, tag in zip(forms, tags, strict=True)
+    )
+    told = Discriminator(_form, "form", f"expected {' or '.join(words)}")
     absent = (type(None),) * (len(given) - len(forms))
     whole: tuple[object, ...] = (Annotated[Union[kinds], told],)
     return Union[whole + absent]
+
+
+class Apart:
+    """Marks a union of which it is known before validation which form is meant."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], Any]) -> Any:  # a core schema
+        return handler(_told_apart(source))
 
 
 def _form(value: object) -> str:

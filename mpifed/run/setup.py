@@ -79,14 +79,14 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
     )  # fmt: skip
 
 
-def with_block(job: Job, data: store.Federation) -> Job:
-    """The job with a number in place of `[data] block = "auto"`, of rows, model and clients alone.
+def block_of(job: Job, data: store.Federation) -> int:
+    """The clients in a block; where `[data] block` is auto, a number of rows, model and clients alone.
 
     So many clients that a local step takes about as long as its calls of Python, and its arrays stay in the cache; half
     of all at most, which two ranks can share. One alone where two of a block would seldom participate together.
     """
-    if job.data.block != "auto":
-        return job
+    if isinstance(job.data.block, int):
+        return job.data.block
     objective, parameters, batch = job.make_objective().of_shape(data.shape), 0, job.algorithm.get("batch_size")
     with suppress(Exception):  # of a model that does not fit, or of the user's own: what follows says so
         start = objective.start(
@@ -97,7 +97,7 @@ def with_block(job: Job, data: store.Federation) -> Job:
     products = int(rows @ data.widths) * parameters // data.features  # in a step of all clients
     block = min(_PRODUCTS * data.clients // max(products, 1), -(-data.clients // 2))
     present = min(job.participation.clients_per_round or data.clients, data.clients)
-    return replace(job, data=replace(job.data, block=block if block * present >= 2 * data.clients else 1))
+    return block if block * present >= 2 * data.clients else 1
 
 
 def first_model(job: Job, own: Callable[[], Parameters]) -> Parameters | None:
@@ -145,7 +145,8 @@ def prepare(
     cache.use_key((job.data, job.compute, job.dedicated, comm.rank, comm.size))
     data = cache.get("data", lambda: _opened(job.data.path, comm))
     with agreed(comm):
-        job = with_block(job, data)
+        block = block_of(job, data)
+        job = replace(job, data=replace(job.data, block=block))
         if job.data.verify and comm.rank == 0:
             cache.get("verified", data.verify_common)
         algorithm = job.make_algorithm(problem_of(job, data))
@@ -153,9 +154,9 @@ def prepare(
     if job.privacy is not None:
         algorithm, secret = _settled(job, algorithm, comm, header)
     space = min(job.data.memory_gib * 2**30, room() / comm.node_size)
-    placement = place(data.counts, int(job.data.block), comm.size, job.dedicated)
+    placement = place(data.counts, block, comm.size, job.dedicated)
     with agreed(comm):
-        hosted, block = placement.hosted(comm.rank), job.data.block
+        hosted = placement.hosted(comm.rank)
         blocks = cache.get("blocks", lambda: _open_blocks(job, data, hosted, space), block)
         device = cache.get("device", lambda: Device() if here_alone(data) else device_of(job, comm))
     if any(own_module(part["name"]) for part in (job.model, job.minimize, *job.constraint, job.regularizer) if part):

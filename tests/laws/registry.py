@@ -47,7 +47,7 @@ def table(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> dict[st
     base: dict[str, Any] = {
         "name": "law",
         "rounds": 4,
-        "data": {"path": str(folder)},
+        "data": {"path": str(folder), "block": 1},  # every rank has clients
         "model": {"name": "mlp", "bias": False, "hidden": 6, "l2": 1e-3},
         "algorithm": algorithm,
         "record": {"evaluate_every": 2, "checkpoint_every": 0},

@@ -28,7 +28,7 @@ from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import job_of, summary
 from mpifed.observers import Observer
 from mpifed.run.launch import guarded
-from mpifed.run.setup import prepare, with_block
+from mpifed.run.setup import block_of, prepare
 from mpifed.testing import Job, Solo
 
 
@@ -121,9 +121,8 @@ def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
 def test_the_block_is_of_the_job_alone(digits: Path, given: dict[str, Any], number: int) -> None:
     given = given | {"data": {"path": str(digits)} | given.get("data", {})}
     task = job(digits, **given)
-    settled = with_block(task, open_federation(digits))
-    assert settled == task.resumed({"data": {"block": number}})
-    assert prepare(task, Solo()).job == settled
+    assert block_of(task, open_federation(digits)) == number
+    assert prepare(task, Solo()).job == task.resumed({"data": {"block": number}})
 
 
 def test_a_run_goes_on_with_the_block_that_it_began_with(digits: Path, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def rounds(observer: Recorder) -> list[float]:
 def test_what_each_call_gets(classes: Path, tmp_path: Path) -> None:
     first, second, task = Recorder(), Recorder(), job(classes)
     run(task, Solo(), tmp_path / "run", observers=[first, second])
-    begun = ObservedRun("watched", task.table(), tmp_path / "run", 6, None)
+    begun = ObservedRun("watched", task.resumed({"data": {"block": 2}}).table(), tmp_path / "run", 6, None)
     assert first.runs == second.runs == [begun]
     history = read_history(tmp_path / "run")
     for number, row in enumerate(first.rows):
