@@ -15,6 +15,7 @@ from methods import SIZES
 from registry import CASES, FEW, NAMES, Case, table
 
 from mpifed.files.history import read_history
+from mpifed.files.run_folder import summary
 
 # All points are long, on 2 ranks. On others, and in the quick tests, there is one case of every algorithm on uneven
 # data; where there are no tables besides [algorithm], with a dedicated server.
@@ -161,3 +162,24 @@ def method(row: dict[str, str]) -> str:
 def without(algorithm: str, *keys: str) -> str:
     """An [algorithm] as sweep.csv writes it, less some keys."""
     return str({key: value for key, value in ast.literal_eval(algorithm).items() if key not in keys})
+
+
+@pytest.mark.long
+@pytest.mark.launch
+def test_32_ranks_on_the_cores_of_one_machine(launch: Any, write_job: Any, tmp_path: Path) -> None:
+    """The same bits; a segment of clients' states a rank, and little memory that is a rank's own."""
+    made = launch(None, "data", "synthetic", "--split", "rows", "--clients", "40", "--out", tmp_path / "data")
+    assert made.code == 0, made.text
+    job = write_job(tmp_path / "job.toml", {
+        "name": "many", "rounds": 2, "data": {"path": str(tmp_path / "data")}, "model": {"name": "least-squares"},
+        "algorithm": {"name": "scaffold", "batch_size": 2}, "client_optimizer": {"learning_rate": 0.1},
+    })  # fmt: skip
+    for ranks in (0, 32):
+        ended = launch(ranks, "run", job, "--out", tmp_path / f"{ranks}", program=("-m", "mpifed"))
+        assert ended.code == 0, ended.text
+    alone, many = (summary(tmp_path / name) for name in ("0", "32"))
+    assert many["model_sha256"] == alone["model_sha256"]
+    files = [path.name for path in (tmp_path / "32").rglob("*") if path.is_file()]
+    others = {"manifest.json", "server.states", *(path.name for path in (tmp_path / "0").iterdir())} - {"checkpoint"}
+    assert set(files) - others == {f"clients-00000002-{rank:05d}.states" for rank in range(32)}
+    assert json.loads((tmp_path / "32" / "run.json").read_text())["peak_rss_bytes"] < 160 * 2**20
