@@ -18,12 +18,14 @@ from numpy.random import Generator
 
 import mpifed.laws as laws
 from mpifed.comm.mpi import Comm, agreed
+from mpifed.core.contract import remembered
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
+from mpifed.job.own_sources import sources_of
 from mpifed.maths.clipping import clippable
 from mpifed.maths.terms import Loss, Term
 
@@ -79,6 +81,21 @@ def check_by_laws(part: JobPart, job: Job, problem: Problem) -> None:
 def refuse_own_by_laws(job: Job, problem: Problem) -> None:
     """UsageError with all that is wrong with the user's classes."""
     _refuse(_own_parts(job, problem), lambda part: check_by_laws(part, job, problem))
+
+
+def refuse_other_sources(job: Job, comm: Comm) -> None:
+    """UsageError on every rank where one has imported other own modules than rank 0, as of its node's disk. Collective.
+
+    What this process alone knows was compared before.
+    """
+    here = {name: digest for name, digest in sources_of(job).files.items() if name not in remembered}
+    there = comm.bcast(here)
+    with agreed(comm):
+        for name in sorted(here.keys() | there):
+            ours, theirs = here.get(name), there.get(name)
+            if ours != theirs:
+                what = f"{name}: SHA-256 {theirs} on rank 0, {ours} on rank {comm.rank}"
+                raise UsageError(f"{what}; own classes must be of the same files on all nodes")
 
 
 def refuse_own_by_shapes(job: Job, problem: Problem, comm: Comm, device: Device) -> None:

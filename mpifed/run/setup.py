@@ -159,9 +159,11 @@ def prepare(
         hosted = placement.hosted(comm.rank)
         blocks = cache.get("blocks", lambda: _open_blocks(job, data, hosted, space), block)
         device = cache.get("device", lambda: Device() if here_alone(data) else device_of(job, comm))
-    if any(own_module(part["name"]) for part in (job.model, job.minimize, *job.constraint, job.regularizer) if part):
-        from mpifed.run.own_classes import refuse_own_by_shapes
+    tables = (job.algorithm, job.model, job.minimize, *job.constraint, job.regularizer or {})
+    if any(own_module(value) for table in tables for value in table.values()):
+        from mpifed.run.own_classes import refuse_other_sources, refuse_own_by_shapes
 
+        refuse_other_sources(job, comm)
         refuse_own_by_shapes(job, algorithm.problem, comm, device)
     with agreed(comm):
         drawn = job.participation.clients_per_round if is_secret(job, algorithm) else None

@@ -118,6 +118,21 @@ def test_own_sources_are_found_with_all_that_they_import_beside_them(own: Path, 
     assert sources_of(job(digits)) == ({}, {})
 
 
+@pytest.mark.launch
+def test_ranks_with_other_sources_are_refused(own: Path, digits: Path, tmp_path: Path, launch: Any) -> None:
+    text = "import dataclasses, mpifed as mf\n@dataclasses.dataclass(frozen=True)\nclass Mine(mf.L1):\n    '''{}'''\n"
+    for rank in range(2):
+        (tmp_path / f"node-{rank}").mkdir()
+        (tmp_path / f"node-{rank}" / "own_node.py").write_text(text.format(rank))
+    path = tmp_path / "job.toml"
+    task = job(digits, regularizer={"name": "own_mine:Mine", "weight": 0.1})
+    path.write_text(task.text().replace("own_mine", "own_node"))
+    code = "from mpifed.comm.mpi import launched_rank; import sys; sys.path.insert(0, f'node-{launched_rank()}')"
+    ended = launch(2, "run", path, cwd=tmp_path, program=("-c", f"{code}; from mpifed.cli import main; main()"))
+    assert ended.code == 2 and ended.text.count("own classes must be of the same files on all nodes") == 1, ended.text
+    assert "own_node.py: SHA-256 " in ended.text
+
+
 @pytest.mark.parametrize("changed", ["own_mine.py", "own_package/late.py"])
 def test_changed_sources_are_refused_unless_accepted(own: Path, digits: Path, tmp_path: Path, changed: str) -> None:
     task, out = job(digits, regularizer={"name": "own_mine:Mine", "weight": 0.1}), tmp_path / "run"
