@@ -21,7 +21,7 @@ _WHERE = {
     "FedAvg": "mpifed.algorithms.fedavg", "FedProx": "mpifed.algorithms.fedavg",
     "FedExP": "mpifed.algorithms.fedexp", "FedExProx": "mpifed.algorithms.fedexp",
     "FedVARP": "mpifed.algorithms.fedvarp", "FedACG": "mpifed.algorithms.fedacg",
-    "FedCM": "mpifed.algorithms.fedcm", "MimeLite": "mpifed.algorithms.fedcm",
+    "FedNova": "mpifed.algorithms.fednova", "FedCM": "mpifed.algorithms.fedcm", "MimeLite": "mpifed.algorithms.fedcm",
     "Scaffold": "mpifed.algorithms.scaffold", "FedPDM": "mpifed.algorithms.fedpdm",
     "FedDyn": "mpifed.algorithms.feddyn", "FedADMM": "mpifed.algorithms.fedadmm",
     "FedSplit": "mpifed.algorithms.fedsplit", "FedSAM": "mpifed.algorithms.fedsam",

@@ -12,6 +12,7 @@ from mpifed.algorithms.fedcm import MimeLite as MimeLite
 from mpifed.algorithms.feddyn import FedDyn as FedDyn
 from mpifed.algorithms.fedexp import FedExP as FedExP
 from mpifed.algorithms.fedexp import FedExProx as FedExProx
+from mpifed.algorithms.fednova import FedNova as FedNova
 from mpifed.algorithms.fedpdm import FedPDM as FedPDM
 from mpifed.algorithms.fedsam import FedSAM as FedSAM
 from mpifed.algorithms.fedspeed import FedSpeed as FedSpeed

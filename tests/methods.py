@@ -245,6 +245,7 @@ METHODS = {
         control=SEVEN | {"local_steps": 2},
         reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
     ),
+    "fednova": local([(EPOCHS | {"mu": 0.4}, {}), (STEPS, SPARSE), (STEPS, PEOPLE)], short=2, private=True, mu=0.4),
     "fedcm": local([(STEPS, SPARSE), (STEPS, UPLOADS)], short=1, private=True),
     "mime-lite": local([(STEPS, SPARSE)], private=False),
     "fedexp": local([(STEPS, {}), (STEPS | {"weights": "uniform"}, private())], private=True),

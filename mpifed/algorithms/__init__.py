@@ -11,6 +11,7 @@ _WHERE = {
     "ssca": "ssca.SSCA",
     "fedavg": "fedavg.FedAvg",
     "fedprox": "fedavg.FedProx",
+    "fednova": "fednova.FedNova",
     "scaffold": "scaffold.Scaffold",
     "fedexp": "fedexp.FedExP",
     "fedexprox": "fedexp.FedExProx",

@@ -16,6 +16,7 @@ from mpifed.algorithms.bundle import Bundle
 from mpifed.algorithms.cells import answer_products
 from mpifed.algorithms.cocoa import CoCoA
 from mpifed.algorithms.columns import Pass
+from mpifed.algorithms.fednova import Normalized
 from mpifed.algorithms.hyfdca import HyFDCA
 from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.local_method import LocalMethod, WithGradient
@@ -87,6 +88,9 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     moved = method.record(np.float64(bare_leaves(upload)[0]) / (float(total) * work.gain))
     whole = isinstance(upload, WithGradient)
     rows = [min(count, method.steps_of(count) * method.batch_size) for count in method.problem.counts[clients].tolist()]
+    if isinstance(upload, Normalized):  # in units of the most steps
+        norm = method.rate_of(float(sent.step), method.most_steps) / _rate(method, received, weights)
+        moved = map_leaves(lambda leaf: leaf / norm, moved)
     for mean in _mean_gradient(method, received, model, moved, weights, work.remembers):
         gradient = mean.gradient if drift is None else map_leaves(np.subtract, mean.gradient, method.record(drift))
         yield mean._replace(gradient=gradient, batch=sum(rows) * whole)
@@ -116,11 +120,16 @@ def _mean_gradient(
     moved : how far these clients have come, by their mean with `weights`
     states : whether clients keep states, which all know in their first round alone
     """
-    step = float(received.question.step)
-    counts = [method.steps_of(int(rows)) for rows in method.problem.counts[list(received.clients)]]
-    rate = float(np.average([method.rate_of(step, count) for count in counts], weights=weights))
+    rate = _rate(method, received, weights)
     if rate:
         yield MeanGradient(model, _of_loss(method, model, map_leaves(lambda change: -change / rate, moved)), states)
+
+
+def _rate(method: LocalSteps, received: Received, weights: Array) -> float:
+    """How far a constant gradient moves these clients, on average."""
+    step = float(received.question.step)
+    counts = [method.steps_of(int(rows)) for rows in method.problem.counts[list(received.clients)]]
+    return float(np.average([method.rate_of(step, count) for count in counts], weights=weights))
 
 
 def _of_loss(method: LocalSteps, model: Parameters, gradient: Parameters) -> Parameters:

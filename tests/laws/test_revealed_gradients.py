@@ -29,13 +29,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "a drift": STEPS | {"name": "fedcm", "alpha": 0.3},
     "a whole gradient": STEPS | {"name": "mime-lite", "alpha": 0.3},
     "uneven steps": {"name": "scaffold", "batch_size": 16, "local_epochs": 2},
+    "normalized": {"name": "fednova", "batch_size": 16, "local_epochs": 2},
 }
 
 
 @pytest.mark.parametrize("clients", [(3,), (1, 4, 6)], ids=["one", "sum"])
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_it_is_the_mean_gradient(skewed: Path, method: dict[str, Any], clients: tuple[int, ...]) -> None:
-    """Of several clients the mean by their rows and steps."""
+    """Of several clients the mean by their rows and steps, or normalized by rows alone."""
     data, who = open_federation(skewed), np.array(clients)
     job = checked(
         {
@@ -60,10 +61,12 @@ def test_it_is_the_mean_gradient(skewed: Path, method: dict[str, Any], clients: 
         shard = shard_of(data, i)
         X = np.empty((shard.samples, shard.features))
         shard.take(np.arange(shard.samples), X)
-        for rows in minibatches(job, 1, i):
+        batches = minibatches(job, 1, i)
+        counted = shard.samples / (len(batches) if method["name"] == "fednova" else 1)
+        for rows in batches:
             mean = np.full((1, len(rows)), 1 / len(rows))
             gradient = one.problem.objective.gradient(model, X[None, rows], shard.y[None, rows], mean)
-            total, weight = total + shard.samples * one.layout.flat(gradient)[0], weight + shard.samples
+            total, weight = total + counted * one.layout.flat(gradient)[0], weight + counted
     assert len(found) == 1 + (method["name"] == "mime-lite")
     for mean in found:
         np.testing.assert_allclose(one.layout.flat(mean.gradient), total / weight, rtol=0, atol=1e-4)

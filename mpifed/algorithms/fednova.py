@@ -1,0 +1,62 @@
+"""FedNova: normalized averaging of clients whose local steps differ in number.
+
+J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor: "Tackling the Objective Inconsistency Problem in Heterogeneous
+Federated Optimization" (NeurIPS 2020, arXiv:2007.07481).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+from mpifed.algorithms.fedavg import FedProx
+from mpifed.algorithms.local import Local
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent
+from mpifed.core.exchange import OwnRecord
+from mpifed.core.record import Array
+from mpifed.maths.ranges import Weight
+
+
+class Normalized(NamedTuple):
+    """An upload of clients whose steps differ in number."""
+
+    direction: Array  # (y_i - x) / norm
+    norm: Array  # [n, 1] ||a_i||_1, in units of the largest, so that it is at most 1
+
+
+@dataclass(frozen=True)
+class FedNova(FedProx):
+    """FedAvg whose clients count by their mean step, however many they take: x += tau sum p_i (y_i - x) / ||a_i||_1.
+
+    tau = sum p_i ||a_i||_1, p_i being shares of rows, and ||a_i||_1 how far a constant gradient moves a client, in
+    units of its learning rate: the number K_i of its plain steps, and otherwise as `LocalSteps.rate_of` has it with
+    momentum, mu, or a `local_schedule`. Where all are alike only the change travels, and it is FedAvg, or FedProx; else
+    both sums, the norms in units of the largest, which cancel.
+    Its fixed point is the optimum for a learning rate that tends to 0; that of FedAvg is not, where K_i differ.
+    """
+
+    gain = 1.0  # of normalized changes too
+    prox_step = LocalMethod.prox_step
+    refuses: ClassVar[Mapping[str, str]] = {
+        "rate": "a_i is how far a constant gradient moves a client, and here each parameter moves at a rate of its own",
+        "schedule": "changes are divided by the learning rate",
+    }
+    mu: Weight = field(default=0.0, kw_only=True)
+    """Weight of mu / 2 ||x - x_0||^2, which draws a client towards the model it was sent; 0: plain steps."""
+
+    def like(self, x: Array) -> OwnRecord:
+        return Normalized(x, x[:1]) if self.uneven else x
+
+    @property
+    def degrees(self) -> OwnRecord:  # type: ignore[override]
+        return Normalized(1, 0) if self.uneven else None
+
+    def upload(self, own: tuple[()], sent: Sent, change: Array, local: Local) -> OwnRecord:
+        if not self.uneven:
+            return change
+        norm = local.rate / self.rate_of(local.step, self.most_steps)
+        return Normalized(change / norm, norm)
+
+    def absorb(self, memory: tuple[()], mean: OwnRecord, done: Done) -> tuple[tuple[()], Array]:
+        return memory, mean.norm * mean.direction if self.uneven else mean
