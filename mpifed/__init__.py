@@ -26,6 +26,8 @@ _WHERE = {
     "FedDyn": "mpifed.algorithms.feddyn", "FedADMM": "mpifed.algorithms.fedadmm",
     "FedSplit": "mpifed.algorithms.fedsplit", "FedSAM": "mpifed.algorithms.fedsam",
     "FedSpeed": "mpifed.algorithms.fedspeed", "DeltaSGD": "mpifed.algorithms.delta_sgd",
+    "ProxSkip": "mpifed.algorithms.proxskip", "TAMUNA": "mpifed.algorithms.proxskip",
+    "FedLin": "mpifed.algorithms.fedlin", "MIME": "mpifed.algorithms.mime",
     "SSCA": "mpifed.algorithms.ssca:SSCAHorizontal",
     "VerticalSGD": "mpifed.algorithms.vertical_sgd", "HybridFedAvg": "mpifed.algorithms.own_columns",
     "HyFEM": "mpifed.algorithms.own_columns", "HyFDCA": "mpifed.algorithms.hyfdca",

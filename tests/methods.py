@@ -103,6 +103,11 @@ ADAMW = {"name": "adamw", "learning_rate": 0.02}
 COINS = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "p": 0.4}
 EPOCHS = {"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}
 
+COIN: dict[str, Any] = {
+    "control": SEVEN | {"p": 0.4}, "reveals": Reveals({ROW, FEW}, "digits", 2, BIASED, ONE | {"p": 1.0}, {})
+}  # fmt: skip
+FIRST = Reveals({ROW}, "alone", 1, BIASED | {"name": "logistic"}, {"batch_size": 1, "client_optimizer": HALF}, {})
+
 
 def local(
     cases: list[tuple[dict[str, Any], dict[str, Any]]],
@@ -304,10 +309,10 @@ METHODS = {
         control=SEVEN | {"rho": 2.0},
         reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE | {"rho": 2.0}, {}),
     ),
-    "proxskip": local([(COINS, {})], private=False, p=0.3)._replace(control=SEVEN | {"p": 0.4}),
-    "tamuna": local([(COINS | {"senders": 2}, {})], private=False, reveals=set(), p=0.3, senders=3)._replace(
-        control=SEVEN | {"p": 0.4, "senders": 2}
-    ),
+    "proxskip": local([(COINS, {})], private=False, p=0.3)._replace(**COIN),
+    "tamuna": local([(COINS | {"senders": 2}, {})], private=False, p=0.3)._replace(**COIN),
+    "fedlin": local([(STEPS, SPARSE), (EPOCHS, {})], private=False)._replace(reveals=FIRST),
+    "mime": local([(STEPS, SPARSE), (EPOCHS, {})], private=False)._replace(reveals=FIRST),
     "vertical-sgd": Method(
         data="columns",
         cases=[

@@ -28,6 +28,8 @@ _WHERE = {
     "fedpdm": "fedpdm.FedPDM",
     "proxskip": "proxskip.ProxSkip",
     "tamuna": "proxskip.TAMUNA",
+    "fedlin": "fedlin.FedLin",
+    "mime": "mime.MIME",
     "vertical-sgd": "vertical_sgd.VerticalSGD",
     "hybrid-fedavg": "own_columns.HybridFedAvg",
     "hyfdca": "hyfdca.HyFDCA",

@@ -21,8 +21,8 @@ from mpifed.maths.ranges import Weight
 class Normalized(NamedTuple):
     """An upload of clients whose steps differ in number."""
 
-    direction: Array  # (y_i - x) / norm
-    norm: Array  # [n, 1] ||a_i||_1, in units of the largest, so that it is at most 1
+    direction: OwnRecord  # (y_i - x) / norm
+    norm: OwnRecord  # [n, 1] ||a_i||_1, in units of the largest, so that it is at most 1
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -108,6 +108,10 @@ class LocalSteps(Algorithm):
         """The method as all know it to be in a round: where `local_steps` follows from that, say, another one."""
         return self
 
+    def step_for(self, step: float, count: int) -> float:
+        """The step size of a client that takes so many steps in a round, whose step size is `step`."""
+        return step
+
     @final
     def steps_of(self, rows: int) -> int:
         """How many local steps a client with so many rows takes in a round."""
@@ -145,7 +149,7 @@ class LocalSteps(Algorithm):
         gradients are part of g, as they are part of what is minimized. Nor does clipping count. NaN where parameters
         have rates of their own.
         """
-        optimizer, distance = self.client_optimizer, 0.0
+        optimizer, distance, step = self.client_optimizer, 0.0, self.step_for(step, count)
         state = optimizer.start
         if not optimizer.linear:
             return math.nan
@@ -247,10 +251,20 @@ class Local:
                 f"[client_optimizer] {method.client_optimizer.memory}: parameters move at rates of their own, and "
                 f'{type(method).__name__} reads `rate`; take name = "sgd"'
             )
+        return self._by_steps(method.rate_of)
+
+    @cached_property
+    def own_step(self) -> float | Array:
+        """The clients' step size, where it differs from `step`; [n, 1] where their steps differ in number."""
+        return self._by_steps(self.method.step_for)
+
+    def _by_steps(self, given: Callable[[float, int], float]) -> float | Array:
+        """What is given of the step size and a number of steps."""
+        method = self.method
         if not method.uneven:
-            return method.rate_of(self.step, method.most_steps)
-        rates = [method.rate_of(self.step, method.steps_of(rows)) for rows in self.block.counts.tolist()]
-        return beside(self.block.shards[0].y, np.array(rates, self.problem.dtype)[:, None])
+            return given(self.step, method.most_steps)
+        each = [given(self.step, method.steps_of(rows)) for rows in self.block.counts.tolist()]
+        return beside(self.block.shards[0].y, np.array(each, self.problem.dtype)[:, None])
 
     @property
     def weight(self) -> Array:
@@ -335,7 +349,9 @@ class Local:
 
         def of_part(who: Array, part: Block, rows: int) -> Array:
             each = [few if few is None or few.ndim == 1 else take(few, who) for few in (push, starts)]
-            return self._single(part, model, each[0]) if single else self._steps(part, model, *each)
+            step = method.step_for(self.step, method.steps_of(int(part.counts[0])))
+            local = self if step == self.step else replace(self, step=step)
+            return local._single(part, model, each[0]) if single else local._steps(part, model, *each)
 
         quiet = {} if self.problem.privacy is None else {"over": "ignore", "invalid": "ignore"}
         with np.errstate(**quiet):  # type: ignore[arg-type]  # of two of its names
@@ -466,7 +482,9 @@ class Local:
         ----------
         push : [d], common to all
         """
-        if not self.method.one_plain_step or type(self.guard) is not Open or (push is not None and push.ndim > 1):
+        common = push is None or push.ndim == 1
+        plain = self.method.one_plain_step and type(self.guard) is Open and self.own_step == self.step
+        if not (common and plain):
             return None
         return Lazy(partial(self._parts, model, push), partial(self._total, model, push))
 

@@ -80,6 +80,8 @@ class LocalMethod(LocalSteps, Rows):
     A page says what differs from FedAvg. The hooks, in the order of a round:
 
     - `start_client(x)`, `start_memory(x)`: what a client, and the server, keeps before round 1;
+    - `prepare(own, sent, local)`: what clients keep, and [n, d] what they send before local steps; then
+      `prepared(memory, mean)`: the server's memory with its mean;
     - `broadcast(memory)`: what of the server's memory travels with the model;
     - `drift(sent)`: what each step adds to the gradient that all know;
     - `begin`, `push` (own, sent, local): where steps begin, [d] or [n, d], and what each step adds, by default -step
@@ -107,6 +109,8 @@ class LocalMethod(LocalSteps, Rows):
 
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
     played = ("exchanges", "answer", "receive")  # pages have an `absorb` that is a hook
+    # (own, sent, local) -> what clients keep, and [n, d] what they send before local steps; None: nothing
+    prepare: ClassVar[Callable[..., tuple[State, Array]] | None] = None
     # (own, sent, change, local) -> what is sent, of change = y_i - x, [n, d]; None: the change
     upload: ClassVar[Callable[..., OwnRecord] | None] = None
     # (own, sent, change, upload, local) -> what clients keep that never leaves them; None: what they had
@@ -133,6 +137,10 @@ class LocalMethod(LocalSteps, Rows):
     def start_memory(self, x: Array) -> Memory:
         """What the server keeps beside the model."""
         return ()
+
+    def prepared(self, memory: Memory, mean: Array) -> Memory:
+        """The server's memory with the mean of what `prepare` gives."""
+        return mean
 
     def broadcast(self, memory: Memory) -> Memory:
         """What of it travels with the model."""
@@ -179,7 +187,7 @@ class LocalMethod(LocalSteps, Rows):
     def guard(self) -> Open:
         """What stands between clients and all others."""
         # a class that changes an upload, what it follows from, or what is kept, says anew what follows of it
-        hooks = "begin", "push", "descend", "upload", "renew", "stop"
+        hooks = "step_for", "begin", "push", "descend", "upload", "renew", "stop"
         keeping = ("retain",) if self.retain is None else ("retain", *hooks)
         like, optimizer = self.like(self._zeros), self.client_optimizer
         scaled = optimizer.linear and optimizer.clip_norm is None  # changes are multiples of gradients
@@ -220,11 +228,21 @@ class LocalMethod(LocalSteps, Rows):
     @property
     @final
     def exchanges(self) -> tuple[Exchange, ...]:
-        """The server receives the weighted sum of the clients' uploads; with `hear`, clients then its memory."""
+        """The server receives the weighted sum of the clients' uploads, and with `prepare` one before.
+
+        With `hear`, clients then receive its memory.
+        """
         fields = self.guard.fields(self.like(self._zeros), self.degrees)
         changes = Exchange("changes", fields, self.ask, self.answer, self.receive)
-        outcome = Exchange("outcome", (), lambda server, now: server.memory, self.conclude, lambda server, *_: server)
-        return (changes,) if self.hear is None else (changes, outcome)
+        exchanges: tuple[Exchange, ...] = (changes,)
+        if self.prepare is not None:
+            one = self.guard.fields(self._zeros, np.int64(1))
+            first = Exchange("preparation", one, self.ask_first, self.tell, self.note)
+            exchanges = first, *exchanges
+        if self.hear is not None:
+            last = Exchange("outcome", (), self.ask_last, self.conclude, lambda server, *_: server)
+            exchanges = *exchanges, last
+        return exchanges
 
     @final
     def start_server(self, now: Round) -> Server:
@@ -244,6 +262,26 @@ class LocalMethod(LocalSteps, Rows):
         step = self.step_of(int(server.steps) + 1)
         self.guard.check_model(server.model, step)
         return Sent(server.model, self.broadcast(server.memory), np.float64(step))
+
+    @final
+    def ask_first(self, server: Server, now: Round) -> Sent:
+        """The model, and the step size."""
+        return self.ask(server, now)._replace(memory=())
+
+    @final
+    def tell(self, own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Weighted]:
+        """What `prepare` gives."""
+        assert self.prepare is not None  # or nobody is asked
+        local = Local(self.in_round(now), block, now, float(sent.step), self.guard)
+        kept, each = self.prepare(own, map_leaves(read_only, sent), local)
+        kept = map_leaves(_as_before, kept, own)
+        return kept, self.guard.weighted(each, block.clients, kept)
+
+    @final
+    def note(self, server: Server, total: Weighted, now: Round) -> Server:
+        """What `prepared` makes of the mean."""
+        mean = self.guard.arrive(total, self.step_of(int(server.steps) + 1), now)
+        return server._replace(memory=self.prepared(server.memory, mean.astype(server.model.dtype, copy=False)))
 
     @final
     def answer(self, own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Weighted | Lazy]:
@@ -291,6 +329,11 @@ class LocalMethod(LocalSteps, Rows):
         return Server(x, memory, state, server.steps + 1)
 
     @final
+    def ask_last(self, server: Server, now: Round) -> Memory:
+        """What the server keeps beside the model."""
+        return server.memory
+
+    @final
     def conclude(self, own: State, memory: Memory, block: Block, now: Round) -> tuple[State, tuple[()]]:
         """What clients keep once they hear the server's memory; they answer nothing."""
         assert self.hear is not None  # or nobody is asked
@@ -307,6 +350,11 @@ class LocalMethod(LocalSteps, Rows):
     def model(self, server: Server) -> Parameters:
         """The layers of what is judged."""
         return self.record(self.judged(server))
+
+    @classmethod
+    def accounts(cls) -> bool:
+        """Not of what clients send before local steps, nor where their number differs from round to round."""
+        return super().accounts() and cls.prepare is None and cls.in_round is LocalSteps.in_round
 
     def released(self, index: int) -> Release:
         """What the guard says of the round's step size."""

@@ -18,7 +18,6 @@ from typing_extensions import Self
 
 from mpifed.algorithms.local import Local, wrong_draw
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent
-from mpifed.core.algorithm import Algorithm
 from mpifed.core.record import Array, beside
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
@@ -36,14 +35,13 @@ class ProxSkip(LocalMethod):
     A client is sent the model as a round begins, and the mean change as it ends: two vectors down, one up.
     """
 
-    gain: ClassVar[float | None] = 1.0
+    gain = 1.0
     regularized = False
     refuses: ClassVar[Mapping[str, str]] = {
         "momentum": "control variates are of plain steps",
         "schedule": "h_i moves by a change divided by the learning rate",
         "server_optimizer": "the model is the mean of those of the clients, from which h_i follows",
     }
-    released = Algorithm.released
     why_no_privacy = "takes as many local steps as a coin says, of which no sensitivity is accounted for"
     p: Annotated[float, Gt(0), Le(1)] = field(kw_only=True)
     """The probability with which a local step is the last of the round."""
@@ -96,7 +94,6 @@ class TAMUNA(ProxSkip):
     # differs from the paper: coordinates that are left out travel as zeros.
     """
 
-    gain = None  # of coordinates that are left out nothing is known
     weights = "uniform"
     senders: Annotated[int, Ge(2)] | None = None
     """By how many clients of a round each coordinate of the model is sent; by default all of them."""
@@ -109,6 +106,11 @@ class TAMUNA(ProxSkip):
     @property
     def s(self) -> int:
         return self.senders or self.cohort
+
+    @property
+    def gain(self) -> float | None:  # type: ignore[override]
+        """Where coordinates are left out, an upload is no multiple of the change."""
+        return 1.0 if self.s == self.cohort else None
 
     @property
     def chi(self) -> float:

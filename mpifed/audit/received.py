@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -33,6 +34,9 @@ class Reader:
         sequences = (self.rounds, replay.algorithm.setup, *measures)
         self.exchanges = {exchange.name: exchange for sequence in sequences for exchange in sequence}
         self._asking: dict[Play, Play] = {}  # by occurrence, the last one of its round that asks something
+        self._before = {
+            second: first for first, second in pairwise(replay.transcript.plays) if first.round == second.round
+        }
         last: Play | None = None
         for play in replay.transcript.plays:
             if last is None or last.round != play.round or bare_leaves(play.question):
@@ -65,7 +69,10 @@ class Reader:
         numbers = np.zeros(message.size, message.dtype)
         numbers[message.own(client)] = upload
         sealed = not self.replay.in_clear(play.exchange)
-        return self._received(play, message.decode(numbers), (client,), self.replay.shards[client].columns, sealed)
+        before = self._before.get(play)
+        earlier = None if before is None else self.of_client(before, client)
+        columns = self.replay.shards[client].columns
+        return self._received(play, message.decode(numbers), (client,), columns, sealed)._replace(earlier=earlier)
 
     def of_sum(self, play: Play) -> Iterator[Received]:
         """The sum that the server decodes: over all columns, and over those that only its clients hold."""
@@ -73,7 +80,9 @@ class Reader:
             return
         present = tuple(sorted(play.uploads))
         whole = np.arange(self.replay.problem.features)
-        yield self._received(play, play.total, present, whole)
+        before = self._before.get(play)
+        earlier = None if before is None else next(self.of_sum(before), None)
+        yield self._received(play, play.total, present, whole)._replace(earlier=earlier)
         holders = self._with_same_columns(present)
         columns = self.replay.shards[present[0]].columns
         if holders and len(columns) < len(whole):

@@ -66,6 +66,8 @@ def declares(method: Algorithm, exchange: Exchange) -> bool:
     answer = function_of(exchange.answer)
     if answer is LocalMethod.answer:
         return cast("LocalMethod", method).guard.work.gain is not None or _says(method)
+    if answer is LocalMethod.tell:
+        return _prepares(cast("LocalMethod", method)) or _says(method)
     if answer is None or answer.__module__.startswith("mpifed."):
         return True
     return _says(method) and type(method).holds("reveals", getattr(answer, "__name__", ""))
@@ -77,25 +79,45 @@ def declares(method: Algorithm, exchange: Exchange) -> bool:
 def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient]:
     """From an upload gain (y_i - x) + what is public, or that clients keep: which all know in their first round alone.
 
-    Of several parts it is the first; and a whole gradient beside it.
+    Of several parts it is the first; and a whole gradient beside it. One that was sent before has been taken off.
     """
     work, upload, sent, clients = method.guard.work, received.answer.value, received.question, list(received.clients)
     if work.gain is None:
         return
-    weights, drift = method.guard.weight(np.array(clients)), method.drift(sent)
-    total = weights.sum() if received.sealed else received.answer.weight
+    weights, drift, total = method.guard.weight(np.array(clients)), method.drift(sent), _total(method, received)
     model = map_leaves(np.float64, method.record(sent.model))
-    moved = method.record(np.float64(bare_leaves(upload)[0]) / (float(total) * work.gain))
-    whole = isinstance(upload, WithGradient)
+    moved = method.record(np.float64(bare_leaves(upload)[0]) / (total * work.gain))
+    whole, before = isinstance(upload, WithGradient), received.earlier
+    if before is not None and drift is not None:
+        drift = drift - np.float64(before.answer.value) / _total(method, before)
     rows = [min(count, method.steps_of(count) * method.batch_size) for count in method.problem.counts[clients].tolist()]
     if isinstance(upload, Normalized):  # in units of the most steps
         norm = method.rate_of(float(sent.step), method.most_steps) / _rate(method, received, weights)
         moved = map_leaves(lambda leaf: leaf / norm, moved)
-    for mean in _mean_gradient(method, received, model, moved, weights, work.remembers):
+    for mean in _mean_gradient(method, received, model, moved, weights, work.remembers and not before):
         gradient = mean.gradient if drift is None else map_leaves(np.subtract, mean.gradient, method.record(drift))
         yield mean._replace(gradient=gradient, batch=sum(rows) * whole)
     if whole:
         yield MeanGradient(model, _of_loss(method, model, method.record(np.float64(upload.gradient) / total)))
+
+
+def _of_preparation(method: LocalMethod, received: Received) -> Iterator[MeanGradient]:
+    """Of methods of this package: the gradient of whole shards."""
+    if _prepares(method):
+        mean = np.float64(received.answer.value) / _total(method, received)
+        model = map_leaves(np.float64, method.record(received.question.model))
+        yield MeanGradient(model, _of_loss(method, model, method.record(mean)))
+
+
+def _total(method: LocalMethod, received: Received) -> float:
+    """The weight of an upload or sum; where it is sealed, the one it must have."""
+    weights = method.guard.weight(np.array(received.clients))
+    return float(weights.sum() if received.sealed else received.answer.weight)
+
+
+def _prepares(method: LocalMethod) -> bool:
+    """Whether what it sends before local steps is the gradient of whole shards, as in this package."""
+    return method.prepare is not None and method.prepare.__module__.startswith("mpifed.")
 
 
 def _of_own_columns(method: OwnColumns, received: Received) -> Iterator[MeanGradient]:
@@ -202,6 +224,7 @@ def _duals(method: HyFDCA, received: Received) -> Iterator[DualVariables]:
 
 _OF_ANSWERS: dict[object, Declaration] = {
     LocalMethod.answer: _of_upload,
+    LocalMethod.tell: _of_preparation,
     OwnColumns.answer: _of_own_columns,
     SSCAHorizontal.answer: _of_objective,
     Pass.partial_scores: _scores,

@@ -29,6 +29,7 @@ class Received(NamedTuple):
     rows: Array  # indices among all rows of those that any of these clients holds
     columns: Array  # which it is about: those that each of these clients holds, or all where they put them together
     sealed: bool  # whether it is only read as if it were numbers: it should be random ones
+    earlier: Any = None  # `Received`: what the same clients answered to the exchange before, in the same round
 
     def answered_by(self, method: Callable[..., object]) -> bool:
         """Whether this method, or function, answers the exchange, whatever the exchange is called."""

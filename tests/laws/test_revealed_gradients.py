@@ -28,6 +28,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "twice the change": STEPS | {"name": "fedpdm", "rho": 0.4 / STEP, "local_rule": "paper"},
     "a drift": STEPS | {"name": "fedcm", "alpha": 0.3},
     "a whole gradient": STEPS | {"name": "mime-lite", "alpha": 0.3},
+    "steps until a coin": {"name": "proxskip", "batch_size": 1000, "p": 0.3},
+    "a gradient before": STEPS | {"name": "mime"},
+    "a gradient before, and steps": STEPS | {"name": "fedlin"},
     "uneven steps": {"name": "scaffold", "batch_size": 16, "local_epochs": 2},
     "normalized": {"name": "fednova", "batch_size": 16, "local_epochs": 2},
 }
@@ -47,14 +50,14 @@ def test_it_is_the_mean_gradient(skewed: Path, method: dict[str, Any], clients: 
     )  # fmt: skip
     ready, now = prepare(job, Solo()), Round(0, job.seed, np.ones(data.clients, dtype=bool))
     one, (block,), (states,) = ready.algorithm, ready.ranks.blocks, ready.clients
-    (exchange,) = one.exchanges
+    exchange = one.exchanges[0]
     at = np.random.default_rng(1).normal(size=ready.server.model.shape)
     memory = ready.server.memory if one.guard.work.remembers else map_leaves(lambda m: m + at, ready.server.memory)
     question = exchange.ask(ready.server._replace(model=at, memory=memory), now)
     sent = exchange.answer(states, question, block, now)[1]
     answer = Weighted(map_leaves(lambda leaf: leaf[who].sum(axis=0), sent.value), sent.weight[who].sum())
     received = Received(exchange, 1, question, answer, clients, np.arange(0), np.arange(data.features), sealed=False)
-    found = revealed(one, received)
+    found = revealed(one.in_round(now), received)
 
     total, weight, model = 0.0, 0.0, one.record(at)
     for i in clients:

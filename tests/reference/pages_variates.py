@@ -34,6 +34,7 @@ class TAMUNA(ProxSkip):
     """arXiv:2302.09832, Algorithm 1: coordinate k is sent by the clients whose columns are s k, ..., s k + s - 1."""
 
     name = "tamuna"
+    steps: ClassVar[dict[str, Any]] = {"senders": 3}
     uniform = True
 
     def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
@@ -49,3 +50,36 @@ class TAMUNA(ProxSkip):
             for i in senders[k]:
                 self.h[i, k] += chi * self.settings["p"] / step * (x[k] - ends[i][k])
         self.x = x
+
+
+class FedLin(Page):
+    """arXiv:2102.07053, Algorithm 1, without compression."""
+
+    name = "fedlin"
+
+    def before(self, who: list[int], step: float) -> None:
+        self.own = {i: self.gradient(i, self.x) for i in who}
+        self.g = self.mean(self.own)
+
+    def walk(self, i: int, step: float, batches: list[Any]) -> Any:
+        return super().walk(i, step / len(batches), batches)
+
+    def direction(self, i: int, at: Any, batch: Any) -> Any:
+        return self.gradient(i, at, batch) - self.own[i] + self.g
+
+
+class MIME(FedLin):
+    """arXiv:2008.03606, Algorithm 1, with SGD and momentum as the base optimizer."""
+
+    name = "mime"
+    m: Any = 0.0
+    walk = Page.walk
+
+    def direction(self, i: int, at: Any, batch: Any) -> Any:
+        a = self.settings.get("alpha", 0.1)
+        return a * (self.gradient(i, at, batch) - self.gradient(i, self.x, batch) + self.g) + (1 - a) * self.m
+
+    def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
+        super().server(ends, taken, step)
+        a = self.settings.get("alpha", 0.1)
+        self.m = a * self.g + (1 - a) * self.m

@@ -1,0 +1,59 @@
+"""FedLin: local steps along exact gradients, corrected by those of all clients at the model sent.
+
+A. Mitra, R. Jaafar, G. J. Pappas, H. Hassani: "Linear Convergence in Federated Learning: Tackling Client Heterogeneity
+and Sparse Gradients" (NeurIPS 2021, arXiv:2102.07053), Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from mpifed.algorithms.local import Local
+from mpifed.algorithms.local_method import LocalMethod, Sent
+from mpifed.core.exchange import OwnRecord
+from mpifed.core.record import Array
+
+
+@dataclass(frozen=True)
+class FedLin(LocalMethod):
+    """Local steps y <- y - eta / K_i (gradient at y - grad f_i(x) + g), where g = sum p_i grad f_i(x).
+
+    A round has two exchanges: first clients send the gradients of their whole shards at the model x, then they take
+    K_i steps, and their changes are averaged. eta is the learning rate of `[client_optimizer]`. The paper's gradients
+    at y are exact: `batch_size` is then at least the largest shard; with less, these are minibatches'.
+
+    # differs from the paper: clients are weighted by their rows, gradients are not compressed, and x is sent with g
+    again.
+    """
+
+    gain = 1.0
+    refuses: ClassVar[Mapping[str, str]] = {"momentum": "a client's step is eta / K_i for plain steps"}
+    why_no_privacy = "a gradient of all rows travels, for which there is no noise"
+    prox_step = LocalMethod.prox_step  # grad f_i(x) and g cancel in the mean
+
+    def step_for(self, step: float, count: int) -> float:
+        """eta / K_i"""
+        return step / count
+
+    def start_client(self, x: Array) -> Array:
+        """grad f_i(x), which is computed before it is used."""
+        return np.zeros_like(x)
+
+    start_memory = start_client  # g
+
+    def prepare(self, own: Array, sent: Sent, local: Local) -> tuple[Array, Array]:
+        gradient = local.gradient(sent.model)
+        return gradient, gradient
+
+    def broadcast(self, g: Array) -> Array:
+        return g
+
+    def drift(self, sent: Sent) -> OwnRecord:
+        return sent.memory
+
+    def push(self, own: Array, sent: Sent, local: Local) -> OwnRecord:
+        return local.own_step * (own - self.drift(sent))
