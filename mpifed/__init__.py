@@ -18,7 +18,7 @@ _WHERE = {
     "compare": "mpifed.python.comparing",
     "plot": "mpifed.python.plots",
     "constraint": "mpifed.python.describe", "Torch": "mpifed.python.describe",
-    "FedAvg": "mpifed.algorithms.fedavg", "FedProx": "mpifed.algorithms.fedavg",
+    "Alone": "mpifed.algorithms.fedavg", "FedAvg": "mpifed.algorithms.fedavg", "FedProx": "mpifed.algorithms.fedavg",
     "FedExP": "mpifed.algorithms.fedexp", "FedExProx": "mpifed.algorithms.fedexp",
     "FedVARP": "mpifed.algorithms.fedvarp", "FedACG": "mpifed.algorithms.fedacg",
     "FedNova": "mpifed.algorithms.fednova", "FedCM": "mpifed.algorithms.fedcm", "MimeLite": "mpifed.algorithms.fedcm",

@@ -5,6 +5,7 @@ from mpifed.algorithms.cocoa import CoCoA as CoCoA
 from mpifed.algorithms.delta_sgd import DeltaSGD as DeltaSGD
 from mpifed.algorithms.fedacg import FedACG as FedACG
 from mpifed.algorithms.fedadmm import FedADMM as FedADMM
+from mpifed.algorithms.fedavg import Alone as Alone
 from mpifed.algorithms.fedavg import FedAvg as FedAvg
 from mpifed.algorithms.fedavg import FedProx as FedProx
 from mpifed.algorithms.fedcm import FedCM as FedCM

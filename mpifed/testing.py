@@ -33,7 +33,7 @@ from mpifed.data.store import open_federation
 from mpifed.job.job import Job as Job
 from mpifed.job.participation import is_secure, next_attempt, next_round, round_of
 from mpifed.laws import ROUNDING, pure
-from mpifed.run.evaluation import measure
+from mpifed.run.evaluation import measure, personal_models
 from mpifed.run.own_classes import JobPart, check_by_laws, parts_of
 from mpifed.run.setup import Ready, prepare, problem_of
 
@@ -238,7 +238,8 @@ def _rounds(job: Job, at: Ready, rounds: int, measured: int = 0, sent: Named | N
         if measured and (index + 1) % measured == 0:
             end = server, at.ranks.blocks, clients, at.everybody._replace(index=index), at.ranks
             columns, _ = measure(at.algorithm.measures, at.algorithm, *end)
-            columns |= at.tests.measured(at.algorithm.model(server) if at.ranks.serves else ())[0]
+            model = at.algorithm.model(server) if at.ranks.serves else ()
+            columns |= at.tests.measured(model, personal_models(at.algorithm, clients))[0]
         yield _played(at, index + 1, server, clients, columns)
 
 

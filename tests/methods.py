@@ -253,6 +253,7 @@ METHODS = {
     "fednova": local([(EPOCHS | {"mu": 0.4}, {}), (STEPS, SPARSE), (STEPS, PEOPLE)], short=2, private=True, mu=0.4),
     "fedcm": local([(STEPS, SPARSE), (STEPS, UPLOADS)], short=1, private=True),
     "mime-lite": local([(STEPS, SPARSE)], private=False),
+    "alone": local([(STEPS, {}), (EPOCHS, {}), (STEPS, private())], private=True),
     "fedexp": local([(STEPS, {}), (STEPS | {"weights": "uniform"}, private())], private=True),
     "fedexprox": local(
         [(STEPS | {"mu": 0.4, "most": 2.0}, {}), (STEPS | {"mu": 0.4, "alpha": 1.3}, private())], private=True, mu=0.4

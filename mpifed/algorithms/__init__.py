@@ -10,6 +10,7 @@ from mpifed.core.algorithm import Algorithm
 _WHERE = {
     "ssca": "ssca.SSCA",
     "fedavg": "fedavg.FedAvg",
+    "alone": "fedavg.Alone",
     "fedprox": "fedavg.FedProx",
     "fednova": "fednova.FedNova",
     "scaffold": "scaffold.Scaffold",

@@ -12,15 +12,16 @@ T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: "Federated Opt
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from mpifed.algorithms.local_method import LocalMethod
+from mpifed.core.record import Array
 from mpifed.maths.ranges import Weight
 
 if TYPE_CHECKING:
     from mpifed.algorithms.local import Local
     from mpifed.algorithms.local_method import Sent
-    from mpifed.core.record import Array
+    from mpifed.maths.objectives import Parameters
 
 
 @dataclass(frozen=True)
@@ -72,3 +73,29 @@ class FedProx(FedAvg):
 
     def push(self, own: tuple[()], sent: Sent, local: Local) -> Array | None:
         return local.step * self.mu * sent.model if self.mu else None
+
+
+@dataclass(frozen=True)
+class Alone(FedAvg):
+    """The baseline "local only": each client trains a model of its own, and hears nothing of the others.
+
+    By these models clients are judged on their own test rows: columns `client_test_...`, and clients.csv. Other
+    columns, and the model that is saved, are of the mean over the clients of a round, as in one-shot averaging. Only
+    for that do models travel, and no client takes it.
+    """
+
+    gain = 1.0
+    regularized = False
+    private_state: ClassVar[str] = "its own model"  # type: ignore[assignment]  # of the class, whatever its settings
+
+    def start_client(self, x: Array) -> Array:
+        return x
+
+    def begin(self, own: Array, sent: Sent, local: Local) -> Array:
+        return own
+
+    def retain(self, own: Array, sent: Sent, change: Array, upload: Array, local: Local) -> Array:
+        return sent.model + change
+
+    def personal(self, own: Array, model: Parameters) -> Parameters:
+        return self.record(own)

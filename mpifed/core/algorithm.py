@@ -7,7 +7,7 @@ own class in their place.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
@@ -42,6 +42,8 @@ class Algorithm(MadeByKeywords, ABC):
     why_no_start : the reason, where it can't begin at the model of `[model] start`
     why_no_privacy : the reason, where it has no `released` and so takes no `[privacy]`
     intercepts : whether models may have intercepts
+    personal : (what n clients keep, the server's model) -> leaves [n, ...], the models by which these are judged on
+        their own test rows; None: all by the server's
     played : the names of what plays a round, by which `holds` goes
     """
 
@@ -53,6 +55,7 @@ class Algorithm(MadeByKeywords, ABC):
     why_no_start: ClassVar[str] = "its `start_server` does not take `problem.start`"
     why_no_privacy: ClassVar[str] = "does not say what it releases, so nobody could account for it"
     intercepts: ClassVar[bool] = True
+    personal: ClassVar[Callable[..., Any] | None] = None  # a record of the models' class
     played: ClassVar[tuple[str, ...]] = ("exchanges", "answer", "absorb")
 
     @property

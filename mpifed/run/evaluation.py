@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import inf, isnan
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mpifed.algorithms.certificate import known
 from mpifed.comm.mpi import Comm
@@ -24,6 +24,7 @@ from mpifed.files.clients import ClientScores
 from mpifed.files.columns import column_of
 from mpifed.job import goals
 from mpifed.job.job import Job
+from mpifed.run.scoring import Personal
 from mpifed.run.setup import Ready, measures_of, measures_of_all_rows
 
 
@@ -71,6 +72,12 @@ def measure(
 def _begun(measurement: Measure, roster: Roster, states: States, i: int) -> Record:
     """The states with which the evaluation of the clients of block `i` begins."""
     return measurement.start_clients(roster[i], states.peek(i))
+
+
+def personal_models(algorithm: Algorithm, states: States) -> Personal | None:
+    """By the number of a block, the models by which its clients are judged; None: by the server's."""
+    personal: Any = algorithm.personal  # of its own records
+    return personal and (lambda i, model: personal(states.peek(i), model))
 
 
 class Trained(NamedTuple):
@@ -139,7 +146,8 @@ class RunEvaluation:
     def row_columns(self, trained: Trained, certify: bool) -> Columns:
         """The columns of a row of the history: all of the job's, and those of test rows."""
         columns, ready = self.columns(trained, certify=certify), self._ready
-        tested, self.clients = ready.tests.measured(ready.algorithm.model(trained.server) if ready.ranks.serves else ())
+        model = ready.algorithm.model(trained.server) if ready.ranks.serves else ()
+        tested, self.clients = ready.tests.measured(model, personal_models(ready.algorithm, trained.clients))
         return columns | tested
 
     def begin(self, trained: Trained) -> None:

@@ -7,9 +7,9 @@ is exact, and gives the same bits on any number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,17 @@ from numpy.typing import NDArray
 from mpifed.algorithms.functions import CHUNK
 from mpifed.comm.mpi import Comm
 from mpifed.comm.rounds import broadcast
+from mpifed.core.device import host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Columns, Problem
-from mpifed.core.record import Array, Record, of_vectors
+from mpifed.core.record import Array, Record, of_vectors, take
 from mpifed.data.block import Batch, Block
 from mpifed.data.roster import Roster
 from mpifed.files.clients import QUALITY, ClientScores
 from mpifed.maths import metrics
 from mpifed.maths.objectives import Parameters
+
+Personal: TypeAlias = Callable[[int, Parameters], Parameters]
 
 
 class Scored(NamedTuple):
@@ -85,14 +88,19 @@ class TestRows:
         task = problem.objective.task
         self._width = 1 + {"classification": 1, "multilabel": 4}.get(task, problem.outputs)  # of `Scored.sums`
 
-    def measured(self, model: Record) -> tuple[Columns, ClientScores | None]:
-        """(columns of the history, the clients' scores) of a model that rank 0 has; on rank 0 alone. Collective."""
+    def measured(self, model: Record, personal: Personal | None = None) -> tuple[Columns, ClientScores | None]:
+        """(columns of the history, the clients' scores) of a model that rank 0 has; on rank 0 alone. Collective.
+
+        Parameters
+        ----------
+        personal : by the number of a block and that model, those by which its clients are judged, leaves [n, ...]
+        """
         if self._y is None and self.own is None:
             return {}, None
         _, shared = broadcast(self._comm, 0, model)
         parameters: Parameters = shared  # type: ignore[assignment]  # as it was sent
         columns: Columns = {} if self._y is None else self._of_common(parameters, self._y)
-        clients = None if self.own is None else self._of_clients(parameters, self.own)
+        clients = None if self.own is None else self._of_clients(parameters, self.own, personal)
         if clients is not None:
             name = QUALITY[self._problem.objective.task]
             better = "less" if name == "rmse" else "more"
@@ -142,14 +150,15 @@ class TestRows:
             columns["test_auc"] = metrics.auc(y, np.concatenate([*chain(*gathered)]))
         return columns
 
-    def _of_clients(self, parameters: Parameters, own: Roster) -> ClientScores | None:
+    def _of_clients(self, parameters: Parameters, own: Roster, personal: Personal | None) -> ClientScores | None:
         """The scores of the clients that have test rows, on rank 0."""
         table = np.zeros((len(self._tested), self._width))
         for i in range(len(own)):
-            block = own[i]
+            block, theirs = own[i], personal and host_record(personal(i, parameters))
             for who, part, rows in block.by_batch_size(int(block.counts.max())):
                 if rows:
-                    table[np.searchsorted(self._tested, block.clients[who])] = self._of_part(parameters, part, rows)
+                    model = take(theirs, who) if theirs else parameters
+                    table[np.searchsorted(self._tested, block.clients[who])] = self._of_part(model, part, rows)
         summed = self._summed(table)
         if summed is None:
             return None

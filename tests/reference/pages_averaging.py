@@ -7,6 +7,20 @@ from typing import Any
 from pages import Page
 
 
+class Alone(Page):
+    name = "alone"
+
+    def begin(self) -> None:
+        self.own = self.zeros + self.x
+
+    def start(self, i: int) -> Any:
+        return self.own[i]
+
+    def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
+        self.own[list(ends)] = list(ends.values())
+        super().server(ends, taken, step)
+
+
 class FedCM(Page):
     name = "fedcm"
     m: Any = 0.0

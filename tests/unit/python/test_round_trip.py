@@ -58,6 +58,13 @@ FUNCTIONS: dict[str, Any] = {
 ROWS = {
     "fedavg": mf.FedAvg(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
     "fedprox": mf.FedProx(batch_size=4, local_epochs=2, client_optimizer=mf.SGD(0.1), mu=0.3),
+    "alone": mf.Alone(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
+    "fedexp": mf.FedExP(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), weights="uniform"),
+    "fedexprox": mf.FedExProx(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), mu=0.3, alpha=1.2),
+    "fedvarp": mf.FedVARP(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
+    "fedacg": mf.FedACG(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), beta=0.1),
+    "fedcm": mf.FedCM(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), alpha=0.5),
+    "mime-lite": mf.MimeLite(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
     "scaffold": mf.Scaffold(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
     "fedpdm": mf.FedPDM(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), rho=2.0, start="own"),
     "feddyn": mf.FedDyn(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), alpha=0.3, weights="rows"),

@@ -25,7 +25,7 @@ from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
 from mpifed.privacy.disclosure import uncovered
 from mpifed.results.show import run_text
-from mpifed.testing import Job, Solo
+from mpifed.testing import Job, Solo, rounds
 
 RNG = np.random.default_rng(8)
 SIZES = (40, 1, 25, 12, 2, 60, 33)  # the clients of 1 and 2 rows have no test rows
@@ -62,10 +62,11 @@ def job(folder: Path, model: str = "softmax", keys: dict[str, Any] = {}, **chang
     return checked(job_table(folder, **{"rounds": 4, "record": record} | base | changes))
 
 
-def scored(folder: Path, model: dict[str, Any]) -> tuple[list[float], list[float]]:
-    """([clients] accuracy or RMSE, [clients] mean loss) of a linear model, by scikit-learn and a loop."""
+def scored(folder: Path, models: Any) -> tuple[list[float], list[float]]:
+    """([clients] accuracy or RMSE, [clients] mean loss) of a linear model, or of each its own, by scikit-learn."""
     data, quality, losses = open_federation(folder), [], []
     for client in TESTED:
+        model = models[client] if isinstance(models, list) else models
         y = shard_of(data, client, True).y
         z = held(data, client, True) @ model["first"] + model["head.bias"]
         if data.classes:
@@ -103,6 +104,20 @@ def test_against_a_loop(kind: str, block: int, tmp_path: Path, request: pytest.F
     assert (about["clients_tested"], about["clients_without_tests"]) == (5, 2)
     assert "clients tested                 5; 2 more have no test rows of their own" in run_text(tmp_path / "run")
     assert summary(tmp_path / "run")[f"client_test_{name}_worst_tenth"] == last[f"client_test_{name}_worst_tenth"]
+
+
+@pytest.mark.parametrize("some", [{}, {"participation": {"clients_per_round": 3}}], ids=["all", "some"])
+def test_alone_clients_are_judged_by_models_of_their_own(classes: Path, some: dict[str, Any], tmp_path: Path) -> None:
+    table = job(classes, data={"path": str(classes), "block": 3}, algorithm={**fedavg(3), "name": "alone"}, **some)
+    run(table, Solo(), tmp_path / "run")
+    *_, last = rounds(table)
+    own = [{"first": kept[""][:12].reshape(4, 3), "head.bias": kept[""][12:]} for kept in last.clients]
+    quality, losses = scored(classes, own)
+    clients = read_clients(tmp_path / "run")
+    assert clients["accuracy"] == pytest.approx(quality, rel=1e-9) and clients["loss"] == pytest.approx(
+        losses, rel=1e-9
+    )
+    assert len(np.unique(clients["loss"])) == len(TESTED)
 
 
 def test_common_test_rows_by_scikit_learn(classes: Path, targets: Path, tmp_path: Path) -> None:
