@@ -17,10 +17,10 @@ from registry import CASES, FEW, NAMES, Case, table
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 
-# All points are long, on 2 ranks. On others, and in the quick tests, there is one case of every algorithm on uneven
-# data; where there are no tables besides [algorithm], with a dedicated server.
+# All points are long, on 2 ranks. On 7, and in the quick tests, there is one case of every algorithm on uneven data;
+# where there are no tables besides [algorithm], with a dedicated server.
 ALL_POINTS = [False, pytest.param(True, marks=pytest.mark.long)]
-RANKS = [(3, False), *(pytest.param(ranks, ranks == 2, marks=pytest.mark.long) for ranks in (2, 4, 7))]
+RANKS = [(3, False), *(pytest.param(ranks, ranks == 2, marks=pytest.mark.long) for ranks in (2, 7))]
 DUAL = ("hyfdca", "bundle", "cocoa")
 ROUNDS = 3
 PROGRAM = Path(__file__).with_name("sweeps.py")
