@@ -92,7 +92,7 @@ fuzz: $(VENV)/test.done ## thousands of damaged jobs, tables, data and run files
 mutants: $(VENV)/test,torch.done ## deliberate bugs, each in a copy: does a test fail?
 	$(LAUNCH) $(BIN)/python tests/mutants/run.py $(if $(ONLY),--only '$(ONLY)')
 
-test-models: $(VENV)/test,torch,jax,flwr-datasets.done ## networks of PyTorch and JAX: every algorithm, channel and number of ranks; data of datasets (installs all)
+test-models: $(VENV)/test,torch,jax,flwr-datasets.done ## networks of PyTorch and JAX: every algorithm and channel, on one rank and several; data of datasets (installs all)
 	$(LAUNCH) $(BIN)/python -m pytest tests/models -m models --numprocesses $(WORKERS) $(IN_ORDER)
 
 test-kill: $(VENV)/test.done ## SIGKILL at 24 random moments and before every step on the disk (2 minutes)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import mpifed
 
@@ -43,3 +49,32 @@ def environment(changes: dict[str, str]) -> dict[str, str]:
     if os.geteuid() == 0:
         kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return kept | changes
+
+
+def family(process: int) -> Iterator[int]:
+    """A process and all that it has started."""
+    yield process
+    try:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:
+        return
+    for child in children:
+        yield from family(int(child))
+
+
+def end_all(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL for the launcher and every rank at once."""
+    members = list(family(process.pid))
+    for member in members:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member, signal.SIGKILL)
+    process.wait()
+    while any(alive(member) for member in members):
+        time.sleep(0.002)
+
+
+def alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

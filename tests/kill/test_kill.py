@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import shutil
@@ -10,13 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 from killed import TASKS, assert_readable, assert_same, end_before_step, forked, play
-from launching import environment, mpiexec
+from launching import end_all, environment, mpiexec
 
 pytestmark = [pytest.mark.kill, pytest.mark.launch]
 KILLS = int(os.environ.get("MPIFED_KILLS", "24"))  # of launches, over all tasks
@@ -34,35 +32,6 @@ def data_of(name: str, request: pytest.FixtureRequest) -> Path:
     """The data of a task."""
     path: Path = request.getfixturevalue("halves" if name == "last answers" else "packed")
     return path
-
-
-def family(process: int) -> Iterator[int]:
-    """A process and all that it has started."""
-    yield process
-    try:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    except OSError:
-        return
-    for child in children:
-        yield from family(int(child))
-
-
-def end_all(process: subprocess.Popen[Any]) -> None:
-    """SIGKILL for the launcher and every rank at once."""
-    members = list(family(process.pid))
-    for member in members:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(member, signal.SIGKILL)
-    process.wait()
-    while any(alive(member) for member in members):
-        time.sleep(0.002)
-
-
-def alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def written(path: Path) -> int:

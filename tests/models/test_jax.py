@@ -61,7 +61,7 @@ def test_one_hash_on_any_number_of_ranks(digits: Path, launch: Any, tmp_path: Pa
     assert launch(None, "check", JOB, *changes, cwd=ROOT).code == 0  # a right class
     found = []
     threads = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=true"}
-    for name, ranks, env in (("1", 1, {}), ("3", 3, {}), ("threads", 1, threads)):
+    for name, ranks, env in (("1", None, {}), ("3", 3, {}), ("threads", 1, threads)):
         ended = launch(ranks, "run", JOB, *changes, "--out", tmp_path / name, cwd=ROOT, env=env)
         assert ended.code == 0, ended.text
         found.append(summary(tmp_path / name))

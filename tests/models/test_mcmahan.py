@@ -61,7 +61,7 @@ def test_the_models_have_as_many_parameters_as_the_paper_says() -> None:
 def test_a_small_whole(digits: Path, tmp_path: Path) -> None:
     """Searches, runs, tables, curves and figure; what has finished is not run again."""
     from jobs.mcmahan.names import ROWS
-    from jobs.mcmahan.reproduce import Plan, finish
+    from jobs.mcmahan.reproduce import Plan, finish, play
 
     changes = (f"data.path={digits}", "participation.clients_per_round=2", "record.evaluate_every=1")
     rows = tuple(row for row in ROWS if row.epochs == 1 and row.batch == 10)
@@ -74,5 +74,5 @@ def test_a_small_whole(digits: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "rates").rglob("history.csv"))) == 4 * 2
     histories = sorted(tmp_path.rglob("history.csv"))
     before = [path.stat().st_mtime_ns for path in histories]
-    assert finish(plan)[0] == curves and [path.stat().st_mtime_ns for path in histories] == before
-    assert curves.read_text(encoding="utf-8").splitlines() == lines
+    play(plan)
+    assert [path.stat().st_mtime_ns for path in histories] == before

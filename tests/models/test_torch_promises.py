@@ -22,12 +22,12 @@ def test_the_smallest_norm_within_a_limit_of_the_loss(
 ) -> None:
     """Met, and a stationary point of the constrained problem, as the certificate over all rows says."""
     job = {
-        "name": "constrained", "rounds": 1000, "data": {"path": str(digits)},
+        "name": "constrained", "rounds": 600, "data": {"path": str(digits)},
         "model": {"name": "torch", "build": "nets:convolution"},
         "minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 0.6, "margin": 0.02}],
         "algorithm": {"name": "ssca", "batch_size": 40, "rho": [0.9, 0.51], "gamma": [0.9, 0.56], "tau": 0.3,
                       "slack_cost": 100.0},
-        "record": {"evaluate_every": 500},
+        "record": {"evaluate_every": 300},
     }  # fmt: skip
     path, out = write_job(tmp_path / "job.toml", job), tmp_path / "run"
     ended = launch(2, "run", path, "--out", out, cwd=Path(__file__).parent)
