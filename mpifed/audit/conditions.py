@@ -80,7 +80,7 @@ def conditions(replay: Replay, client: int = 0) -> list[Condition]:
     for exchange in replay.exchanges:
         there = answering(exchange, exchange.at(now, 0))
         owners = [
-            [owner for owner in _owners(replay, exchange, now.index, hidden) if there[owner.client]]
+            [owner for owner in _owners(replay, exchange, now.index, hidden) if owner.client in there]
             for hidden in (False, True)
         ]
         listed += _of_server(replay, exchange, now.index, owners[0])
@@ -131,7 +131,7 @@ def _of_client(replay: Replay, exchange: Exchange, client: int, owners: list[_Ow
         yield from _of_next_question(replay, exchange, client)
         return
     if exchange.hears is not None:
-        client = int(np.flatnonzero(hearing(exchange, now))[0])
+        client = int(hearing(exchange, now)[0])
     others = [owner for owner in owners if owner.client != client]
     numbers = _numbers(replay, exchange, others, client) if others else 0
     fields = fields_of(exchange).values()

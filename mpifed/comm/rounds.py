@@ -28,7 +28,7 @@ from mpifed.core.device import Device, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, answering, hearing
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array, Flags, Record, map_leaves, on_host, put, take
+from mpifed.core.record import Array, Integers, Record, map_leaves, on_host, put, take
 from mpifed.core.round import SETUP, Round
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
@@ -195,9 +195,9 @@ class Ranks:
         if not self.serves:
             return
         if self._drawn is not None and now.index != SETUP:
-            now = now._replace(present=np.arange(self.clients) < self._drawn, leaving=None)
+            now = now.only(np.arange(self.clients) < self._drawn)._replace(leaving=None)
         # follows from participation alone, unless clients leave, or last answers count as well
-        who = now.present.tobytes() if now.leaving is None and plan.kept is None else None
+        who = now.ids.tobytes() if now.leaving is None and plan.kept is None else None
         if who is None or who != plan.counted_for:
             plan.spent, plan.counted_for = plan.channel.spent(plan, question, self._columns, now), who
         plan.account.add(plan.spent)
@@ -263,7 +263,7 @@ class Ranks:
         self._renew(plan, who, states, now, measured, lambda own, block: (hear(own, total, block, now), 0.0))
 
     def _renew(
-        self, plan: Plan, chosen: Flags, states: States, now: Round, measured: bool,
+        self, plan: Plan, chosen: Integers, states: States, now: Round, measured: bool,
         turn: Callable[[Record, Block], tuple[Record, float]],
     ) -> None:  # fmt: skip
         """Renew the states of the `chosen` clients of this rank, block by block.

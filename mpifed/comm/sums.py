@@ -67,7 +67,7 @@ class Place:
         assert held is not None
         if not isinstance(leaf, Placed):
             rows = self.rows(leaf, len(clients)).reshape(-1, *shape)
-            for i in np.flatnonzero(self.sizes[clients]).tolist():
+            for i in np.flatnonzero(self.sizes(clients)).tolist():
                 at = held.of(int(clients[i]))
                 yield int(clients[i]), rows[i][self.index(at)], at
             return
@@ -84,17 +84,15 @@ class Place:
         """How the entries at these positions along the field's axis are indexed."""
         return (slice(None),) * self.field.axis + (at,)
 
-    @cached_property
-    def sizes(self) -> Integers:
-        """[N] values that each client fills."""
+    def sizes(self, clients: Integers) -> Integers:
+        """[n] values that each of `clients` [n] fills."""
         if self.held is None:
-            return np.full(self.clients, self.field.size)
-        return self.field.size // self.held.length * self.held.widths
+            return np.full(len(clients), self.field.size)
+        return self.field.size // self.held.length * self.held.widths(clients)
 
-    @property
-    def received(self) -> Integers:
-        """[N] values that each client receives, if it receives the sum."""
-        return self.sizes if self.field.to_holders else np.full(self.clients, self.field.size)
+    def received(self, clients: Integers) -> Integers:
+        """[n] values that each of `clients` [n] receives, if it receives the sum."""
+        return self.sizes(clients) if self.field.to_holders else np.full(len(clients), self.field.size)
 
     def fewest(self, present: Flags) -> int:
         """Smallest number of participating clients behind any entry of the field; 0 where nobody fills one.
@@ -102,7 +100,7 @@ class Place:
         What is sent to its holders alone returns to who sent it where that is a single client, and does not count.
         """
         if self.held is None:
-            return int(present.sum())
+            return int(np.count_nonzero(present))
         filled = self.held.held_by(present)
         filled = filled[filled > self.field.to_holders]
         return int(filled.min()) if len(filled) else 0
@@ -119,6 +117,7 @@ class Unit(NamedTuple):
     who: Flags  # [N] the holders
     at: list[Positions]  # where they stand, field by field
     to_holders: bool  # whether the holders alone are sent the sum
+    by_all: bool = False  # whether every client is a holder
 
 
 class Message:
@@ -130,27 +129,25 @@ class Message:
         self.places = _places(exchange, clients, how)
         self.size = self.places[-1].stop if self.places else 0
         self.dtype = np.dtype(np.int64)
-        self.positions = cache(self._positions_of)
+        self.positions, self.units_of = cache(self._positions_of), cache(self._units_of)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the sum, as a deployment would send it."""
         return self.dtype.itemsize * self.size
 
-    @cached_property
-    def sent(self) -> Integers:
-        """[N] bytes that each client uploads."""
-        return sum((place.nbytes * place.sizes for place in self.places), np.zeros(self.clients, np.int64))
+    def sent(self, clients: Integers) -> Integers:
+        """[n] bytes that each of `clients` [n] uploads."""
+        return sum((place.nbytes * place.sizes(clients) for place in self.places), np.zeros(len(clients), np.int64))
 
-    @cached_property
-    def received(self) -> Integers:
-        """[N] bytes of the sum that each client receives."""
-        return sum((place.nbytes * place.received for place in self.places), np.zeros(self.clients, np.int64))
+    def received(self, clients: Integers) -> Integers:
+        """[n] bytes of the sum that each of `clients` [n] receives."""
+        return sum((place.nbytes * place.received(clients) for place in self.places), np.zeros(len(clients), np.int64))
 
     @cached_property
     def units(self) -> list[Unit]:
         """What all clients fill, then what only some do; alike where fields are held alike."""
-        everybody = Unit(np.ones(self.clients, dtype=bool), [], False)
+        everybody = Unit(np.ones(self.clients, dtype=bool), [], False, True)
         units = {(everybody.who.tobytes(), False): everybody}
         for place in self.places:
             if place.held is None:
@@ -162,11 +159,9 @@ class Message:
                 unit.at.append(place.positions(at))
         return [unit for unit in units.values() if unit.at]
 
-    @cached_property
-    def units_of(self) -> list[tuple[int, ...]]:
-        """By client, the numbers of the units that it fills."""
-        fills = np.array([unit.who for unit in self.units]).reshape(-1, self.clients)
-        return [tuple(np.flatnonzero(own).tolist()) for own in fills.T]
+    def _units_of(self, client: int) -> tuple[int, ...]:
+        """The numbers of the units that the client fills."""
+        return tuple(number for number, unit in enumerate(self.units) if unit.who[client])
 
     def _positions_of(self, numbers: tuple[int, ...]) -> Positions:
         """Positions of the units of these numbers, ascending."""
@@ -175,7 +170,7 @@ class Message:
 
     def own(self, client: int) -> Positions:
         """Positions of the client's values."""
-        return self.positions(self.units_of[client])
+        return self.positions(self.units_of(client))
 
     def decode(self, numbers: Integers) -> Record:
         """The sum, decoded into the job's dtype; scalars into float64."""

@@ -18,7 +18,7 @@ from typing_extensions import TypeVar
 from mpifed.core.holdings import Holdings
 from mpifed.core.privacy import Privacy
 from mpifed.core.protocols import Parameters
-from mpifed.core.record import AnyRecord, Array, Record, leaves, map_leaves, namespace
+from mpifed.core.record import AnyRecord, Array, Integers, Record, leaves, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.core.text import shown
 
@@ -245,19 +245,20 @@ class Exchange(Generic[Server, Clients, Broadcast, Upload]):
     def at(self, now: Round, number: int) -> Round:
         """The round as this exchange, the one of that number, has it."""
         here = now.at(number)
-        return here if self.who is None else here._replace(present=self.who(here))
+        return here if self.who is None else here.only(self.who(here))
 
 
-def answering(exchange: Exchange, now: Round) -> Array:
-    """[N] whether each client answers."""
-    return now.present if exchange.answer is not None else np.zeros_like(now.present)
+def answering(exchange: Exchange, now: Round) -> Integers:
+    """[n] the clients who answer, ascending."""
+    return now.ids if exchange.answer is not None else np.zeros(0, np.int64)
 
 
-def hearing(exchange: Exchange, now: Round) -> Array:
-    """[N] whether each client receives the sum."""
+def hearing(exchange: Exchange, now: Round) -> Integers:
+    """[n] the clients who receive the sum, ascending."""
     if exchange.hear is None or now.void:
-        return np.zeros_like(now.present)
-    return now.staying if exchange.hears is None else now.staying & exchange.hears(now)
+        return np.zeros(0, np.int64)
+    staying = now.ids if now.leaving is None else np.flatnonzero(now.staying)
+    return staying if exchange.hears is None else staying[exchange.hears(now)[staying]]
 
 
 def _nothing(block: Block, clients: object) -> tuple[()]:

@@ -64,10 +64,9 @@ class Holdings:
         """The positions of one client."""
         return self.members.of(int(self.groups[client]))
 
-    @cached_property
-    def widths(self) -> Integers:
-        """[N] number of positions of each client."""
-        return self._sizes[self.groups]
+    def widths(self, clients: Integers) -> Integers:
+        """[n] number of positions of each of `clients` [n]."""
+        return self._sizes[self.groups[clients]]
 
     @cached_property
     def holders(self) -> Integers:

@@ -123,6 +123,16 @@ class Round(NamedTuple):
     leaving: Leaving | None = None  # nobody when absent
     number: int = 0  # of the exchange
     returning: Flags | None = None  # [N] who is present after a round without it; nobody when absent
+    drawn: Integers | None = None  # [n] the numbers of who is present, ascending, where they are known
+
+    @property
+    def ids(self) -> Integers:
+        """[n] the numbers of who is present, ascending."""
+        return np.flatnonzero(self.present) if self.drawn is None else self.drawn
+
+    def only(self, present: Flags) -> Round:
+        """The same with others present."""
+        return self._replace(present=present, drawn=None)
 
     @property
     def back(self) -> Flags:
@@ -133,12 +143,17 @@ class Round(NamedTuple):
         """The same in the exchange of that number."""
         if self.leaving is None:
             return self
-        return self._replace(present=self.leaving.who & (self.leaving.halves > 2 * number), number=number)
+        return self.only(self.leaving.who & (self.leaving.halves > 2 * number))._replace(number=number)
 
     @property
     def asked(self) -> Flags:
         """[N] clients to whom this exchange's question is sent."""
         return self._beyond(2 * self.number - 1)
+
+    @property
+    def asked_ids(self) -> Integers:
+        """[n] these clients' numbers, ascending."""
+        return self.ids if self.leaving is None else np.flatnonzero(self.asked)
 
     @property
     def staying(self) -> Flags:
@@ -156,7 +171,7 @@ class Round(NamedTuple):
     @property
     def fewest(self) -> int:
         """The least number of clients' answers in a sum that is opened."""
-        return int(self.present.sum()) if self.leaving is None else self.leaving.least
+        return len(self.ids) if self.leaving is None else self.leaving.least
 
     def rng(self, purpose: str, client: int = -1) -> Generator:
         """NumPy's generator of (seed, purpose, this round, client); client -1 stands for all.

@@ -27,10 +27,8 @@ class Roster(Sequence[Block]):
         bounds: NDArray[np.int64],
         open_block: Callable[[int], Block],
     ) -> None:
-        """Of `clients` [n], block number i has those from bounds[i] to bounds[i + 1]; `open_block` gives it."""
+        """Of `clients` [n], ascending, block i has those from bounds[i] to bounds[i + 1]; `open_block` gives it."""
         self.clients, self.bounds, self._open = clients, bounds, open_block
-        side_by_side = len(clients) and clients[-1] - clients[0] == len(clients) - 1 and (np.diff(clients) == 1).all()
-        self._at = slice(int(clients[0]), int(clients[-1]) + 1) if side_by_side else clients
         self.first = clients[bounds[:-1]]  # [blocks] the first client of each
 
     @classmethod
@@ -64,14 +62,13 @@ class Roster(Sequence[Block]):
         """The number of clients of a block, which is not opened for it."""
         return int(self.bounds[i + 1] - self.bounds[i])
 
-    def among(self, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """(number of a block, positions in it of the clients chosen) for each block with any; [N] who is chosen."""
-        here = chosen[self._at]
+    def among(self, chosen: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """(number of a block, positions in it of the clients chosen) for each block with any; `chosen` [n] ascend."""
+        where = located(chosen, self.clients)
         alone = len(self) == len(self.clients)  # each client has a block of its own
-        if not alone and np.count_nonzero(here) == len(here):
+        if not alone and len(where) == len(self.clients):
             yield from self._all
             return
-        where = np.flatnonzero(here)
         if alone or not len(where):
             yield from ((i, _FIRST) for i in where.tolist())
             return
@@ -85,3 +82,15 @@ class Roster(Sequence[Block]):
     def _all(self) -> list[tuple[int, NDArray[np.int64]]]:
         """What `among` yields where all clients are chosen."""
         return [(i, np.arange(size)) for i, size in enumerate(np.diff(self.bounds).tolist()) if size]
+
+
+def located(chosen: NDArray[np.int64], clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Positions in `clients` [n] of those of them who are among `chosen` [k]; both ascend, and so do these."""
+    if not len(clients):
+        return chosen[:0]
+    first, last = clients[[0, -1]].tolist()
+    start, stop = chosen.searchsorted((first, last + 1)).tolist()
+    if last - first < len(clients):  # they are neighbours
+        at: NDArray[np.int64] = chosen[start:stop] - first
+        return at
+    return np.flatnonzero(np.isin(clients, chosen[start:stop], assume_unique=True))

@@ -70,7 +70,7 @@ def receiver(exchange: Exchange, now: Round) -> str:
     """Who receives the sum."""
     if exchange.hear is None:
         return "server"
-    return "clients" if exchange.hears is None else f"client {np.flatnonzero(hearing(exchange, now))[0]}"
+    return "clients" if exchange.hears is None else f"client {hearing(exchange, now)[0]}"
 
 
 def observer_statement(observer: Observer, job: JobSettings) -> str:

@@ -26,18 +26,17 @@ def is_secret(job: JobSettings, algorithm: Algorithm) -> bool:
 def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = None) -> Round:
     """Round `index` with its participating clients, drawn by the job's seed, or by a secret key if given."""
     per_round, privacy = job.participation.clients_per_round, job.privacy
-    now = Round(index, job.seed, np.ones(clients, dtype=bool), is_secure(job))
     if per_round is None or per_round >= clients:
-        return now
+        return Round(index, job.seed, np.ones(clients, dtype=bool), is_secure(job))
+    now = Round(index, job.seed, np.zeros(clients, dtype=bool), is_secure(job))
     rng, secret = now.rng("participation"), None if key is None else uniform(secret_words(key, index)(clients))
     if privacy is not None and privacy.by_coins:
         return now._replace(present=(rng.random(clients) if secret is None else secret) < below(per_round / clients))
     who = (
         rng.choice(clients, per_round, replace=False) if secret is None else secret.argpartition(per_round)[:per_round]
     )
-    now.present[:] = False
     now.present[who] = True
-    return now
+    return now._replace(drawn=np.sort(who))
 
 
 def arithmetic(job: JobSettings, algorithm: Algorithm) -> Arithmetic:

@@ -59,7 +59,7 @@ def answers(one: Any, block: Block, now: Round, model: Any = None, states: Any =
     model : zeros when absent
     states : what the clients keep before; their start when absent
     """
-    everybody = now._replace(index=-1, present=np.ones(one.problem.clients, dtype=bool))
+    everybody = now.only(np.ones(one.problem.clients, dtype=bool))._replace(index=-1)
     server = one.start_server(everybody)
     if model is not None:
         server = server._replace(model=filled(server.model, model))

@@ -66,11 +66,10 @@ def tamper_with_masks() -> None:
             return found._replace(shares=[flipped(share) for share in found.shares])
         return found
 
-    def prepare(before: Any, self: Any, *arguments: Any) -> None:
+    def introduce(before: Any, self: Any, *arguments: Any) -> Any:
         """A client comes with another one's key: as all ranks are told of it by rank 0."""
         if not happens("public key"):
-            before(self, *arguments)
-            return
+            return before(self, *arguments)
         allgather = self.comm.allgather
 
         def altered(value: Any) -> Any:
@@ -81,7 +80,7 @@ def tamper_with_masks() -> None:
             return found
 
         self.comm.allgather = altered
-        before(self, *arguments)
+        return before(self, *arguments)
 
     def all_shares(before: Any, self: Any, *arguments: Any) -> Any:
         found = before(self, *arguments)
@@ -95,7 +94,7 @@ def tamper_with_masks() -> None:
     instead(Turns, "next", next_turn)
     instead(Dropouts, "reveal", reveal)
     instead(Dropouts, "deposit", deposit)
-    instead(Keyring, "prepare", prepare)
+    instead(Keyring, "introduce", introduce)
 
 
 def tamper_with_ciphertexts() -> None:

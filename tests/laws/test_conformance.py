@@ -285,7 +285,7 @@ def test_streamed_shards_give_the_bits_of_shards_in_memory(case: Case, uneven: P
 @every_algorithm
 def test_questions_and_answers_have_the_declared_fields(case: Case, even: Path) -> None:
     job, at = ready(even, case)
-    now = round_of(job, at.ranks.clients, 0)._replace(present=everybody(job, at).present)
+    now = round_of(job, at.ranks.clients, 0).only(everybody(job, at).present)
     server, clients = at.server, at.clients
     for exchange in (*at.algorithm.setup, *at.algorithm.exchanges):
         question, block = exchange.ask(server, now), at.ranks.blocks[0]

@@ -128,7 +128,7 @@ def test_noise_is_a_function_of_seed_round_and_client(name: str, block: Any) -> 
     one = made(table, privacy)
     whole = answers(one, block, at())[1]
     for who in ([0], [1, 3], [0, 1, 2, 3]):
-        some = at()._replace(present=np.isin(np.arange(4), who))
+        some = at().only(np.isin(np.arange(4), who))
         np.testing.assert_array_equal(answers(one, block.only(np.array(who)), some)[1], whole[who])
     others = [answers(one, block, now)[1] for now in (at(), at(1), at(0, 2))]
     together = np.concatenate([found / found.std() for found in others])

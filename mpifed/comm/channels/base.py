@@ -22,6 +22,7 @@ from mpifed.core.holdings import Holdings
 from mpifed.core.record import Array, Flags, Integers, Record, leaves, map_leaves, nbytes, of_columns
 from mpifed.core.round import Round
 from mpifed.core.text import counted
+from mpifed.data.roster import located
 
 
 class Protection(NamedTuple):
@@ -37,7 +38,7 @@ class ChannelSetting(NamedTuple):
     """What a channel knows about ranks and clients; of this rank."""
 
     comm: Comm
-    hosted: Integers  # clients of this rank
+    hosted: Integers  # clients of this rank, ascending
     clients: int  # N
     protection: Protection = Protection()
 
@@ -109,9 +110,9 @@ class Channel:
     def begin(self, plan: Plan, now: Round) -> None:
         """Prepare for the answers of one exchange. Called on all ranks alike."""
         participating = answering(plan.exchange, now)
-        plan.sum.begin(plan.kept is None and bool(participating[self.hosted].any()))
+        plan.sum.begin(plan.kept is None and len(located(participating, self.hosted)) > 0)
         if plan.kept is not None:
-            plan.kept.answered |= participating
+            plan.kept.answered[participating] = True
 
     def add(self, plan: Plan, answer: Record, clients: Integers, now: Round) -> None:
         """Add the answers [n, ...] of `clients` [n] of this rank."""
@@ -172,32 +173,35 @@ class Channel:
             plan.kept.total = plan.reduced[:-1].copy()
 
     def traffic(self, plan: Plan, now: Round) -> tuple[Integers, Integers]:
-        """[N] bytes that each client uploads and receives, without the broadcast, as in a deployment."""
-        return plan.message.sent * answering(plan.exchange, now), plan.message.received * hearing(plan.exchange, now)
+        """[n] bytes that each client who is asked uploads and receives, without the broadcast, as in a deployment."""
+        exchange, message, asked = plan.exchange, plan.message, now.asked_ids
+        up = message.sent(asked) * (now.present[asked] if exchange.answer is not None else 0)
+        return up, message.received(asked) * np.isin(asked, hearing(exchange, now))
 
     def spent(self, plan: Plan, question: Record, columns: Holdings, now: Round) -> Spent:
         """Cost of running the exchange of a plan once, as in a deployment."""
-        exchange, places = plan.exchange, plan.message.places
+        exchange, places, who = plan.exchange, plan.message.places, now.asked_ids
         up, down = self.traffic(plan, now)
         by_columns = sum(nbytes(leaf) for name, leaf in leaves(question) if name in of_columns(question))
-        clear = nbytes(question) - by_columns + by_columns // columns.length * columns.widths
-        clear, down = clear * now.asked, down + clear * now.asked
-        sent = sum(place.sizes for place in places) * answering(exchange, now)
+        clear = nbytes(question) - by_columns + by_columns // columns.length * columns.widths(who)
+        down = down + clear
+        answers, hears = answering(exchange, now), hearing(exchange, now)
+        sent = sum((place.sizes(answers) for place in places), np.zeros(len(answers), np.int64))
         to_clients, hides = exchange.hear is not None, not exchange.clear
         opened = (
-            (sum(p.received for p in places) * hearing(exchange, now)).max()
+            sum((p.received(hears) for p in places), np.zeros(len(hears), np.int64)).max(initial=0)
             if to_clients
             else sum(p.field.size for p in places)
         )
         return Spent(
             up_bytes=int(up.sum()),
             down_bytes=int(down.sum()),
-            up_most=int(up.max()),
-            down_most=int(down.max()),
-            sealed_most=hides * int(sent.max()),
+            up_most=int(up.max(initial=0)),
+            down_most=int(down.max(initial=0)),
+            sealed_most=hides * int(sent.max(initial=0)),
             opened_most=hides * int(opened),
             up_clear=0 if exchange.clear or to_clients else plan.message.nbytes,
-            down_clear=int(clear.max()),
+            down_clear=int(clear.max(initial=0)),
             added=int(sent.sum()),
         )
 

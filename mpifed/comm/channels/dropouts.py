@@ -34,6 +34,7 @@ from mpifed.comm.mpi import agreed
 from mpifed.core.errors import BrokenProtocol, TooFewClients
 from mpifed.core.record import Array, Flags, Integers
 from mpifed.core.round import Round
+from mpifed.data.roster import located
 
 PRIME = 2**130 - 5  # shares are numbers mod it
 SECRET_BYTES = 16
@@ -141,7 +142,9 @@ class Dropouts:
         return threshold(len(self.turn.graph.near[client]), self.most)
 
     def _hosted(self, chosen: Flags) -> list[int]:
-        return [client for client in self.hosted.tolist() if client in self.turn.graph.near and chosen[client]]
+        here = self.turn.graph.asked
+        own: list[int] = self.hosted[located(here[chosen[here]], self.hosted)].tolist()
+        return own
 
     def begin(self, turn: Turn, tap: Tap) -> None:
         """Participating clients share their secrets. Collective; TooFewClients when so few do that nobody may leave."""
@@ -259,14 +262,9 @@ class Dropouts:
                     self._pad.add([(stream, 1 if client < other else -1)], reduced, message.positions(units))
 
     def traffic(self, now: Round, graph: MaskGraph) -> tuple[Integers, Integers]:
-        """[N] bytes of deposits and shares that each client uploads and receives, as in a deployment."""
-        up, down = np.zeros((2, self.clients), dtype=np.int64)
-        for client, holders in graph.near.items():
-            near = len(holders)
-            up[client] = 2 * _COMMITMENT_BYTES + len(graph.partners(client)) * STREAM_BYTES + TAG_BYTES
-            up[client] += near * SEALED_BYTES
-            down[client] = near * SEALED_BYTES
-            if now.staying[client]:
-                up[client] += near * SHARE_BYTES
-                down[client] += -(-near // 8)  # a bit for each neighbour: whether it has uploaded
-        return up, down
+        """[n] bytes of deposits and shares that each client uploads and receives, as in a deployment."""
+        near = np.array([len(graph.near[client]) for client in graph.asked.tolist()], dtype=np.int64)
+        partners = np.array([len(graph.partners(client)) for client in graph.asked.tolist()], dtype=np.int64)
+        stays = now.staying[graph.asked]
+        up = 2 * _COMMITMENT_BYTES + partners * STREAM_BYTES + TAG_BYTES + near * (SEALED_BYTES + SHARE_BYTES * stays)
+        return up, near * SEALED_BYTES + -(-near // 8) * stays  # a bit for each neighbour: whether it has uploaded

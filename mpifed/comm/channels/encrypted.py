@@ -132,7 +132,7 @@ class Encrypted(Channel):
         serves = self.comm.rank == 0
         self.comm.Reduce(plan.sum.numbers[-1:], plan.reduced[-1:] if serves else None)
         receivers = self._receivers(plan, now)
-        counted = answering(plan.exchange, now) if plan.kept is None else plan.kept.answered
+        counted = self._flags(answering(plan.exchange, now)) if plan.kept is None else plan.kept.answered
         if not counted.any():  # nothing was encrypted: the sum of no uploads is 0
             plan.reduced[:-1] = 0
             return True
@@ -158,20 +158,23 @@ class Encrypted(Channel):
             plan.reduced[:-1] = message
         return message is not None
 
-    @staticmethod
-    def _receivers(plan: Plan, now: Round) -> Flags:
+    def _flags(self, clients: Integers) -> Flags:
+        """[N] whether each client is one of `clients` [n]."""
+        return np.isin(np.arange(self.clients), clients)
+
+    def _receivers(self, plan: Plan, now: Round) -> Flags:
         """[N] who decrypts the sum: those who hear it; where it is for the server, the first client that stays."""
-        receivers = hearing(plan.exchange, now)
+        receivers = self._flags(hearing(plan.exchange, now))
         if plan.exchange.hear is None and not now.void:
             receivers[np.flatnonzero(now.staying)[:1]] = True
         return receivers
 
     def traffic(self, plan: Plan, now: Round) -> tuple[Integers, Integers]:
-        """[N] bytes of each client's ciphertexts, of the sum that one opens for the server, and of what each opens."""
+        """[n] bytes of ciphertexts of each client who is asked, with the sum that one opens, and of what each opens."""
         packing, receivers = self.packing(plan.message), self._receivers(plan, now)
-        answers = answering(plan.exchange, now)
+        answers, asked = self._flags(answering(plan.exchange, now)), now.asked_ids
         summed = (packing.senders & (answers if plan.kept is None else plan.kept.answered)).any(axis=1)
         up = (packing.senders & answers).sum(axis=0) * self.scheme.nbytes
         if plan.exchange.hear is None:
             up += plan.message.nbytes * receivers
-        return up, (packing.hearers[summed] & receivers).sum(axis=0) * self.scheme.nbytes
+        return up[asked], (packing.hearers[summed] & receivers).sum(axis=0)[asked] * self.scheme.nbytes

@@ -91,14 +91,14 @@ class MaskGraph:
 
     def __init__(self, message: Message, asked: Integers, k: int, places: Integers) -> None:
         self._message, self.asked, self.near = message, asked, neighbours(asked, k, places)
-        self._others = [None if unit.who.all() else asked[unit.who[asked]] for unit in message.units]
+        self._others = [None if unit.by_all else asked[unit.who[asked]] for unit in message.units]
         self._partners: dict[int, dict[int, tuple[int, ...]]] = {}
 
     def partners(self, client: int) -> dict[int, tuple[int, ...]]:
         """By client with whom it shares a mask, ascending, the numbers of the units that both mask."""
         if client not in self._partners:
             shared: dict[int, tuple[int, ...]] = {}
-            for number in self._message.units_of[client]:
+            for number in self._message.units_of(client):
                 others = self._others[number]
                 for other in (self.near[client] if others is None else others).tolist():
                     shared[other] = *shared.get(other, ()), number

@@ -1,9 +1,10 @@
 """Keys of the clients, pairwise and of all of them, and the streams that these keys give.
 
-A client's private key (X25519, RFC 7748) is generated on the rank that hosts it and never leaves it: it is not written,
-not pickled, and appears in no text. Public keys are sent through rank 0, as they would be through a server, which is
-trusted to forward them unchanged (honest but curious): there are no certificates. The shared secret of two clients is
-turned into key material by HKDF-SHA256 (RFC 5869). A group key, which the server does not have, is sent sealed.
+A client's private key (X25519, RFC 7748) is generated when it first takes part, on the rank that hosts it, and never
+leaves it: it is not written, not pickled, and appears in no text. Public keys are sent through rank 0, as they would be
+through a server, which is trusted to forward them unchanged (honest but curious): there are no certificates. The shared
+secret of two clients is turned into key material by HKDF-SHA256 (RFC 5869). A group key, which the server does not
+have, is sent sealed.
 
 A pair has a single secret for the whole run, and a key of its own for every message: the secret is the key of a
 pseudorandom function, which is AES-256 of a single block for each key (label, half, turn). Blocks never repeat, and
@@ -36,6 +37,7 @@ from mpifed.comm.channels.base import ChannelSetting
 from mpifed.core.errors import BrokenProtocol
 from mpifed.core.holdings import Positions
 from mpifed.core.record import Integers
+from mpifed.data.roster import located
 
 PROTOCOL = b"mpifed masked sums, version 1"
 KEY_BYTES = 32  # of a public key, a pair's secret and the group key
@@ -89,7 +91,8 @@ class Keyring:
 
     def __init__(self, setting: ChannelSetting) -> None:
         self.comm, self.hosted, self.clients, _ = setting
-        self.public: list[bytes] = []  # [N] of 32 bytes; on every rank
+        self.public: dict[int, bytes] = {}  # of 32 bytes, of each client who has taken part; on every rank
+        self._different: set[bytes] = set()  # of these
         self._private: dict[int, X25519PrivateKey] = {}
         self._group: bytes | None = None
         self._prf = cache(lambda i, j: Cipher(algorithms.AES256(self.pair(i, j)), modes.ECB()).encryptor().update)
@@ -98,23 +101,42 @@ class Keyring:
         others = (KEY_BYTES + TAG_BYTES) * (self.clients - 1)
         self.setup_bytes = KEY_BYTES * self.clients + others, 2 * KEY_BYTES * (self.clients - 1) + others  # up, down
 
-    def prepare(self, timed: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
-        """Generate and distribute new keys. Collective; BrokenProtocol when clients share one, or one has none."""
+    def prepare(self, timed: Callable[[], AbstractContextManager[None]] = nullcontext) -> dict[int, bytes]:
+        """Forget all keys, and agree on a new group key. Collective; gives and raises what `introduce` does."""
         self._prf.cache_clear()
+        self.public, self._private, self._different = {}, {}, set()
+        first = [client for clients in self.comm.allgather(self.hosted[:1].tolist()) for client in clients]
+        own = self.introduce(np.union1d(0, first), timed)
         with timed():
-            self._private = {client: X25519PrivateKey.generate() for client in self.hosted.tolist()}
-            own = {client: key.public_key().public_bytes_raw() for client, key in self._private.items()}
-        ranks = self.comm.allgather(own)
-        public = {client: key for keys in ranks for client, key in keys.items()}
-        different = len(set(public.values()))
-        if different < self.clients:
+            self._agree_on_group(first)
+        return own
+
+    def introduce(
+        self, clients: Integers, timed: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> dict[int, bytes]:
+        """Generate and distribute the keys of those of `clients` [n] who have none: [32] of this rank's. Collective.
+
+        BrokenProtocol when clients share a key, or one has none. `clients` are the same, ascending, on every rank.
+        """
+        new = np.array([client for client in clients.tolist() if client not in self.public], dtype=np.int64)
+        if not len(new):
+            return {}
+        with timed():
+            private = {
+                client: X25519PrivateKey.generate() for client in self.hosted[located(new, self.hosted)].tolist()
+            }
+            own = {client: key.public_key().public_bytes_raw() for client, key in private.items()}
+        self._private |= private
+        known = len(self._different) + len(new)
+        for keys in self.comm.allgather(own):
+            self.public |= keys
+            self._different.update(keys.values())
+        if len(self._different) < known:
             raise BrokenProtocol(
-                f"{self.clients} clients, but {different} different public keys of {len(public)} of them: each must "
-                "have its own"
+                f"{known} clients, but {len(self._different)} different public keys of {len(self.public)} of them: "
+                "each must have its own"
             )
-        self.public = [public[client] for client in range(self.clients)]
-        with timed():
-            self._agree_on_group([min(keys) for keys in ranks if keys])
+        return own
 
     def _agree_on_group(self, first: list[int]) -> None:
         """Client 0 generates the group key; the `first` client of each other rank receives it for that rank.

@@ -29,6 +29,7 @@ from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import answering, hearing
 from mpifed.core.record import Integers, Record
 from mpifed.core.round import SETUP, Round
+from mpifed.data.roster import located
 
 _FEW = 20  # up to this many clients every pair shares a mask: a third of so few could easily be one more
 _STREAMS = 2**14  # cached from turn to turn: creating a stream takes as long as 5,000 of its numbers
@@ -54,28 +55,33 @@ class Masked(Channel):
 
     def prepare(self, plans: list[Plan]) -> None:
         keyring, clients = self.keyring, self.clients
-        keyring.prepare(self.keys.timed)
+        self._publish(keyring.prepare(self.keys.timed))
         self._turns = Turns()
         self._stream = lru_cache(_STREAMS)(lambda i, j: Stream(keyring.key(i, j, b"streams", 0)))
         if self.comm.rank == 0:
-            everybody = Round(SETUP, 0, np.ones(clients, dtype=bool))
-            graphs = [self._graph(plan, everybody) for plan in plans if plan.exchange.answer is not None]
-            sent = self._introduced(graphs)  # the group key takes those of client 0 and its partners anyway
+            # all are introduced to their partners; the group key takes those of client 0 and its partners anyway
+            sums = [plan for plan in plans if plan.exchange.answer is not None]
             up, down = keyring.setup_bytes
-            self.keys.costs |= {"up_bytes": up, "down_bytes": down + int(sent.sum() - 2 * sent[0])}
-        for client in self.hosted.tolist():
-            self.tap(client, "public key", keyring.public[client])
+            if any(not unit.by_all for plan in sums for unit in plan.message.units):
+                everybody = Round(SETUP, 0, np.ones(clients, dtype=bool))
+                sent = self._introduced([self._graph(plan, everybody) for plan in sums], np.arange(clients))
+                down += int(sent.sum() - 2 * sent[0])
+            elif sums:
+                down += KEY_BYTES * min(self.neighbours(clients), clients - 1) * (clients - 2)
+            self.keys.costs |= {"up_bytes": up, "down_bytes": down}
 
-    def _introduced(self, graphs: list[MaskGraph]) -> Integers:
-        """[N] bytes of public keys that each client is sent: those of its partners."""
-        sent = np.zeros(self.clients, dtype=np.int64)
-        for client in {client for graph in graphs for client in graph.near}:
-            sent[client] = KEY_BYTES * len(set[int]().union(*(graph.partners(client) for graph in graphs)))
-        return sent
+    def _publish(self, public: dict[int, bytes]) -> None:
+        for client, key in public.items():
+            self.tap(client, "public key", key)
+
+    def _introduced(self, graphs: list[MaskGraph], clients: Integers) -> Integers:
+        """[n] bytes of public keys that each of `clients` [n] is sent: those of its partners."""
+        partners = (set[int]().union(*(graph.partners(client) for graph in graphs)) for client in clients.tolist())
+        return KEY_BYTES * np.array([len(others) for others in partners], dtype=np.int64)
 
     def _graph(self, plan: Plan, now: Round) -> MaskGraph:
         graph = self._graphs.get(plan.exchange.name)
-        who = np.flatnonzero(now.asked & (plan.exchange.answer is not None))
+        who = now.asked_ids if plan.exchange.answer is not None else np.zeros(0, np.int64)
         if graph is None or not np.array_equal(graph.asked, who):
             graph = MaskGraph(plan.message, who, self.neighbours(len(who)), order(now.seed, self.clients))
             self._graphs[plan.exchange.name] = graph
@@ -84,6 +90,7 @@ class Masked(Channel):
     def begin(self, plan: Plan, now: Round) -> None:
         """Start a new turn; where clients may leave, they first share its secrets. Collective in that case."""
         super().begin(plan, now)
+        self._publish(self.keyring.introduce(now.asked_ids, self.keys.timed))
         self._movers = {}
         if plan.kept is not None and plan.exchange.hear is not None and plan.exchange.answer is not None:
             holders = (np.flatnonzero(now.asked & unit.who) for unit in plan.message.units)
@@ -115,7 +122,7 @@ class Masked(Channel):
         plan, _, graph, turn = self._turn
         now = nonce(turn)
         masks = defaultdict[tuple[int, ...], list[Mask]](list)  # by the units that they cover
-        own, kept = plan.message.units_of[client], plan.kept
+        own, kept = plan.message.units_of(client), plan.kept
         for other, units in graph.partners(client).items():
             sign = 1 if client < other else -1
             if self._dropouts is None:
@@ -162,7 +169,7 @@ class Masked(Channel):
         refuse_small(plan.message, self.protection, now)
         if self._dropouts is not None:
             self._dropouts.refuse()
-        for client in np.flatnonzero(now.asked & ~now.present).tolist():
+        for client in [] if now.leaving is None else np.flatnonzero(now.asked & ~now.present).tolist():
             if self._dropouts is None or client in self._movers.values():
                 raise TooFewClients(
                     f"{plan.exchange.name}: client {client} left before it uploaded, and streams that it alone can "
@@ -172,11 +179,11 @@ class Masked(Channel):
 
     def _hear(self, plan: Plan, now: Round) -> bool:
         """Remove the clients' streams, if a client of this rank receives the sum; whether one does."""
-        if not hearing(plan.exchange, now)[self.hosted].any():
+        if not len(located(hearing(plan.exchange, now), self.hosted)):
             return False
         message, plan.reduced = plan.message, plan.reduced.copy()  # ranks may share it
-        clients, turn = np.flatnonzero(answering(plan.exchange, now)).tolist(), self._turns.now
-        sealed = [(client, turn, message.units_of[client]) for client in clients]
+        clients, turn = answering(plan.exchange, now).tolist(), self._turns.now
+        sealed = [(client, turn, message.units_of(client)) for client in clients]
         if plan.kept is not None:
             sealed = [(self.clients + unit, turn, (unit,)) for unit, turn in plan.kept.moved.items()]
         with plan.account.timed():
@@ -185,11 +192,13 @@ class Masked(Channel):
         return True
 
     def traffic(self, plan: Plan, now: Round) -> tuple[Integers, Integers]:
-        """[N] bytes of uploads and shares, and of what each client receives: shares, sums, keys of new partners."""
+        """[n] bytes of uploads and shares, and of what each client receives: shares, sums, keys of new partners."""
         up, down = super().traffic(plan, now)
         graph = self._graph(plan, now)
+        if not len(graph.asked):
+            return up, down
         if len(graph.asked) < self.clients:  # drawn anew in every round
-            down = down + self._introduced([graph])
+            down = down + self._introduced([graph], graph.asked)
         if self._dropouts is not None:
             more_up, more_down = self._dropouts.traffic(now, graph)
             up, down = up + more_up, down + more_down

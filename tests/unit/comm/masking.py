@@ -140,7 +140,7 @@ class Case(NamedTuple):
         return Plan(Message(exchange, self.clients), channel, kept)
 
     def channel(self, comm: Any) -> Channel:
-        mine = np.array(self.hosted[comm.rank], dtype=np.int64)
+        mine = np.sort(np.array(self.hosted[comm.rank], dtype=np.int64))
         return make_channel(ChannelSetting(comm, mine, self.clients, self.protection))
 
     def of(self, who: Any) -> Any:

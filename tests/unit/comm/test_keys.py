@@ -71,6 +71,7 @@ def test_pairs_agree_and_a_server_without_clients_knows_no_secret(hosted: list[l
     def play(comm: Any) -> tuple[Keyring, Any]:
         ring = Keyring(ChannelSetting(comm, np.array(hosted[comm.rank], dtype=np.int64), 5))
         ring.prepare()
+        ring.introduce(np.arange(5))
         return ring, b"".join(getattr(comm, "heard", []))
 
     rings = on_ranks(len(hosted), play)
@@ -82,7 +83,7 @@ def test_pairs_agree_and_a_server_without_clients_knows_no_secret(hosted: list[l
     secrets = [home[0].group, home[1].group, *(home[i].pair(i, j) for i, j in ((0, 1), (1, 4)))]
     assert secrets[0] == secrets[1]
     server, heard = rings[0]
-    assert not any(secret in heard for secret in secrets) and all(key in heard for key in server.public)
+    assert not any(secret in heard for secret in secrets) and all(key in heard for key in server.public.values())
     with pytest.raises(TypeError, match="pickle"):
         pickle.dumps(home[0])
     if not hosted[0]:

@@ -146,8 +146,9 @@ def test_units_are_the_places_with_the_same_holders(case: Case) -> None:
         behind[f"up.{name}"].append(int(who[present].sum()))
     for client in range(message.clients):
         own = numbers[message.own(client)]
-        assert len(set(own.tolist())) == len(own) and message.sent[client] == message.dtype.itemsize * len(own)
-        filled = [at for number, (_, at) in enumerate(units) if number in message.units_of[client]]
+        assert len(set(own.tolist())) == len(own)
+        assert message.sent(np.array([client])) == message.dtype.itemsize * len(own)
+        filled = [at for number, (_, at) in enumerate(units) if number in message.units_of(client)]
         assert sorted(own) == sorted(np.concatenate([numbers[:0], *filled]))
     for place in message.places:
         counts = [count for count in behind[place.name] if count > place.field.to_holders]
