@@ -13,6 +13,7 @@ from mpifed.algorithms.fedcm import MimeLite as MimeLite
 from mpifed.algorithms.feddyn import FedDyn as FedDyn
 from mpifed.algorithms.fedexp import FedExP as FedExP
 from mpifed.algorithms.fedexp import FedExProx as FedExProx
+from mpifed.algorithms.fedlin import FedLin as FedLin
 from mpifed.algorithms.fednova import FedNova as FedNova
 from mpifed.algorithms.fedpdm import FedPDM as FedPDM
 from mpifed.algorithms.fedsam import FedSAM as FedSAM
@@ -20,8 +21,11 @@ from mpifed.algorithms.fedspeed import FedSpeed as FedSpeed
 from mpifed.algorithms.fedsplit import FedSplit as FedSplit
 from mpifed.algorithms.fedvarp import FedVARP as FedVARP
 from mpifed.algorithms.hyfdca import HyFDCA as HyFDCA
+from mpifed.algorithms.mime import MIME as MIME
 from mpifed.algorithms.own_columns import HybridFedAvg as HybridFedAvg
 from mpifed.algorithms.own_columns import HyFEM as HyFEM
+from mpifed.algorithms.proxskip import TAMUNA as TAMUNA
+from mpifed.algorithms.proxskip import ProxSkip as ProxSkip
 from mpifed.algorithms.scaffold import Scaffold as Scaffold
 from mpifed.algorithms.vertical_sgd import VerticalSGD as VerticalSGD
 from mpifed.core.errors import BudgetSpent as BudgetSpent

@@ -38,7 +38,7 @@ class ProxSkip(LocalMethod):
     gain = 1.0
     regularized = False
     refuses: ClassVar[Mapping[str, str]] = {
-        "momentum": "control variates are of plain steps",
+        "steps": "control variates are of plain steps",
         "schedule": "h_i moves by a change divided by the learning rate",
         "server_optimizer": "the model is the mean of those of the clients, from which h_i follows",
     }

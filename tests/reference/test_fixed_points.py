@@ -17,6 +17,7 @@ from paper import make_data
 from mpifed.testing import Job
 
 L2 = 0.05
+FOUR = {"local_steps": 4, "client_optimizer": {"learning_rate": 0.4}}  # of FedLin: 0.1 a step
 SOME = {"participation": {"clients_per_round": 3}}
 # name, [algorithm], other tables, rounds, whether clients count alike
 REST: list[tuple[str, dict[str, Any], dict[str, Any], int, bool]] = [
@@ -26,6 +27,9 @@ REST: list[tuple[str, dict[str, Any], dict[str, Any], int, bool]] = [
     ("proxskip", {"p": 0.3}, SOME, 1500, False),
     ("tamuna", {"p": 0.3, "senders": 3}, {}, 1500, True),
     ("tamuna", {"p": 0.3, "senders": 2}, SOME, 1500, True),
+    ("fedlin", FOUR, {}, 400, False),
+    ("mime", {"local_steps": 4, "alpha": 1.0}, {}, 400, False),
+    ("mime", {"local_steps": 4, "alpha": 0.5, "batch_size": 2}, {}, 800, False),
 ]
 
 
@@ -84,6 +88,7 @@ def equal(shared_path: Path) -> Path:
 @pytest.mark.parametrize(("one", "other"), [
     (("proxskip", {"p": 1.0}), ("fedavg", {})),  # gradient descent
     (("tamuna", {"p": 0.3}), ("proxskip", {"p": 0.3})),  # of whole models
+    (("fedlin", FOUR), ("mime", {"local_steps": 4, "alpha": 1.0})),  # whose minibatches are whole shards
 ], ids=str)  # fmt: skip
 def test_one_is_the_other(equal: Path, one: tuple[str, Any], other: tuple[str, Any]) -> None:
     found, expected = (played(resting(equal, name, 20, **own)).model for name, own in (one, other))
