@@ -1,4 +1,4 @@
-"""Methods that correct local steps: their pages in other settings, identities between them, and where they rest."""
+"""Methods that correct local steps: their pages in other settings, and identities between them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import pages_corrections  # noqa: F401  # into PAGES
 import pytest
-from loops import gradient_of, local_job, played, rows_of
+from loops import local_job, played
 from methods import METHODS
 from pages import PAGES
-from paper import make_data
-from scipy.optimize import root
 
 from mpifed.testing import Job
 
@@ -74,45 +72,3 @@ def test_fedsam_without_perturbation_and_delta_sgd_of_one_step_are_fedavg(skewed
     assert np.array_equal(sharp, average)
     average, delta = (played(task(skewed, name, **tables)).model for name in ("fedavg", "delta-sgd"))
     np.testing.assert_allclose(delta, average, rtol=0, atol=1e-6 if dtype == "float32" else 1e-12)
-
-
-# --- where they rest -------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def unlike(shared_path: Path) -> Path:
-    """Clients of 4 to 19 rows, and of other labels each."""
-    return make_data(
-        shared_path / "unlike", "synthetic", "--samples", 60, "--features", 4, "--task", "classification",
-        "--classes", 10, "--split", "rows", "--clients", 6, "--partition", "dirichlet:0.5",
-    )  # fmt: skip
-
-
-def optimum(job: Job, uniform: bool) -> Any:
-    """[d] of the mean of the clients' losses, or of the loss over all rows: where the gradient is zero."""
-    data, gradient = rows_of(job.data.path), gradient_of(job, 10)
-    weights = np.array([1 if uniform else len(y) for _, y in data]) / (6 if uniform else 60)
-
-    def mean(x: Any) -> Any:
-        return sum(w * gradient(x, X, y) for w, (X, y) in zip(weights, data, strict=True))
-
-    found = root(mean, np.zeros(40), tol=1e-13).x
-    assert np.linalg.norm(mean(found)) < 1e-12
-    return found
-
-
-@pytest.mark.parametrize(("name", "own", "rounds", "away"), [
-    ("feddyn", {"alpha": 0.3}, 200, 0), ("feddyn", {"alpha": 0.3, "weights": "rows"}, 200, 0),
-    ("fedadmm", {"rho": 0.3, "weights": "rows"}, 200, 0), ("fedadmm", {"rho": 0.3, "start": "own"}, 320, 0),
-    ("fedsplit", {"s": 2.0}, 120, 0), ("fedsplit", {"s": 2.0, "start": "own", "weights": "rows"}, 160, 0),
-    ("fedsplit", {"s": 2.0, "start": "paper"}, 120, 0.12),
-], ids=str)  # fmt: skip
-def test_they_rest_at_the_optimum_with_few_local_steps(
-    unlike: Path, name: str, own: dict[str, Any], rounds: int, away: float
-) -> None:
-    """With half of the clients in a round, where a method takes that; but FedSplit from v."""
-    some = {} if METHODS[name].everybody(own) else {"participation": {"clients_per_round": 3}}
-    model = {"name": "softmax", "bias": False, "l2": 0.05}
-    job = task(unlike, name, model=model, rounds=rounds, batch_size=60, local_steps=5, **own, **some)
-    far = np.linalg.norm(played(job).server.model - optimum(job, own.get("weights") != "rows"))
-    assert abs(far - away) < (0.02 if away else 1e-8)

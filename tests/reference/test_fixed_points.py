@@ -30,6 +30,12 @@ REST: list[tuple[str, dict[str, Any], dict[str, Any], int, bool]] = [
     ("fedlin", FOUR, {}, 400, False),
     ("mime", {"local_steps": 4, "alpha": 1.0}, {}, 400, False),
     ("mime", {"local_steps": 4, "alpha": 0.5, "batch_size": 2}, {}, 800, False),
+    ("feddyn", {"local_steps": 4, "alpha": 0.3}, SOME, 600, True),
+    ("feddyn", {"local_steps": 4, "alpha": 0.3, "weights": "rows"}, SOME, 600, False),
+    ("fedadmm", {"local_steps": 4, "rho": 0.3, "weights": "rows"}, SOME, 600, False),
+    ("fedadmm", {"local_steps": 4, "rho": 0.3, "start": "own"}, SOME, 900, True),
+    ("fedsplit", {"local_steps": 4, "s": 2.0}, {}, 400, True),
+    ("fedsplit", {"local_steps": 4, "s": 2.0, "start": "own", "weights": "rows"}, {}, 400, False),
 ]
 
 
@@ -70,9 +76,14 @@ def test_it_rests_at_the_optimum(
         assert np.abs(found.kept("")).max() > 0.1
 
 
-def test_fedavg_does_not(unlike: Path) -> None:
-    found = played(resting(unlike, "fedavg", local_steps=4)).model
-    assert np.abs(found - optimum(unlike)[1]).max() > 1e-3
+@pytest.mark.parametrize(("name", "settings", "uniform"), [
+    ("fedavg", {}, False),
+    ("fedsplit", {"s": 2.0, "start": "paper"}, True),
+    ("fedspeed", {"alpha": 0.3}, True),
+], ids=str)  # fmt: skip
+def test_it_does_not(unlike: Path, name: str, settings: dict[str, Any], uniform: bool) -> None:
+    found = played(resting(unlike, name, local_steps=4, **settings)).model
+    assert np.abs(found - optimum(unlike, uniform)[1]).max() > 1e-3
 
 
 # --- identities ------------------------------------------------------------------------------------------------------
