@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from methods import METHODS
 from numpy.typing import NDArray
 
 if sys.version_info >= (3, 11):
@@ -174,6 +175,12 @@ def families() -> list[Row]:
         Row("own algorithm", "examples/own_algorithm.toml", whole, split="rows", rate="algorithm.learning_rate"),
         Row("own local steps", "examples/own_local_steps.toml", whole, split="rows", rate=step),
     ]
+    named = {row.name.partition(",")[0] for row in seen}
+    for name, method in METHODS.items():
+        if method.least is not None and method.data == "rows" and name.partition("-h")[0] not in named:
+            own = {**method.control, "name": name, "batch_size": ALL_ROWS}
+            del own["client_optimizer"]  # a table of the job
+            seen.append(Row(name, "ssca/fedsgd-b100.toml", {"algorithm": own}, split="rows", rate=step))
     return [replace(row, name=f"families/{row.name}") for row in seen]
 
 
