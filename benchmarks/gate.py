@@ -162,9 +162,9 @@ def repetition(name: str, states: Sequence[tuple[Path, Path]]) -> float:
 
 
 def repeated(name: str, states: Sequence[tuple[Path, Path]]) -> list[float]:
-    """The median speed of each repetition: of one, unless that is slower; then of up to three."""
-    medians = [repetition(name, states)]
-    while medians[0] < LEAST_SPEED and len(medians) < 3 and not slower_in_two(medians):
+    """The median speed of each repetition, until two agree whether the case is slower."""
+    medians = [repetition(name, states) for _ in range(2)]
+    if (medians[0] < LEAST_SPEED) != (medians[1] < LEAST_SPEED):
         medians.append(repetition(name, states))
     return medians
 
