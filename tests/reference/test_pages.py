@@ -25,7 +25,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # data, [al
 
 
 @pytest.mark.parametrize(
-    ("name", "setting"), [(name, it) for name in PAGES for it in SETTINGS if it != "epochs" or PAGES[name].steps]
+    ("name", "setting"),
+    [(name, it) for name in PAGES for it in SETTINGS if it != "epochs" or "local_steps" in PAGES[name].steps],
 )
 def test_the_page(request: Any, name: str, setting: str) -> None:
     data, algorithm, tables = SETTINGS[setting]
