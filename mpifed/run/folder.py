@@ -10,7 +10,6 @@ import fcntl
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +23,6 @@ from mpifed.data.applied import APPLIED
 from mpifed.data.store import open_federation
 from mpifed.files.clients import CLIENTS
 from mpifed.files.history_csv import HISTORY
-from mpifed.files.json_file import content
 from mpifed.files.model_file import MODEL
 from mpifed.files.run_folder import JOB, RUN, changed_since, ended, job_of, read_run
 from mpifed.files.scratch import is_alive
@@ -41,11 +39,6 @@ from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
 from mpifed.run import environment
 from mpifed.run.outcome import FAILURE, Opened
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 LOCK = "lock"  # locked by flock, or where the file system has none the file `HELD`, which says who holds it
 HELD = "lock-held"
@@ -157,12 +150,12 @@ def _without_its_end(out: Path) -> UsageError:
 
 def ended_before(job: Job, out: Path, codes: Collection[int] = FINISHED) -> int | None:
     """The exit code of a run that has ended with exactly this job and one of `codes`; else None."""
-    written = out / "job.toml"
     try:
         code = ended(out)
-        same = code in codes and written.exists() and _is_job(content(written), job.resumed(job_of(out)))
+        written = job_of(out)
+        same = code in codes and not changes_of(written, job.resumed(written).table(), {"observe"})
         same = same and not changed_since(out)
-    except (DataError, OSError, ValueError, RecursionError):  # a file cannot be read
+    except (DataError, OSError):  # a file cannot be read
         return None
     return code if same else None
 
@@ -184,16 +177,6 @@ def failed_before(job: Job, out: Path) -> bool:
         return True
     remove(out)
     return False
-
-
-def _is_job(written: bytes, job: Job) -> bool:
-    """Whether job.toml holds exactly this job, whoever observes it; ValueError where it is no TOML."""
-    text = job.text()
-    return written == text.encode() or _unobserved(written.decode("utf-8")) == _unobserved(text)
-
-
-def _unobserved(text: str) -> Table:
-    return {key: value for key, value in tomllib.loads(text).items() if key != "observe"}
 
 
 def _header(job: Job, out: Path, damaged: bool) -> Header | None:

@@ -31,7 +31,15 @@ def job(skewed: Path, write_job: Any, tmp_path_factory: pytest.TempPathFactory) 
     record = {"evaluate_every": 3, "checkpoint_every": 2}
     return write_job(
         tmp_path_factory.mktemp("job") / "job.toml",
-        table(skewed, own, rounds=ROUNDS, record=record, participation={"clients_per_round": 9}, seed=4),
+        table(
+            skewed,
+            own,
+            rounds=ROUNDS,
+            record=record,
+            participation={"clients_per_round": 9},
+            seed=4,
+            data={"path": str(skewed), "block": "auto"},
+        ),
     )
 
 
@@ -179,7 +187,7 @@ def test_resume_is_refused_where_it_cannot_be(job: Path, whole: Path, launch: Ca
         (2, (), "holds a run already"),
         (2, ("--resume", "--set", "algorithm.batch_size=6"), "algorithm.batch_size: 5 before, 6 now"),
         (None, ("--resume", "--set", "seed=5"), "seed: 4 before, 5 now"),
-        (None, ("--resume", "--set", "data.block=2"), "data.block: 1 before, 2 now"),
+        (None, ("--resume", "--set", "data.block=2"), "data.block: 6 before, 2 now"),
     ):
         ended = launch(ranks, "run", job, "--out", whole, *arguments)
         assert (ended.code, ended.text.count(said)) == (2, 1), ended.text
