@@ -46,7 +46,8 @@ def test_import_is_quick_and_starts_nothing() -> None:
 
 
 def test_a_run_has_its_history_model_and_predictions(data: mf.FederatedDataset) -> None:
-    run = mf.run(AVERAGING, data, mf.Softmax(), rounds=12, evaluate_every=4, progress="none")
+    run = mf.run(AVERAGING, data, mf.Softmax(), rounds=12, block=3, evaluate_every=4, progress="none")
+    assert "block = 3\n" in (run.path / "job.toml").read_text()
     history = run.history
     assert history["round"].tolist() == [0, 4, 8, 12] and history["train_loss"].is_monotonic_decreasing
     assert sorted(run.model) == ["first", "head.bias"] and run.model["first"].shape == (6, 3)

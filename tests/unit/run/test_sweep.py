@@ -18,7 +18,7 @@ from written_files import SUMMARY, contents, read_json
 import mpifed as mf
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
-from mpifed.files.run_folder import summary
+from mpifed.files.run_folder import job_of, summary
 from mpifed.job.sweep import points
 from mpifed.results.text import toml_text
 from mpifed.run import command
@@ -249,6 +249,15 @@ def test_sharing_changes_no_bit(digits: Path, skewed: Path, write_job: Any, tmp_
         for name in ("model_sha256", "train_loss", "test_accuracy", "up_bytes"):
             assert whole[point][name] == single[point][name]
     assert all(len(row["model_sha256"]) == 64 for row in whole)
+
+
+def test_points_that_share_data_have_blocks_of_their_own(digits: Path, write_job: Any, tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job.toml", table(digits, **{"participation.clients_per_round": [8, 2]}))
+    assert mpifed("run", job, "--out", tmp_path / "both").exit_code == 0
+    assert mpifed("run", job, "--out", tmp_path / "one", "--point", 1).exit_code == 0
+    assert [job_of(tmp_path / "both" / f"point-000{k}")["data"]["block"] for k in range(2)] == [4, 1]
+    both, one = (rows(tmp_path / name)[1]["model_sha256"] for name in ("both", "one"))
+    assert both == one
 
 
 @pytest.mark.launch
