@@ -48,7 +48,6 @@ class Holdings:
             parts = [np.arange(length)[at] for at in members]
             members = Members(np.cumsum([0, *map(len, parts)]), partial(np.concatenate, parts))
         self.length, self.groups, self.members = length, groups, members
-        self._sizes = np.diff(members.bounds)  # [groups] number of positions of each
 
     @classmethod
     def all(cls, clients: int, length: int) -> Holdings:
@@ -66,7 +65,13 @@ class Holdings:
 
     def widths(self, clients: Integers) -> Integers:
         """[n] number of positions of each of `clients` [n]."""
-        return self._sizes[self.groups[clients]]
+        groups = self.groups[clients]
+        return self.members.bounds[groups + 1] - self.members.bounds[groups]
+
+    @cached_property
+    def _sizes(self) -> Integers:
+        """[groups] number of positions of each."""
+        return np.diff(self.members.bounds)
 
     @cached_property
     def holders(self) -> Integers:

@@ -29,7 +29,8 @@ class Roster(Sequence[Block]):
     ) -> None:
         """Of `clients` [n], ascending, block i has those from bounds[i] to bounds[i + 1]; `open_block` gives it."""
         self.clients, self.bounds, self._open = clients, bounds, open_block
-        self.first = clients[bounds[:-1]]  # [blocks] the first client of each
+        # [blocks] the first client of each
+        self.first = clients if len(bounds) > len(clients) else clients[bounds[:-1]]
 
     @classmethod
     def of(cls, blocks: Sequence[Block]) -> Roster:

@@ -171,12 +171,14 @@ class _Hosted:
         self._mapped = float(data.nbytes(prefix)[numbers].sum()) > room
         places = data.places(numbers, prefix)
         at = {name: (int(starts.min()), int(stops.max())) for name, (starts, stops) in places.items()}
-        begins = {name: starts - at[name][0] for name, (starts, _) in places.items()}
-        self._labels = begins["y"]  # [n] where the labels of each client begin
-        self._begins = begins["indptr" if data.sparse else "X"]  # [n] where the rows of each begin, or its values
+        rows = "indptr" if data.sparse else "X"
+        self._labels = places["y"][0] - at["y"][0]  # [n] where the labels of each client begin
+        self._begins = self._labels  # [n] where the rows of each begin, or its values
+        if places[rows] is not places["y"]:
+            self._begins = places[rows][0] - at[rows][0]
         self._y = data.labels(prefix, *at["y"])
         self._values = data.values(prefix, at, not self._mapped)
-        self._counts = (data.test_counts if tests else data.counts)[numbers]
+        self._counts = (data.test_counts if tests else data.counts)[clients.start : clients.stop]
         self._factors = cache(self._factors_of)
         self._rows = None
         if data.whole and not data.sparse:

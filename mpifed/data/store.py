@@ -218,18 +218,21 @@ class Federation:
             self.holds = self._whole("holds")
             self.bounds = {axis: self._bounds(axis, i) for i, axis in enumerate(("rows", "columns"))}
             self.counts, self.widths = (
-                np.diff(self.bounds[axis])[groups] for axis, groups in zip(self.bounds, self.holds.T, strict=True)
+                self._of_clients(np.diff(self.bounds[axis]), groups)
+                for axis, groups in zip(self.bounds, self.holds.T, strict=True)
             )
-            tests = f"{TESTS}bounds"
-            self._starts = {
-                "": self.bounds["rows"],
-                TESTS: self._whole(tests) if tests in arrays else np.zeros_like(self.bounds["rows"]),
-            }
-            self.test_counts = np.diff(self._starts[TESTS])[self.holds[:, 0]]
+            rows, tests = self.bounds["rows"], f"{TESTS}bounds"
+            starts = self._whole(tests) if tests in arrays else np.broadcast_to(np.int64(0), rows.shape)
+            self._starts = {"": rows, TESTS: starts}
+            self.test_counts = self._of_clients(np.diff(starts), self.holds[:, 0])
             self.scaling = Scaling(*(self._factor(f"scaling/{name}") for name in Scaling._fields))
             self._check()
         except (LookupError, ValueError) as error:
             raise DataError(f"{self.where}: {error}; {REMEDY}") from error
+
+    def _of_clients(self, sizes: NDArray[np.int64], groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[N] the sizes of their groups; a view of one number where they are alike."""
+        return sizes[groups] if (sizes != sizes[0]).any() else np.broadcast_to(sizes[0], groups.shape)
 
     def array(self, name: str) -> Array:
         """A whole array, compared with its digest; DataError where they differ."""
@@ -394,7 +397,11 @@ class Federation:
     def _bounds(self, axis: str, i: int) -> NDArray[np.int64]:
         """Bounds of the groups of an axis, each with members and held by a client."""
         bounds = self._whole(f"{axis}/bounds")
-        if not np.diff(bounds).all() or not np.array_equal(np.unique(self.holds[:, i]), np.arange(len(bounds) - 1)):
+        if (
+            not np.diff(bounds).all()
+            or self.holds[:, i].max() > len(bounds) - 2
+            or not np.bincount(self.holds[:, i], minlength=len(bounds) - 1).all()
+        ):
             raise ValueError(f"{axis}/bounds and holds: a group is empty, or belongs to no client")
         return bounds
 
