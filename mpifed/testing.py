@@ -94,15 +94,16 @@ def minibatches(job: AnyJob, round: int, client: int) -> list[NDArray[np.int64]]
     if "batch_size" not in table:
         raise UsageError(f'[algorithm] name = "{table["name"]}": draws no minibatches')
     client = 0 if data.split == "columns" else client  # of whom the draw is
-    size, now = int(data.counts[client]), round_of(checked, 1, round - 1)
+    size, now = int(data.counts[client]), round_of(checked, data.clients, round - 1)
     algorithm = checked.make_algorithm(problem_of(checked, data))
+    batch, epochs = min(table["batch_size"], size), table.get("local_epochs")
+    steps = epochs or table.get("local_steps") or 1
     if isinstance(algorithm, LocalSteps):
-        table = vars(algorithm.in_round(now))
-    batch, steps = min(table["batch_size"], size), table.get("local_steps") or 1
+        steps = int(algorithm.in_round(now).repeats_of(now, np.array([client]))[0])
     drawn_for = np.array([client]), np.array([size])
     if privacy is not None and privacy.on_gradients:
         return [now.draw(f"minibatch {r}", *drawn_for, batch)[0] for r in range(steps)]
-    places = slices(batch, steps, table.get("local_epochs"), size)
+    places = slices(batch, steps, steps if epochs else None, size)
     rows = now.draw("minibatch", *drawn_for, places[-1].stop)[0]
     return [rows[place] for place in places]
 

@@ -250,7 +250,17 @@ METHODS = {
         control=SEVEN | {"local_steps": 2},
         reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
     ),
-    "fednova": local([(EPOCHS | {"mu": 0.4}, {}), (STEPS, SPARSE), (STEPS, PEOPLE)], short=2, private=True, mu=0.4),
+    "fednova": local(
+        [
+            (EPOCHS | {"mu": 0.4}, {}),
+            (EPOCHS | {"local_least": 1}, {"participation": {"stragglers": 0.5}}),
+            (STEPS, SPARSE),
+            (STEPS, PEOPLE),
+        ],
+        short=1,
+        private=True,
+        mu=0.4,
+    ),
     "fedcm": local([(STEPS, SPARSE), (STEPS, UPLOADS)], short=1, private=True),
     "mime-lite": local([(STEPS, SPARSE)], private=False),
     "alone": local([(STEPS, {}), (EPOCHS, {}), (STEPS, private())], private=True),

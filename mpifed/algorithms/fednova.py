@@ -50,13 +50,13 @@ class FedNova(FedProx):
 
     @property
     def degrees(self) -> OwnRecord:  # type: ignore[override]
-        return Normalized(1, 0) if self.uneven else None
+        return Normalized(1, 0) if self.uneven else None  # type: ignore[arg-type]  # as of fields
 
     def upload(self, own: tuple[()], sent: Sent, change: Array, local: Local) -> OwnRecord:
         if not self.uneven:
             return change
         norm = local.rate / self.rate_of(local.step, self.most_steps)
-        return Normalized(change / norm, norm)
+        return Normalized(change / norm, norm)  # type: ignore[arg-type]  # an array, where steps are uneven
 
     def absorb(self, memory: tuple[()], mean: OwnRecord, done: Done) -> tuple[tuple[()], Array]:
         return memory, mean.norm * mean.direction if self.uneven else mean

@@ -29,6 +29,7 @@ from mpifed.core.exchange import Lazy, Problem, Weighted
 from mpifed.core.loops import combination
 from mpifed.core.record import Array, added, beside, namespace, take
 from mpifed.core.refusals import Refusal, messages
+from mpifed.core.round import uniform
 from mpifed.maths.objectives import concave_gradient
 from mpifed.maths.optimizers import ClientOptimizer, Steered
 from mpifed.maths.ranges import Count, Repeats
@@ -73,7 +74,8 @@ class LocalSteps(Algorithm):
     Attributes
     ----------
     refuses : why not, in words: "momentum" of clients, or their moments; "steps" but plain ones; steps without a
-        "rate", as AdamW's; a "server_optimizer" but the mean; a "schedule" ending at 0
+        "rate", as AdamW's; "fewer" steps of some clients in a round; a "server_optimizer" but the mean; a "schedule"
+        ending at 0
     lasting : whether how far clients were drawn in a round moves them in the next, by what they keep
     """
 
@@ -89,6 +91,9 @@ class LocalSteps(Algorithm):
     """Local SGD steps in a round; give this or `local_epochs`. With neither it is one step."""
     local_epochs: Repeats | None = None
     """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
+    local_least: Repeats | None = None
+    """Fewest of these steps, or passes: each client does a number drawn anew for each round, uniformly from this to
+    that; where absent, all do as many."""
 
     @property
     def pull(self) -> float:
@@ -112,9 +117,30 @@ class LocalSteps(Algorithm):
         """The step size of a client that takes so many steps in a round, whose step size is `step`."""
         return step
 
+    @property
+    def varying(self) -> bool:
+        """Whether how many local steps a client takes is drawn by round."""
+        return bool(self.local_least or self.problem.stragglers)
+
+    @final
+    def repeats_of(self, now: Round, clients: Array) -> Array:
+        """[n] how many local passes, or steps, clients do in a round; a straggler from one to all but one.
+
+        They depend on the seed, the round and the client alone, and on who is a straggler.
+        """
+        most = self.local_epochs or self.local_steps or 1
+        low, high = np.full(len(clients), self.local_least or most), np.full(len(clients), most)
+        if now.slow is not None:
+            low[now.slow[clients]] = 1
+            high -= now.slow[clients]
+        if self.varying:
+            level = uniform(now.words_of_clients("local work", clients).view(np.uint64))
+            low += (level * (high - low + 1)).astype(np.int64)
+        return low
+
     @final
     def steps_of(self, rows: int) -> int:
-        """How many local steps a client with so many rows takes in a round."""
+        """How many local steps a client with so many rows takes in a round, at most."""
         return (self.local_epochs or 0) * -(-rows // self.batch_size) or self.local_steps or 1
 
     @final
@@ -131,8 +157,8 @@ class LocalSteps(Algorithm):
 
     @cached_property
     def uneven(self) -> bool:
-        """Whether some clients take more steps than others, by their numbers of rows, which all know."""
-        return self.steps_of(int(self.problem.counts.min())) != self.most_steps
+        """Whether some clients take more steps than others, by numbers of rows and draws, which all know."""
+        return self.varying or self.steps_of(int(self.problem.counts.min())) != self.most_steps
 
     def rate_of(self, step: float, count: int) -> float:
         """How far a constant gradient moves a client by its steps: with gradient g in all, x_i - x_0 = -rate g.
@@ -169,6 +195,24 @@ class LocalSteps(Algorithm):
         """Errors of these settings, one message each."""
         steps, epochs = self.local_steps, self.local_epochs
         rows = epochs * int(self.problem.counts.max()) if epochs else (steps or 1) * self.batch_size
+        most, fewest = epochs or steps or 1, self.local_least or 1
+        fewer = Refusal(
+            fewest > most or (fewest == most == 1 and self.varying),
+            f"[algorithm] {'local_epochs' if epochs else 'local_steps'} = {most}",
+            "there is none that a client could leave out: local_least, and [participation] stragglers, are of fewer",
+            "raise it, or leave these out",
+        )
+        alike = Refusal(
+            self.varying and "fewer" in self.refuses,
+            "[algorithm] local_least, or [participation] stragglers",
+            self.refuses.get("fewer", ""),
+            "leave it out, or set drop_stragglers = true",
+        )
+        private = Refusal(
+            self.local_least and self.problem.privacy is not None,
+            "[algorithm] local_least",
+            "with [privacy] all clients take the local steps that are accounted for",
+        )
         both = Refusal(
             steps and epochs, "[algorithm] local_steps and local_epochs", "each says how many", "give one of the two"
         )
@@ -210,7 +254,8 @@ class LocalSteps(Algorithm):
             f"[client_optimizer] {optimizer.special}",
             "local steps of this method have directions of their own",
         )
-        wrong = optimizer.wrong("client_optimizer") + messages([both, unaccounted, unstable, own, *refused])
+        refusals = [both, fewer, alike, private, unaccounted, unstable, own, *refused]
+        wrong = optimizer.wrong("client_optimizer") + messages(refusals)
         return wrong + wrong_draw("local_epochs" if epochs else "local_steps", rows)
 
 
@@ -263,7 +308,10 @@ class Local:
         method = self.method
         if not method.uneven:
             return given(self.step, method.most_steps)
-        each = [given(self.step, method.steps_of(rows)) for rows in self.block.counts.tolist()]
+        counts = method.repeats_of(self.now, self.block.clients)
+        if method.local_epochs:
+            counts = counts * -(-self.block.counts // method.batch_size)
+        each = [given(self.step, count) for count in counts.tolist()]
         return beside(self.block.shards[0].y, np.array(each, self.problem.dtype)[:, None])
 
     @property
@@ -313,7 +361,8 @@ class Local:
                 rows = block.draw(now, f"minibatch {r}", method.batch_size, secret=True)
                 yield self._minibatch(block, r, block.take(rows), gain)
             return
-        places = slices(method.batch_size, method.local_steps, method.local_epochs, int(block.counts[0]))
+        count = int(method.repeats_of(now, block.clients[:1])[0])
+        places = slices(method.batch_size, count, count if method.local_epochs else None, int(block.counts[0]))
         rows = block.draw(now, "minibatch", places[-1].stop, secret=guard.draws == "secretly")
         together = max(1, ROWS // method.batch_size)  # steps whose rows are read at once
         for start in range(0, len(places), together):
@@ -355,7 +404,8 @@ class Local:
 
         quiet = {} if self.problem.privacy is None else {"over": "ignore", "invalid": "ignore"}
         with np.errstate(**quiet):  # type: ignore[arg-type]  # of two of its names
-            changes: Array = self.block.joined(size, of_part)
+            alike = method.repeats_of(self.now, self.block.clients) if method.varying else None
+            changes: Array = self.block.joined(size, of_part, alike)
         return changes
 
     def _single(self, block: Block, model: Array, push: Array | None) -> Array:

@@ -396,9 +396,9 @@ class LocalMethod(LocalSteps, Rows):
         )
         yield Refusal(
             regularized and self.uneven,
-            "[algorithm] local_epochs",
+            "[algorithm] local_epochs, local_least, or [participation] stragglers",
             "with a [regularizer] all clients must take as many steps",
-            "give local_steps",
+            "give local_steps alone",
         )
         yield Refusal(
             regularized and not self.server_optimizer.linear,

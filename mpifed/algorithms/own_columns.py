@@ -86,7 +86,8 @@ class OwnColumns(LocalSteps, Grid):
             f"[model] name: {type(objective).__name__} has parameters that belong to no column; take a model "
             "without: hinge, squared-hinge, logistic, least-squares, or softmax without bias"
         )
-        return check_cells(self.problem) + self.wrong_steps() + refused((apart, message))
+        least = "[algorithm] local_least: columns that no row drawn has take all steps at once; leave it out"
+        return check_cells(self.problem) + self.wrong_steps() + refused((apart, message), (self.local_least, least))
 
     def start_server(self, now: Round) -> OwnColumnsServer:
         """The initial model; no w_k is known yet."""

@@ -39,6 +39,7 @@ class ProxSkip(LocalMethod):
     regularized = False
     refuses: ClassVar[Mapping[str, str]] = {
         "steps": "control variates are of plain steps",
+        "fewer": "a coin ends the steps of all clients together",
         "schedule": "h_i moves by a change divided by the learning rate",
         "server_optimizer": "the model is the mean of those of the clients, from which h_i follows",
     }

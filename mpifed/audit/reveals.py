@@ -65,7 +65,8 @@ def declares(method: Algorithm, exchange: Exchange) -> bool:
     """Whether it is known what answers reveal: those of this package, or where `reveals` is no older than they are."""
     answer = function_of(exchange.answer)
     if answer is LocalMethod.answer:
-        return cast("LocalMethod", method).guard.work.gain is not None or _says(method)
+        steps = cast("LocalMethod", method)
+        return (steps.guard.work.gain is not None and not steps.varying) or _says(method)
     if answer is LocalMethod.tell:
         return _prepares(cast("LocalMethod", method)) or _says(method)
     if answer is None or answer.__module__.startswith("mpifed."):
@@ -82,7 +83,7 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     Of several parts it is the first; and a whole gradient beside it. One that was sent before has been taken off.
     """
     work, upload, sent, clients = method.guard.work, received.answer.value, received.question, list(received.clients)
-    if work.gain is None:
+    if work.gain is None or method.varying:
         return
     weights, drift, total = method.guard.weight(np.array(clients)), method.drift(sent), _total(method, received)
     model = map_leaves(np.float64, method.record(sent.model))

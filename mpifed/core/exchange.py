@@ -306,6 +306,7 @@ class Problem:
     start: Parameters | None = None  # the model of round 0; by default the objective's own
     target_scale: float = 1.0  # a power of two near the size of real targets, by which grids are coarser and wider
     names: Sequence[str] = ()  # [N] of the clients, where they have some
+    stragglers: float = 0.0  # the share of a round's clients who upload after a part of their local work
 
     def name_of(self, client: int) -> str:
         """A client as messages call it."""

@@ -123,6 +123,7 @@ class Round(NamedTuple):
     leaving: Leaving | None = None  # nobody when absent
     number: int = 0  # of the exchange
     returning: Flags | None = None  # [N] who is present after a round without it; nobody when absent
+    slow: Flags | None = None  # [N] whose time is too short for all local work; nobody when absent
     drawn: Integers | None = None  # [n] the numbers of who is present, ascending, where they are known
 
     @property

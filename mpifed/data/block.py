@@ -181,9 +181,20 @@ class Block:
             self._groups[0, size] = [(who, self.only(who), count) for who, count in groups]
         return self._groups[0, size]
 
-    def joined(self, size: int, compute: Callable[[NDArray[np.int64], Block, int], AnyRecord]) -> AnyRecord:
-        """The records, leaves [n, ...], that `compute` makes of each group of `by_batch_size`, in the block's order."""
-        groups = self.by_batch_size(size)
+    def joined(
+        self,
+        size: int,
+        compute: Callable[[NDArray[np.int64], Block, int], AnyRecord],
+        alike: NDArray[np.int64] | None = None,
+    ) -> AnyRecord:
+        """The records, leaves [n, ...], that `compute` makes of each group of `by_batch_size`, in the block's order.
+
+        Clients of a group have the same number in `alike` [n].
+        """
+        groups = list(self.by_batch_size(size)) if alike is None else []
+        for number in np.unique(alike).tolist() if alike is not None else ():
+            few = np.flatnonzero(alike == number)
+            groups += [(few[who], part, rows) for who, part, rows in self.only(few).by_batch_size(size)]
         records = [compute(*group) for group in groups]
         if len(groups) == 1:
             return records[0]

@@ -13,6 +13,7 @@ from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.certificate import is_convex, strong_convexity
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
 from mpifed.algorithms.initial import model_template
+from mpifed.algorithms.local_method import LocalMethod
 from mpifed.core.algorithm import Algorithm, with_noise
 from mpifed.core.privacy import Privacy, conflicts
 from mpifed.core.record import bare_leaves
@@ -332,6 +333,7 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
     clients, privacy, most = problem.clients, problem.privacy, part.max_dropouts
     present, absent = part.clients_per_round or clients, f"[participation] dropout_rate = {part.dropout_rate:g}"
     some, leaving = f"[participation] clients_per_round = {present}", f"[participation] max_dropouts = {most}"
+    slow = f"[participation] stragglers = {part.stragglers or 0:g}"
     everybody = f'"{name}" needs all {clients} clients in every round, since {algorithm.why_everybody}'
     if privacy is not None:
         count, what = (clients, "clients") if privacy.level == "client" else (problem.samples, "samples")
@@ -344,7 +346,21 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         )
     yield _unconstrained(constrains(problem) and not algorithm.constrained, name)
     yield Refusal(present > clients, some, f"{job.data.path} has {clients} clients", "lower it")
-    yield Refusal(present < clients and algorithm.needs_everybody, some, everybody)
+    yield Refusal(
+        part.stragglers and not isinstance(algorithm, LocalMethod),
+        slow,
+        f'"{name}" takes no local steps on rows, of which there could be fewer',
+    )
+    yield Refusal(
+        part.stragglers and privacy is not None,
+        slow,
+        "with [privacy] all clients take the local steps, and all take part, that are accounted for",
+    )
+    late = round((part.stragglers or 0) * present) if part.drop_stragglers else 0
+    yield Refusal(late and algorithm.needs_everybody, slow, everybody, "set drop_stragglers = false")
+    yield Refusal(late >= present, slow, "all clients of a round would be dropped", "lower it")
+    present -= late
+    yield Refusal(present + late < clients and algorithm.needs_everybody, some, everybody)
     yield Refusal(part.dropout_rate and algorithm.needs_everybody, absent, everybody)
     yield Refusal(
         part.dropout_rate and any(exchange.keeps for exchange in algorithm.exchanges),

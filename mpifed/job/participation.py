@@ -25,6 +25,17 @@ def is_secret(job: JobSettings, algorithm: Algorithm) -> bool:
 
 def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = None) -> Round:
     """Round `index` with its participating clients, drawn by the job's seed, or by a secret key if given."""
+    part, now = job.participation, _chosen(job, clients, index, key)
+    if not part.stragglers:
+        return now
+    slow, who = np.zeros_like(now.present), now.ids
+    order = np.argsort(now.words_of_clients("stragglers", who))
+    slow[who[order[: round(part.stragglers * len(who))]]] = True
+    return now.only(now.present & ~slow) if part.drop_stragglers else now._replace(slow=slow)
+
+
+def _chosen(job: JobSettings, clients: int, index: int, key: bytes | None) -> Round:
+    """Round `index` with the clients who are chosen for it."""
     per_round, privacy = job.participation.clients_per_round, job.privacy
     if per_round is None or per_round >= clients:
         return Round(index, job.seed, np.ones(clients, dtype=bool), is_secure(job))
@@ -88,7 +99,8 @@ def next_attempt(job: JobSettings, now: Round, exchanges: Sequence[Exchange], at
 def first_rounds(job: JobSettings, clients: int, exchanges: Sequence[Exchange]) -> Iterator[Round]:
     """The first 200 rounds without dropouts, where not all clients participate; empty where participation is secret."""
     per_round, privacy = job.participation.clients_per_round, job.privacy
-    if per_round is None or per_round >= clients or (privacy is not None and privacy.by_coins):
+    everybody = (per_round is None or per_round >= clients) and not job.participation.drop_stragglers
+    if everybody or (privacy is not None and privacy.by_coins):
         return
     for index in range(min(job.rounds, 200)):
         yield next_round(job, clients, exchanges, index)._replace(leaving=None)

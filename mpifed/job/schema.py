@@ -73,6 +73,11 @@ class Participation(Settings):
     """Probability that a participating client leaves within the round (simulated)."""
     max_dropouts: NotNegative = 0
     """Clients who may leave; if more do, the round is void, and its sum is never opened."""
+    stragglers: Annotated[float, Ge(0), Le(1)] | None = None
+    """Share of a round's clients who have no time for all their local steps or passes, drawn anew for each round, the
+    same for all methods: each does a number of them drawn uniformly, at least one and not all (simulated)."""
+    drop_stragglers: bool = False
+    """Stragglers are absent from the round, in place of uploading what they did."""
     attempts: Positive = 10
     """Times that a round whose first sum is void is run before the run ends."""
 

@@ -76,6 +76,7 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
         clients_per_round=job.participation.clients_per_round, privacy=job.privacy,
         rows=held(data, "rows"), columns=held(data, "columns"), start=start,
         target_scale=1.0 if job.privacy else data.target_scale, names=data.client_names(),
+        stragglers=0.0 if job.participation.drop_stragglers else job.participation.stragglers or 0.0,
     )  # fmt: skip
 
 

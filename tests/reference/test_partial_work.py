@@ -1,0 +1,104 @@
+"""Clients who do a part of their local work: who they are, how much they do, and methods with them against plain loops.
+
+Stragglers are those of FedProx's experiments (arXiv:1812.06127, Section 5.2), a drawn number of passes FedNova's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pages_corrections  # noqa: F401
+import pages_normalized  # noqa: F401  # into PAGES
+import pytest
+from loops import ends, local_job, played, rows_of, start_of
+from pages import PAGES
+
+from mpifed.core.errors import UsageError
+from mpifed.job.participation import round_of
+from mpifed.testing import Job, minibatches, participants
+
+SLOW = {"participation": {"clients_per_round": 6, "stragglers": 0.5}}
+DROPPED = {"participation": {"clients_per_round": 6, "stragglers": 0.5, "drop_stragglers": True}}
+
+
+def job(folder: Path, name: str, more: dict[str, Any], tables: dict[str, Any]) -> Job:
+    optimizer = {} if name == "ssca" else {"client_optimizer": {"learning_rate": 0.3}}
+    own = {"name": name, "batch_size": 4, **optimizer, **more}
+    return local_job(folder, own, data={"path": str(folder), "block": 5}, **tables)
+
+
+@pytest.mark.parametrize("tables", [{}, SLOW, DROPPED], ids=["all", "slow", "dropped"])
+@pytest.mark.parametrize("work", [{"local_epochs": 5, "local_least": 2}, {"local_steps": 4}], ids=["passes", "steps"])
+@pytest.mark.parametrize(
+    ("name", "own"), [("fedavg", {}), ("fednova", {"mu": 0.5}), ("feddyn", {"alpha": 0.4, "weights": "rows"})]
+)
+def test_the_page(skewed: Path, name: str, own: dict[str, Any], work: dict[str, Any], tables: dict[str, Any]) -> None:
+    task = job(skewed, name, {**work, **own}, tables)
+    np.testing.assert_allclose(played(task).model, PAGES[name](task).play().judged(), rtol=0, atol=1e-10)
+
+
+def test_fedprox_keeps_what_stragglers_did(skewed: Path) -> None:
+    mu = 0.7
+    task = job(skewed, "fedprox", {"local_epochs": 4, "mu": mu}, SLOW)
+    data, x = rows_of(skewed), start_of(task)
+    for t in range(1, task.rounds + 1):
+        found = list(ends(task, data, t, x, lambda i, at, x=x: mu * (at - x)))
+        x = sum(end.rows * end.model for end in found) / sum(end.rows for end in found)
+    np.testing.assert_allclose(played(task).model, x, rtol=0, atol=1e-10)
+
+
+def passes(task: Job, t: int, sizes: Any) -> dict[int, float]:
+    """By client who uploads in a round, how many passes it does."""
+    return {i: sum(map(len, minibatches(task, t, i))) / sizes[i] for i in participants(task, t).tolist()}
+
+
+def test_who_they_are_and_how_much_they_do(digits: Path) -> None:
+    sizes = [len(y) for _, y in rows_of(digits)]
+    tasks = [job(digits, name, {"local_epochs": 6}, SLOW) for name in ("fedavg", "scaffold")]
+    dropped, drawn = job(digits, "fedavg", {"local_epochs": 6}, DROPPED), []
+    for t in range(1, 60):
+        one, other = (passes(task, t, sizes) for task in tasks)
+        assert one == other and len(one) == 6
+        slow = {i for i, count in one.items() if count < 6}
+        assert len(slow) == 3 and set(participants(dropped, t).tolist()) == one.keys() - slow
+        drawn += [one[i] for i in slow]
+    assert set(drawn) == {1, 2, 3, 4, 5} and 2.5 < np.mean(drawn) < 3.5
+    least = job(digits, "fednova", {"local_epochs": 5, "local_least": 2}, {})
+    assert {count for t in range(1, 20) for count in passes(least, t, sizes).values()} == {2, 3, 4, 5}
+    assert round_of(least, len(sizes), 0).slow is None
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "tables", "said"),
+    [
+        (
+            "fedavg",
+            {"local_steps": 2, "local_least": 3},
+            {},
+            "local_steps = 2: there is none that a client could leave",
+        ),
+        ("fedavg", {}, SLOW, "[algorithm] local_steps = 1: there is none that a client could leave out"),
+        ("fedavg", {}, {"participation": {"stragglers": 1.0, "drop_stragglers": True}}, "all clients of a round would"),
+        ("fedsplit", {"s": 1.0}, {"participation": {"stragglers": 0.5, "drop_stragglers": True}}, "needs all"),
+        ("proxskip", {"p": 0.3}, SLOW, "[participation] stragglers: a coin ends the steps of all clients"),
+        ("ssca", {"rho": [0.5], "gamma": [0.5]}, SLOW, '"ssca" takes no local steps on rows'),
+        (
+            "fedavg",
+            {"local_steps": 2},
+            SLOW | {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0}},
+            "[participation] stragglers = 0.5: with [privacy] all clients take the local steps",
+        ),
+        (
+            "fedavg",
+            {"local_epochs": 3, "local_least": 1},
+            {"regularizer": {"name": "l1", "weight": 0.1}},
+            "with a [regularizer] all clients must take as many steps",
+        ),
+    ],
+)
+def test_refusals(digits: Path, name: str, more: dict[str, Any], tables: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        played(job(digits, name, more, tables))
+    assert said in str(error.value)
