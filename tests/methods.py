@@ -253,7 +253,7 @@ METHODS = {
     "fednova": local(
         [
             (EPOCHS | {"mu": 0.4}, {}),
-            (EPOCHS | {"local_least": 1}, {"participation": {"stragglers": 0.5}}),
+            (EPOCHS | {"local_least": 1}, {}),
             (STEPS, SPARSE),
             (STEPS, PEOPLE),
         ],

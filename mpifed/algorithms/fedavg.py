@@ -59,7 +59,8 @@ class FedAvg(LocalMethod):
 class FedProx(FedAvg):
     """FedAvg whose clients also minimize mu / 2 ||x - x_0||^2, x_0 being the model that they were sent.
 
-    With mu = 0 it is FedAvg. The local problem is solved by the same steps, and inexactly, as there.
+    With mu = 0 it is FedAvg. The local problem is solved by the same steps, and inexactly, as there. The stragglers of
+    the paper's experiments are those of `[participation] stragglers`, whom its FedAvg leaves out: `drop_stragglers`.
     """
 
     gain = 1.0

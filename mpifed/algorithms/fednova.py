@@ -34,6 +34,7 @@ class FedNova(FedProx):
     momentum, mu, or a `local_schedule`. Where all are alike only the change travels, and it is FedAvg, or FedProx; else
     both sums, the norms in units of the largest, which cancel.
     Its fixed point is the optimum for a learning rate that tends to 0; that of FedAvg is not, where K_i differ.
+    The 2 to 5 passes of the paper's clients are `local_epochs = 5` with `local_least = 2`.
     """
 
     gain = 1.0  # of normalized changes too

@@ -1,4 +1,4 @@
-"""Each optimizer with each method of local steps: a round is played, in finite numbers, or the job is refused in words."""
+"""Each optimizer with each method of local steps: a round is played, in finite numbers, or refused in words."""
 
 from __future__ import annotations
 
