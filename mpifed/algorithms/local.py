@@ -139,6 +139,12 @@ class LocalSteps(Algorithm):
         return low
 
     @final
+    def taken(self, now: Round, clients: Array) -> Array:
+        """[n] how many local steps clients take in a round."""
+        counts = self.repeats_of(now, clients)
+        return counts * -(-self.problem.counts[clients] // self.batch_size) if self.local_epochs else counts
+
+    @final
     def steps_of(self, rows: int) -> int:
         """How many local steps a client with so many rows takes in a round, at most."""
         return (self.local_epochs or 0) * -(-rows // self.batch_size) or self.local_steps or 1
@@ -308,10 +314,8 @@ class Local:
         method = self.method
         if not method.uneven:
             return given(self.step, method.most_steps)
-        counts = method.repeats_of(self.now, self.block.clients)
-        if method.local_epochs:
-            counts = counts * -(-self.block.counts // method.batch_size)
-        each = [given(self.step, count) for count in counts.tolist()]
+        counts = method.taken(self.now, self.block.clients).tolist()
+        each = [given(self.step, count) for count in counts]
         return beside(self.block.shards[0].y, np.array(each, self.problem.dtype)[:, None])
 
     @property

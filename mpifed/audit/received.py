@@ -17,6 +17,7 @@ from mpifed.audit.reveals import declares, of_answer, revealed
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Record, bare_leaves, map_leaves
 from mpifed.core.reveals import Received, Revealed
+from mpifed.core.round import Round
 from mpifed.job.participation import round_of
 
 EACH, SUM, SEALED = "each client's upload", "the decoded sum", "masked uploads, read as if they were plain"
@@ -99,7 +100,13 @@ class Reader:
     ) -> Received:
         question, wide = self._asking[play].question, map_leaves(np.float64, answer)
         rows = self._rows(clients).copy()
-        return Received(play.exchange, play.round, question, wide, clients, rows, columns.copy(), sealed)
+        now = self._now(play.round)
+        return Received(play.exchange, play.round, question, wide, clients, rows, columns.copy(), sealed, now)
+
+    @cached_property
+    def _now(self) -> Callable[[int], Round]:
+        """Function of a round's number."""
+        return cache(lambda index: round_of(self.replay.job, self.replay.problem.clients, index))
 
     @cached_property
     def _rows(self) -> Callable[[tuple[int, ...]], NDArray[np.int64]]:
@@ -119,9 +126,9 @@ class Reader:
 
     def revealed(self, received: Received) -> list[Revealed]:
         """What a message reveals; UsageError where the algorithm's own declaration is wrong."""
-        algorithm, replay = self.replay.algorithm, self.replay
+        algorithm = self.replay.algorithm
         if isinstance(algorithm, LocalSteps):
-            algorithm = algorithm.in_round(round_of(replay.job, replay.problem.clients, received.round))
+            algorithm = algorithm.in_round(received.now)
         return revealed(algorithm, received)
 
     def of_clients(

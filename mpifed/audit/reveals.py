@@ -65,8 +65,7 @@ def declares(method: Algorithm, exchange: Exchange) -> bool:
     """Whether it is known what answers reveal: those of this package, or where `reveals` is no older than they are."""
     answer = function_of(exchange.answer)
     if answer is LocalMethod.answer:
-        steps = cast("LocalMethod", method)
-        return (steps.guard.work.gain is not None and not steps.varying) or _says(method)
+        return cast("LocalMethod", method).guard.work.gain is not None or _says(method)
     if answer is LocalMethod.tell:
         return _prepares(cast("LocalMethod", method)) or _says(method)
     if answer is None or answer.__module__.startswith("mpifed."):
@@ -83,7 +82,7 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     Of several parts it is the first; and a whole gradient beside it. One that was sent before has been taken off.
     """
     work, upload, sent, clients = method.guard.work, received.answer.value, received.question, list(received.clients)
-    if work.gain is None or method.varying:
+    if work.gain is None:
         return
     weights, drift, total = method.guard.weight(np.array(clients)), method.drift(sent), _total(method, received)
     model = map_leaves(np.float64, method.record(sent.model))
@@ -91,13 +90,14 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     whole, before = isinstance(upload, WithGradient), received.earlier
     if before is not None and drift is not None:
         drift = drift - np.float64(before.answer.value) / _total(method, before)
-    rows = [min(count, method.steps_of(count) * method.batch_size) for count in method.problem.counts[clients].tolist()]
+    steps = method.taken(received.now, np.array(clients))
+    rows = np.minimum(method.problem.counts[clients], steps * method.batch_size)
     if isinstance(upload, Normalized):  # in units of the most steps
         norm = method.rate_of(float(sent.step), method.most_steps) / _rate(method, received, weights)
         moved = map_leaves(lambda leaf: leaf / norm, moved)
     for mean in _mean_gradient(method, received, model, moved, weights, work.remembers and not before):
         gradient = mean.gradient if drift is None else map_leaves(np.subtract, mean.gradient, method.record(drift))
-        yield mean._replace(gradient=gradient, batch=sum(rows) * whole)
+        yield mean._replace(gradient=gradient, batch=int(rows.sum()) * whole)
     if whole:
         yield MeanGradient(model, _of_loss(method, model, method.record(np.float64(upload.gradient) / total)))
 
@@ -151,7 +151,7 @@ def _mean_gradient(
 def _rate(method: LocalSteps, received: Received, weights: Array) -> float:
     """How far a constant gradient moves these clients, on average."""
     step = float(received.question.step)
-    counts = [method.steps_of(int(rows)) for rows in method.problem.counts[list(received.clients)]]
+    counts = method.taken(received.now, np.array(received.clients)).tolist()
     return float(np.average([method.rate_of(step, count) for count in counts], weights=weights))
 
 

@@ -32,6 +32,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "a gradient before": STEPS | {"name": "mime"},
     "a gradient before, and steps": STEPS | {"name": "fedlin"},
     "uneven steps": {"name": "scaffold", "batch_size": 16, "local_epochs": 2},
+    "a drawn number": {"name": "fedavg", "batch_size": 16, "local_epochs": 3, "local_least": 1},
     "normalized": {"name": "fednova", "batch_size": 16, "local_epochs": 2},
 }
 
@@ -56,7 +57,7 @@ def test_it_is_the_mean_gradient(skewed: Path, method: dict[str, Any], clients: 
     question = exchange.ask(ready.server._replace(model=at, memory=memory), now)
     sent = exchange.answer(states, question, block, now)[1]
     answer = Weighted(map_leaves(lambda leaf: leaf[who].sum(axis=0), sent.value), sent.weight[who].sum())
-    received = Received(exchange, 1, question, answer, clients, np.arange(0), np.arange(data.features), sealed=False)
+    received = Received(exchange, 1, question, answer, clients, np.arange(0), np.arange(data.features), False, now)
     found = revealed(one.in_round(now), received)
 
     total, weight, model = 0.0, 0.0, one.record(at)
