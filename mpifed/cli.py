@@ -146,10 +146,12 @@ def show(run: Path, as_json: bool) -> None:
 
 
 @main.command(short_help="What a name of a job or result means.")
-@click.argument("name", required=False, shell_complete=explained_names)
+@click.argument("name", default="algorithm", shell_complete=explained_names)
 @click.option("--json-schema", is_flag=True, help="Print the JSON Schema of jobs, for editors that complete and check.")
-def explain(name: str | None, json_schema: bool) -> None:
+def explain(name: str, json_schema: bool) -> None:
     """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
+
+    Without a name, the algorithms are listed.
 
     For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands.
     For a class of your own, "module:Class", its docstring and keys are shown; to read them, the class is imported.
@@ -161,8 +163,6 @@ def explain(name: str | None, json_schema: bool) -> None:
     if json_schema:
         click.echo(json.dumps(schema_of_jobs(), indent=2))
         return
-    if name is None:
-        raise click.UsageError("give a NAME, as in mpifed explain batch_size")
     more = [
         Explanation("command", title, (command.help or "").partition("\n\n")[0], ())
         for title, command in main.commands.items()

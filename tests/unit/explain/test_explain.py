@@ -7,8 +7,11 @@ from typing import Annotated
 
 import pytest
 from annotated_types import Gt
+from click.testing import CliRunner
 
 from mpifed import FedAvg
+from mpifed.algorithms import ALGORITHMS
+from mpifed.cli import main
 from mpifed.core.errors import UsageError
 from mpifed.explain.answers import explained
 from mpifed.explain.entries import entries
@@ -42,6 +45,11 @@ def test_every_key_has_a_meaning() -> None:
 )
 def test_an_answer(name: str, words: list[str]) -> None:
     assert not [word for word in words if word not in explained(name)]
+
+
+def test_without_a_name_it_lists_the_methods() -> None:
+    told = CliRunner().invoke(main, ["explain"]).output
+    assert not [name for name in ALGORITHMS if f"  {name}: " not in told]
 
 
 def test_what_nothing_is_called() -> None:
