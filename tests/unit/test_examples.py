@@ -92,3 +92,8 @@ def run_example(
     changes += [word for change in more for word in ("--set", change)]
     ended = launch(ranks, "run", str(EXAMPLES / job), *changes, "--out", str(folder / "run"), cwd=ROOT)
     assert ended.code == 0, ended.text
+
+
+def test_fedexp_is_ahead_of_fedavg_where_its_paper_says_so(launch: Callable[..., Any]) -> None:
+    ended = launch(0, program=(str(ROOT / "jobs/fedexp/synthetic.py"),))
+    assert ended.code == 0, ended.err
