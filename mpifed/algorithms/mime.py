@@ -20,7 +20,7 @@ from mpifed.core.record import Array
 from mpifed.core.reveals import Received, Revealed
 
 
-class Statistics(NamedTuple):
+class ServerStatistics(NamedTuple):
     """What the server keeps."""
 
     m: Array  # momentum
@@ -45,7 +45,7 @@ class MIME(FedCM):
 
     def start_memory(self, x: Array) -> OwnRecord:
         """m = 0, and c is computed before it is used."""
-        return Statistics(np.zeros_like(x), np.zeros_like(x))
+        return ServerStatistics(np.zeros_like(x), np.zeros_like(x))
 
     def prepare(self, own: tuple[()], sent: Sent, local: Local) -> tuple[tuple[()], Array]:
         return own, local.gradient(sent.model)

@@ -73,6 +73,10 @@ ROWS = {
     "fedsam": mf.FedSAM(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
     "fedspeed": mf.FedSpeed(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), alpha=0.1, mix=0.7),
     "delta-sgd": mf.DeltaSGD(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.2)),
+    "proxskip": mf.ProxSkip(batch_size=4, client_optimizer=mf.SGD(0.1), p=0.4),
+    "tamuna": mf.TAMUNA(batch_size=4, client_optimizer=mf.SGD(0.1), p=0.4, senders=2),
+    "fedlin": mf.FedLin(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
+    "mime": mf.MIME(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), alpha=0.3),
     "ssca": mf.SSCA(batch_size=4, rho=mf.StepSize(0.9, 0.4), gamma=mf.StepSize(0.8, 0.5), tau=0.3),
     "cocoa": mf.CoCoA(gamma=0.5, local_epochs=2),
 }
