@@ -321,7 +321,7 @@ METHODS = {
         reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE | {"rho": 2.0}, {}),
     ),
     "proxskip": local([(COINS, {})], private=False, p=0.3)._replace(**COIN),
-    "tamuna": local([(COINS | {"senders": 2}, {})], private=False, p=0.3)._replace(**COIN),
+    "tamuna": local([(COINS | {"senders": 2}, {})], private=False, p=0.3, senders=3)._replace(**COIN),
     "fedlin": local([(STEPS, SPARSE), (EPOCHS, {})], private=False)._replace(reveals=FIRST),
     "mime": local([(STEPS, SPARSE), (EPOCHS, {})], private=False)._replace(reveals=FIRST),
     "vertical-sgd": Method(

@@ -87,7 +87,7 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     weights, drift, total = method.guard.weight(np.array(clients)), method.drift(sent), _total(method, received)
     model = map_leaves(np.float64, method.record(sent.model))
     moved = method.record(np.float64(bare_leaves(upload)[0]) / (total * work.gain))
-    whole, before = isinstance(upload, WithGradient), received.earlier
+    whole, before = isinstance(upload, WithGradient), received.earlier if _prepares(method) else None
     if before is not None and drift is not None:
         drift = drift - np.float64(before.answer.value) / _total(method, before)
     steps = method.taken(received.now, np.array(clients))

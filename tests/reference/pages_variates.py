@@ -34,7 +34,6 @@ class TAMUNA(ProxSkip):
     """arXiv:2302.09832, Algorithm 1: coordinate k is sent by the clients whose columns are s k, ..., s k + s - 1."""
 
     name = "tamuna"
-    steps: ClassVar[dict[str, Any]] = {"senders": 3}
     uniform = True
 
     def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
