@@ -402,7 +402,7 @@ class Local:
 
         def of_part(who: Array, part: Block, rows: int) -> Array:
             each = [few if few is None or few.ndim == 1 else take(few, who) for few in (push, starts)]
-            step = method.step_for(self.step, method.steps_of(int(part.counts[0])))
+            step = method.step_for(self.step, int(method.taken(self.now, part.clients[:1])[0]))
             local = self if step == self.step else replace(self, step=step)
             return local._single(part, model, each[0]) if single else local._steps(part, model, *each)
 
