@@ -16,12 +16,12 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from methods import METHODS
+from methods import METHODS, class_of
 from numpy.typing import NDArray
 
 if sys.version_info >= (3, 11):
@@ -180,6 +180,8 @@ def families() -> list[Row]:
         if method.least is not None and method.data == "rows" and name.partition("-h")[0] not in named:
             own = {**method.control, "name": name, "batch_size": ALL_ROWS}
             del own["client_optimizer"]  # a table of the job
+            if "weights" in {one.name for one in fields(class_of(name))}:
+                own["weights"] = "rows"
             seen.append(Row(name, "ssca/fedsgd-b100.toml", {"algorithm": own}, split="rows", rate=step))
     return [replace(row, name=f"families/{row.name}") for row in seen]
 

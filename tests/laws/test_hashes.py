@@ -64,7 +64,8 @@ def test_every_method_has_a_family() -> None:
 def test_planted_faults_are_seen(fault: str) -> None:
     """A rate that is 1 % off, rows that count twice, a client left out: in every family of methods.
 
-    Rows to test with are the same, so that it is the model which makes the difference.
+    Rows to test with are the same, so that it is the model which makes the difference. Where clients count alike, as
+    in TAMUNA, it is none how often all rows of a client do.
     """
     reference = read(VALUES["laws"])
     found = apart(ROOT, "laws", "families", fault=fault)
@@ -74,4 +75,4 @@ def test_planted_faults_are_seen(fault: str) -> None:
         for name, one in found.items()
         if not any(line.startswith("test_loss") for line in differing(one.history, reference[name]))
     ]
-    assert not unseen
+    assert unseen == (["families/tamuna"] if fault == "weight" else [])
