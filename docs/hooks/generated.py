@@ -10,7 +10,7 @@ from typing import Any
 import click
 from contract import cell
 from contract import sections as contract_sections
-from methods import method_rows
+from method_rows import method_rows
 
 from mpifed.audit.findings import NAMES
 from mpifed.cli import main
