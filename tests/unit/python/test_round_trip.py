@@ -65,6 +65,7 @@ ROWS = {
     "fedacg": mf.FedACG(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), beta=0.1),
     "fedcm": mf.FedCM(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), alpha=0.5),
     "mime-lite": mf.MimeLite(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
+    "fednova": mf.FedNova(batch_size=4, local_epochs=2, client_optimizer=mf.SGD(0.1, momentum=0.3), mu=0.1),
     "scaffold": mf.Scaffold(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
     "fedpdm": mf.FedPDM(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), rho=2.0, start="own"),
     "feddyn": mf.FedDyn(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1), alpha=0.3, weights="rows"),
