@@ -198,12 +198,25 @@ def prepare(
 
 
 def _opened(path: str, comm: Comm) -> store.Federation:
-    """The data, of which rank 0 alone reads and checks what there is once. Collective."""
+    """The data, of which rank 0 alone reads and checks what there is once. Collective.
+
+    Raises
+    ------
+    DataError
+        where a rank sees others than rank 0, as of its node's disk, by the digests of clients' rows and test labels.
+    """
     with agreed(comm):
         data = store.open_federation(path) if comm.rank == 0 or path.startswith(store.MEMORY) else None
     about = comm.bcast(None if data is None else data.about)
     with agreed(comm):
-        return data or store.of_folder(about, Path(path))
+        if data is None:
+            try:
+                data = store.of_folder(about, Path(path))
+                for name in about.arrays.keys() & {"digests", "test/y"}:
+                    data.array(name)
+            except DataError as error:
+                raise DataError(f"rank {comm.rank} sees other data than rank 0: {error}") from error
+        return data
 
 
 def _check_begins(job: Job, algorithm: Algorithm, server: ServerRecord) -> None:

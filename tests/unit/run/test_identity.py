@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 from click.testing import CliRunner
 from ended import run
-from jobs_in_python import checked, fedavg, job_table
+from jobs_in_python import as_in_a_file, checked, fedavg, job_table
 from written_files import read_json, write_json
 
 from mpifed.cli import main
@@ -131,6 +132,21 @@ def test_ranks_with_other_sources_are_refused(own: Path, digits: Path, tmp_path:
     ended = launch(2, "run", path, cwd=tmp_path, program=("-c", f"{code}; from mpifed.cli import main; main()"))
     assert ended.code == 2 and ended.text.count("own classes must be of the same files on all nodes") == 1, ended.text
     assert "own_node.py: SHA-256 " in ended.text
+
+
+@pytest.mark.launch
+def test_ranks_with_other_data_are_refused(tmp_path: Path, make_data: Callable[..., Path], launch: Any) -> None:
+    """Of the same shapes, whole and undamaged: on a node's disk, say."""
+    for rank in range(2):
+        words = ("--split", "rows", "--clients", "3", "--samples", "12", "--seed", rank)
+        make_data(tmp_path / f"node-{rank}" / "data", "synthetic", *map(str, words))
+    table = job_table(Path("data"), name="nodes", rounds=1, model={"name": "least-squares"}, algorithm=fedavg(2, 0.1))
+    (tmp_path / "job.toml").write_text(tomli_w.dumps(as_in_a_file(table)))
+    code = "from mpifed.comm.mpi import launched_rank; import os; os.chdir(f'node-{launched_rank()}')"
+    program = ("-c", f"{code}; from mpifed.cli import main; main()")
+    for verify in ("true", "false"):
+        ended = launch(2, "run", "../job.toml", "--set", f"data.verify={verify}", cwd=tmp_path, program=program)
+        assert ended.code == 3 and ended.text.count("rank 1 sees other data than rank 0") == 1, ended.text
 
 
 @pytest.mark.parametrize("changed", ["own_mine.py", "own_package/late.py"])
