@@ -188,7 +188,7 @@ class LocalMethod(LocalSteps, Rows):
         """What stands between clients and all others."""
         # a class that changes an upload, what it follows from, or what is kept, says anew what follows of it
         hooks = "step_for", "begin", "push", "descend", "upload", "renew", "stop"
-        keeping = ("retain",) if self.retain is None else ("retain", *hooks)
+        keeping = ("retain",) if self.retain is None else ("retain", "hear", *hooks)
         like, optimizer = self.like(self._zeros), self.client_optimizer
         scaled = optimizer.linear and optimizer.clip_norm is None  # changes are multiples of gradients
         work = LocalWork(
@@ -358,7 +358,8 @@ class LocalMethod(LocalSteps, Rows):
 
     def released(self, index: int) -> Release:
         """What the guard says of the round's step size."""
-        if wrong := messages(self.guard.conflicts()):  # of a class whose own `check` has left it out
+        rows = LocalMethod.conflicts(self), self.guard.conflicts()
+        if wrong := messages(chain(*rows)):  # of a class whose own `check`, or `conflicts`, has left them out
             raise UsageError("\n".join(wrong))
         return self.guard.released(self.step_of(index + 1))
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jobs.examples.own_local_steps import LocalSteps
-from mpifed import FedAvg
+from mpifed import FedAvg, FedPDM
 from mpifed.algorithms.horizontal import check_rows
 from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.record import map_leaves
+from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 
@@ -175,6 +177,27 @@ class Unchecked(Unknown):
 
     def check(self) -> list[str]:
         return []
+
+
+@dataclass(frozen=True)
+class Unlisted(FedAvg):
+    """One of two gradients a step, whose refusals are not its base's."""
+
+    gain = 1.0
+
+    def descend(self, move: Any, at: Any, model: Any, kept: Any) -> Any:  # type: ignore[override]
+        return move(at) - move(model), None
+
+    def conflicts(self) -> Iterator[Refusal]:
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Telling(FedPDM):
+    """One that makes public what its base keeps to itself, and says nothing of that."""
+
+    def hear(self, own: Any, memory: Any, local: Any) -> Any:  # type: ignore[override]
+        return own._replace(dual=own.model)
 
 
 class Two(NamedTuple):

@@ -164,6 +164,15 @@ def test_a_gain_that_does_not_hold(digits: Path, tmp_path: Path, name: str, said
     assert said in text
 
 
+def test_refusals_of_privacy_hold_whatever_a_class_leaves_out(digits: Path, tmp_path: Path) -> None:
+    """Both gradients of a step would be released with the same noise; and what clients hear is a hook, too."""
+    for privacy in ({}, {"noise_on": "upload"}):
+        text = refused(digits, tmp_path / "run", "own_methods:Unlisted", FEDAVG, privacy=PRIVATE | privacy)
+        assert "local steps that are no multiple of a minibatch's gradient" in text
+    given = (digits, tmp_path / "run", "own_methods:Telling", FEDAVG | {"rho": 2.0})
+    assert "clients keep what its `retain` gives" in refused(*given, privacy=PRIVATE | {"noise_on": "upload"})
+
+
 def test_its_server_takes_all_optimizers(digits: Path, tmp_path: Path) -> None:
     """Which are read by their own class, not by the method."""
     for number, server in enumerate(({"momentum": 0.9}, {"name": "adam", "tau": 0.1, "learning_rate": 0.05})):
