@@ -82,10 +82,12 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     Of several parts it is the first; and a whole gradient beside it. One that was sent before has been taken off.
     """
     work, upload, sent, clients = method.guard.work, received.answer.value, received.question, list(received.clients)
-    if work.gain is None:
-        return
     weights, drift, total = method.guard.weight(np.array(clients)), method.drift(sent), _total(method, received)
     model = map_leaves(np.float64, method.record(sent.model))
+    if isinstance(upload, WithGradient):
+        yield MeanGradient(model, _of_loss(method, model, method.record(np.float64(upload.gradient) / total)))
+    if work.gain is None:
+        return
     moved = method.record(np.float64(bare_leaves(upload)[0]) / (total * work.gain))
     whole, before = isinstance(upload, WithGradient), received.earlier if _prepares(method) else None
     if before is not None and drift is not None:
@@ -98,8 +100,6 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     for mean in _mean_gradient(method, received, model, moved, weights, work.remembers and not before):
         gradient = mean.gradient if drift is None else map_leaves(np.subtract, mean.gradient, method.record(drift))
         yield mean._replace(gradient=gradient, batch=int(rows.sum()) * whole)
-    if whole:
-        yield MeanGradient(model, _of_loss(method, model, method.record(np.float64(upload.gradient) / total)))
 
 
 def _of_preparation(method: LocalMethod, received: Received) -> Iterator[MeanGradient]:
