@@ -95,7 +95,7 @@ mutants: $(VENV)/test,torch.done ## deliberate bugs, each in a copy: does a test
 test-models: $(VENV)/test,torch,jax,flwr-datasets.done ## networks of PyTorch and JAX: every algorithm and channel, on one rank and several; data of datasets (installs all)
 	$(LAUNCH) $(BIN)/python -m pytest tests/models -m models --numprocesses $(WORKERS) $(IN_ORDER)
 
-test-kill: $(VENV)/test.done ## SIGKILL at 50 random moments and before every step on the disk (2 minutes)
+test-kill: $(VENV)/test.done ## SIGKILL at 24 random moments and before every step on the disk (2 minutes)
 	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill --numprocesses $(WORKERS) --dist worksteal
 
 test-slurm: $(VENV)/test.done ## on a real Slurm of four nodes that is started here, and stopped (as root; installs it)

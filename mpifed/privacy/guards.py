@@ -92,7 +92,8 @@ class _Private(Open):
     def check_model(self, model: Array, step: float) -> None:
         """See that the public model is not so large that rounding would move the outcome of local steps.
 
-        Dual and control variables need no look: they are means of releases, which are within the mechanism's bound.
+        What clients keep needs no look: means of releases, or sums from which the next release is counted, are within
+        the mechanism's bound.
 
         Raises
         ------

@@ -33,7 +33,7 @@ SPLITS = {
     "grid": ("grid", "--grid", "2x2"),
 }
 SAYS = "the grid of exact sums rounds these values away"
-SCALES = [1e-16, 1e-14, 1e-10, 1e-6, 1e-2, 1.0, 1e4, 1e8, 1e12]
+SCALES = [1e-16, 1e-14, 1e-10, 1e-6, 1e-2, 1.0, 1e4, 1e8, 1e15]
 LOSSES = ("logistic", "squared-hinge")
 SSCA = {"name": "ssca", "rho": [0.9, 0.1], "gamma": [0.9, 0.1]}
 
