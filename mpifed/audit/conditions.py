@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mpifed.audit.replay import Replay
 from mpifed.core.exchange import Exchange, answering, fields_of, hearing
-from mpifed.core.record import leaves, of_columns
+from mpifed.core.record import bare_leaves, leaves, of_columns
 from mpifed.core.round import SETUP
 
 OPEN, UNDERDETERMINED = "not excluded", "underdetermined"
@@ -112,7 +112,7 @@ def _owners(replay: Replay, exchange: Exchange, round: int, hidden_model: bool =
 
 def _of_server(replay: Replay, exchange: Exchange, round: int, owners: list[_Owner]) -> Iterator[Condition]:
     """What the server receives."""
-    if not owners:
+    if not owners or not fields_of(exchange):
         return
     clear, about = replay.in_clear(exchange), "all participating clients"
     if clear and not _of_single_clients(replay, exchange):
@@ -148,12 +148,15 @@ def _of_client(replay: Replay, exchange: Exchange, client: int, owners: list[_Ow
 
 
 def _of_next_question(replay: Replay, exchange: Exchange, client: int) -> Iterator[Condition]:
-    """A sum for the server, which clients do not receive, but may infer from the next broadcast."""
-    now = replay.last.now
+    """A sum for the server, of which clients may infer from the next broadcast, of this round or the next."""
+    now, names = replay.last.now, [other.name for other in replay.exchanges]
     others = [owner for owner in _owners(replay, exchange, now.index) if owner.client != client]
-    if not others or exchange.name != replay.exchanges[-1].name:
+    if not others or not _numbers(replay, exchange, others):
         return
-    question = replay.exchanges[0].ask(replay.server, now.at(0))
+    later = names[names.index(exchange.name) + 1 :]
+    plays = [play for play in replay.transcript.plays if play.round == now.index and play.exchange.name in later]
+    asked = [play.question for play in plays if bare_leaves(play.question)]
+    question = asked[0] if asked else replay.exchanges[0].ask(replay.server, now.at(0))
     columns = replay.problem.columns
     others_too = columns.held_by(np.arange(len(columns.groups)) != client)[columns.of(client)] > 0
     broadcast_numbers = sum(  # columns that no other client holds follow from its own rows

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jobs_in_python import checked
 
-from mpifed.audit.conditions import OPEN, UNDERDETERMINED, Condition, conditions
+from mpifed.audit.conditions import NEXT, OPEN, UNDERDETERMINED, Condition, conditions
 from mpifed.audit.replay import Replay, replay_job
 
 SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
@@ -71,6 +71,23 @@ def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
     assert total.verdict == UNDERDETERMINED
     assert total.equations == one.numbers == 2 * 74 + 1
     assert total.rounds_until == -(-1438 * 64 // total.equations)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "exchange", "sent"),
+    [({"name": "fedlin"}, "preparation", 18 + 1), ({"name": "proxskip", "p": 1.0}, "changes", 18)],
+    ids=["fedlin", "proxskip"],
+)
+def test_the_next_broadcast_may_be_of_the_same_round(
+    classes: Path, algorithm: dict[str, Any], exchange: str, sent: int
+) -> None:
+    """FedLin's mean gradient, which comes with the model again; and the mean change that ends ProxSkip's round."""
+    steps = {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}
+    found = conditions(replay(classes, algorithm | steps, aggregation={"security": "masked"}))
+    total, heard = of(found, exchange, "server"), of(found, exchange, "client 0")
+    assert total.numbers == 18 + 1 and (heard.receives, heard.numbers) == (NEXT, sent)
+    assert 0 < heard.unknowns < total.unknowns
+    assert "outcome" not in {one.exchange for one in found}  # where nothing is sent to the server
 
 
 def test_scores_of_vertical_data(hundred: Path) -> None:
