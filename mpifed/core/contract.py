@@ -8,7 +8,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from mpifed.core.errors import UsageError
@@ -67,6 +67,8 @@ def breaches(part: type, base: type) -> Iterator[str]:
 
 def _is_final(member: object) -> bool:
     """Whether a member is as it is for all who derive (`typing.final`)."""
+    if isinstance(member, cached_property):  # whose function has no mark
+        return "__final__" in vars(member)
     function = getattr(member, "fget", member)  # an object of a final class has the mark of its class
     return inspect.isfunction(function) and getattr(function, "__final__", False)
 

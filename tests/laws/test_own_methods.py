@@ -70,8 +70,12 @@ def test_settings_that_it_does_not_read(
 
 
 def test_what_all_local_methods_share_stays(digits: Path, tmp_path: Path) -> None:
-    text = refused(digits, tmp_path / "run", "own_methods:Answering", FEDAVG)
-    assert 'has "answer", which is LocalMethod\'s for all methods; leave it out' in text
+    for name, said in (
+        ("Answering", '"answer", which is LocalMethod'),
+        ("Counted", '"most_steps", which is LocalSteps'),
+    ):
+        text = refused(digits, tmp_path / "run", f"own_methods:{name}", FEDAVG)
+        assert f"has {said}'s for all methods; leave it out" in text
     assert not (tmp_path / "run" / "run.json").exists()
 
 
