@@ -356,7 +356,7 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         slow,
         "with [privacy] all clients take the local steps, and all take part, that are accounted for",
     )
-    late = round((part.stragglers or 0) * present) if part.drop_stragglers else 0
+    late = part.late(present)
     yield Refusal(late and algorithm.needs_everybody, slow, everybody, "set drop_stragglers = false")
     yield Refusal(late >= present, slow, "all clients of a round would be dropped", "lower it")
     present -= late

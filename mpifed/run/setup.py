@@ -70,13 +70,15 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
     start = first_model(
         job, lambda: objective.start(data.features, outputs, np.random.default_rng(0), job.compute.dtype)
     )
+    part = job.participation
+    present = part.clients_per_round or data.clients
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
         job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=regularizer,
-        clients_per_round=job.participation.clients_per_round, privacy=job.privacy,
+        clients_per_round=present - part.late(present), privacy=job.privacy,
         rows=held(data, "rows"), columns=held(data, "columns"), start=start,
         target_scale=1.0 if job.privacy else data.target_scale, names=data.client_names(),
-        stragglers=0.0 if job.participation.drop_stragglers else job.participation.stragglers or 0.0,
+        stragglers=0.0 if part.drop_stragglers else part.stragglers or 0.0,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from mpifed.testing import Job
 L2 = 0.05
 FOUR = {"local_steps": 4, "client_optimizer": {"learning_rate": 0.4}}  # of FedLin: 0.1 a step
 SOME = {"participation": {"clients_per_round": 3}}
+FAST = {"participation": {"stragglers": 0.5, "drop_stragglers": True}}
 # name, [algorithm], other tables, rounds, whether clients count alike
 REST: list[tuple[str, dict[str, Any], dict[str, Any], int, bool]] = [
     ("scaffold", {"local_steps": 4}, {}, 400, False),
@@ -27,6 +28,7 @@ REST: list[tuple[str, dict[str, Any], dict[str, Any], int, bool]] = [
     ("proxskip", {"p": 0.3}, SOME, 1500, False),
     ("tamuna", {"p": 0.3, "senders": 3}, {}, 1500, True),
     ("tamuna", {"p": 0.3, "senders": 2}, SOME, 1500, True),
+    ("tamuna", {"p": 0.3, "senders": 2}, FAST, 1500, True),
     ("fedlin", FOUR, {}, 400, False),
     ("mime", {"local_steps": 4, "alpha": 1.0}, {}, 400, False),
     ("mime", {"local_steps": 4, "alpha": 0.5, "batch_size": 2}, {}, 800, False),
