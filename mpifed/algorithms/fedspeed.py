@@ -20,8 +20,11 @@ from mpifed.maths.ranges import Weight
 class FedSpeed(FedDyn):
     """FedDyn along (1 - mix) g + mix g', g' being the gradient at y + rho g / ||g|| on the minibatch of g.
 
-    In the paper 1 / lambda is alpha, mix is alpha, and the prox-correction is -lambda h_i. With rho = 0 it is FedDyn;
-    with more it rests where the perturbed gradients add up to nothing.
+    alpha is 1 / lambda of the paper, mix its alpha, and h_i its prox-correction. With rho = 0 it is FedDyn; with more
+    it rests where the mean of all clients' mixed gradients is zero.
+
+    # differs from the paper: its second gradient is at y + rho g; the authors' simulator takes rho g / ||g||, as here.
+    Here g has the model's penalties in it too.
 
     # differs from the paper: the server takes mean y_i - lambda h, with the mean h of all clients, as the authors'
     simulator does; with the mean of y_i - lambda h_i over those present it would not rest at the optimum even for

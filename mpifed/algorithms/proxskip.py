@@ -25,10 +25,11 @@ from mpifed.core.round import Round
 
 @dataclass(frozen=True)
 class ProxSkip(LocalMethod):
-    """Steps y_i <- y_i - gamma (gradient + l2's - h_i); after each, with probability p, the mean of the models.
+    """Steps y_i <- y_i - gamma (gradient - h_i); after each, with probability p, clients take the mean of their models.
 
-    Then h_i <- h_i + (p / gamma) (x - y_i) (Algorithm 2, Scaffnew). A round is the steps up to the mean: at least one,
-    1 / p on average, drawn by the job's seed, as many for all. gamma is the learning rate of `[client_optimizer]`; with
+    The gradient has that of l2 in it. At the mean h_i <- h_i + (p / gamma) (x - y_i) (Algorithm 2, Scaffnew). A round
+    is the steps up to the mean: at least one, 1 / p on average, drawn by the job's seed, as many for all; so there is
+    no `local_steps`, `local_epochs` or `local_least` to set. gamma is the learning rate of `[client_optimizer]`; with
     f_i that are mu-strongly convex and L-smooth, gamma = 1 / L and p = sqrt(mu / L) are the paper's. Clients are
     weighted by their rows; the weighted sum of all h_i stays 0. Absent clients keep h_i, as in TAMUNA.
 

@@ -23,6 +23,7 @@ from mpifed.core.text import shown
 from mpifed.data.statistics import intercept_warnings
 from mpifed.data.store import Federation
 from mpifed.files.columns import column_of
+from mpifed.job.participation import left_out
 from mpifed.job.schema import JobSettings
 from mpifed.job.time_model import wrong_network
 from mpifed.maths.objectives import LinearScores, Objective
@@ -356,7 +357,7 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         slow,
         "with [privacy] all clients take the local steps, and all take part, that are accounted for",
     )
-    late = part.late(present)
+    late = left_out(part, present)
     yield Refusal(late and algorithm.needs_everybody, slow, everybody, "set drop_stragglers = false")
     yield Refusal(late >= present, slow, "all clients of a round would be dropped", "lower it")
     present -= late

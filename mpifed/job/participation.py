@@ -10,7 +10,7 @@ from mpifed.comm.sums import Arithmetic
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange
 from mpifed.core.round import Leaving, Round, below, secret_words, uniform
-from mpifed.job.schema import JobSettings
+from mpifed.job.schema import JobSettings, Participation
 
 
 def is_secure(job: JobSettings) -> bool:
@@ -32,6 +32,11 @@ def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = Non
     order = np.argsort(now.words_of_clients("stragglers", who))
     slow[who[order[: round(part.stragglers * len(who))]]] = True
     return now.only(now.present & ~slow) if part.drop_stragglers else now._replace(slow=slow)
+
+
+def left_out(part: Participation, present: int) -> int:
+    """How many of a round's clients are absent as stragglers, of so many."""
+    return round((part.stragglers or 0) * present) if part.drop_stragglers else 0
 
 
 def _chosen(job: JobSettings, clients: int, index: int, key: bytes | None) -> Round:

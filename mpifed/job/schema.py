@@ -81,10 +81,6 @@ class Participation(Settings):
     attempts: Positive = 10
     """Times that a round whose first sum is void is run before the run ends."""
 
-    def late(self, present: int) -> int:
-        """How many of a round's clients are left out, of so many."""
-        return round((self.stragglers or 0) * present) if self.drop_stragglers else 0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregation(Settings):

@@ -34,7 +34,7 @@ from mpifed.data.roster import Roster
 from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.job.combinations import here_alone, wrong_data
 from mpifed.job.job import Job
-from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure
+from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure, left_out
 from mpifed.run.data_cache import DataCache
 from mpifed.run.scoring import TestRows
 from mpifed.run.state_check import Specs, check_state
@@ -75,7 +75,7 @@ def problem_of(job: Job, data: store.Federation) -> Problem:
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
         job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=regularizer,
-        clients_per_round=present - part.late(present), privacy=job.privacy,
+        clients_per_round=present - left_out(part, present), privacy=job.privacy,
         rows=held(data, "rows"), columns=held(data, "columns"), start=start,
         target_scale=1.0 if job.privacy else data.target_scale, names=data.client_names(),
         stragglers=0.0 if part.drop_stragglers else part.stragglers or 0.0,
