@@ -1,4 +1,4 @@
-"""What is refused of methods whose round has more than one exchange, or as many steps as a coin says."""
+"""What is refused of methods with several exchanges a round, as many steps as a coin says, or no other server."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("fedlin", MOMENTUM, {}, "K_i steps are of eta / K_i each"),
     ("fedlin", {}, PRIVATE["gradients"], "a gradient of all rows travels"),
     ("mime", {}, PRIVATE["upload"], "a gradient of all rows travels"),
+    ("alone", {"server_optimizer": {"learning_rate": 0.5}}, {}, "the model is the mean of the clients', who take none"),
 ]
 
 
