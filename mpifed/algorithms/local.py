@@ -202,9 +202,11 @@ class LocalSteps(Algorithm):
         steps, epochs = self.local_steps, self.local_epochs
         rows = epochs * int(self.problem.counts.max()) if epochs else (steps or 1) * self.batch_size
         most, fewest = epochs or steps or 1, self.local_least or 1
+        given = f"{'local_epochs' if epochs else 'local_steps'} = {most}"
+        above = Refusal(fewest > most, f"[algorithm] local_least = {fewest}", f"more than {given}", "lower it")
         fewer = Refusal(
-            fewest > most or (fewest == most == 1 and self.varying),
-            f"[algorithm] {'local_epochs' if epochs else 'local_steps'} = {most}",
+            fewest == most == 1 and self.varying,
+            f"[algorithm] {given}",
             "there is none that a client could leave out: local_least, and [participation] stragglers, are of fewer",
             "raise it, or leave these out",
         )
@@ -260,7 +262,7 @@ class LocalSteps(Algorithm):
             f"[client_optimizer] {optimizer.special}",
             "local steps of this method have directions of their own",
         )
-        refusals = [both, fewer, alike, private, unaccounted, unstable, own, *refused]
+        refusals = [both, above, fewer, alike, private, unaccounted, unstable, own, *refused]
         wrong = optimizer.wrong("client_optimizer") + messages(refusals)
         return wrong + wrong_draw("local_epochs" if epochs else "local_steps", rows)
 

@@ -375,7 +375,7 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
     )
     there = f"there are {present} clients in a round"
     few = job.channel != "plain" and present - most < least
-    yield Refusal(most >= present, leaving, there, "lower it")
+    yield Refusal(present and most >= present, leaving, there, "lower it")
     yield Refusal(
         few and most < present,
         f"[aggregation] min_clients = {least}",

@@ -212,6 +212,11 @@ def _opened(path: str, comm: Comm) -> store.Federation:
     about = comm.bcast(None if data is None else data.about)
     with agreed(comm):
         if data is None:
+            if not (file := Path(path) / store.ARRAYS).is_file():
+                raise DataError(
+                    f"{file}: rank {comm.rank} sees no such file, and rank 0 does; give a folder that all nodes see, "
+                    "and start all ranks in one folder"
+                )
             try:
                 data = store.of_folder(about, Path(path))
                 for name in about.arrays.keys() & {"digests", "test/y"}:

@@ -160,4 +160,12 @@ def test_errors_of_the_set_up_are_everybodys(skewed: Path, shared_tmp_path: Path
             run(job(skewed, aggregation={"bounds": {"changes.nothing": 1.0}}), comm, out)
 
 
+def test_data_that_rank_0_alone_sees(skewed: Path, shared_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for comm in worlds():
+        monkeypatch.chdir(skewed if comm.rank == 0 else shared_tmp_path)
+        if comm.size > 1:
+            with pytest.raises(DataError, match="rank 1 sees no such file, and rank 0 does"):
+                run(job(Path()), comm, shared_tmp_path / f"on-{comm.size}")
+
+
 # --- the ranks, with exchanges of the test's own ------------------------------------------------------------
