@@ -373,7 +373,7 @@ class LocalMethod(LocalSteps, Rows):
 
     def conflicts(self) -> Iterator[Refusal]:
         """What of the job does not go with this method."""
-        privacy, regularized = self.problem.privacy, self.problem.regularizer is not None
+        privacy, regularized = self.problem.privacy, self.regularized and self.problem.regularizer is not None
         mean = self.refuses.get("server_optimizer", "")
         yield Refusal(mean and self.server_optimizer != AVERAGE, "[server_optimizer]", mean, "leave the table out")
         yield Refusal(

@@ -1,4 +1,4 @@
-"""What is refused of methods with several exchanges a round, as many steps as a coin says, or no other server."""
+"""What is refused of a baseline, and of methods whose round has several exchanges, or as many steps as a coin says."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("fedlin", {}, PRIVATE["gradients"], "a gradient of all rows travels"),
     ("mime", {}, PRIVATE["upload"], "a gradient of all rows travels"),
     ("alone", {"server_optimizer": {"learning_rate": 0.5}}, {}, "the model is the mean of the clients', who take none"),
+    ("alone", {}, {"regularizer": {"name": "l1", "weight": 0.1}}, r"^[^\n]*\n  \[regularizer\] L1: [^\n]*$"),
 ]
 
 
