@@ -382,10 +382,12 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         f"{there}{f' of whom {most} may leave' if most else ''}, and the sum of fewer is not opened",
         "let more take part",
     )
+    several = sum(not exchange.clear for exchange in algorithm.exchanges) > 1  # before the last all may leave
+    needed = (3 if several and part.dropout_rate else 2) * most + 2
     yield Refusal(
-        not few and job.channel == "masked" and most and present < 2 * most + 2,
+        not few and job.channel == "masked" and most and present < needed,
         leaving,
-        f"{there}, and masked sums need {2 * most + 2}, so that of those who hold shares of a client's secrets a "
+        f"{there}, and masked sums need {needed}, so that of those who hold shares of a client's secrets a "
         "majority stays",
         "lower it, or let more take part",
     )

@@ -13,6 +13,8 @@ from mpifed.testing import rounds
 
 LEAVING = {"participation": {"dropout_rate": 0.2, "max_dropouts": 1}}
 MOMENTUM = {"client_optimizer": {"learning_rate": 0.1, "momentum": 0.5}}
+FEW = {"participation": {"dropout_rate": 0.2, "max_dropouts": 2, "clients_per_round": 7}}
+MASKED_FEW = FEW | {"aggregation": {"security": "masked"}}
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("proxskip", {"p": 0.3, "local_steps": 2}, {}, "local_steps, local_epochs: a coin ends the local steps"),
     ("proxskip", {"p": 1e-8}, {}, r"\[algorithm\] p: a client would draw 8000000000 rows"),
@@ -24,6 +26,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("fedlin", {}, PRIVATE["gradients"], "a gradient of all rows travels"),
     ("mime", {}, PRIVATE["upload"], "a gradient of all rows travels"),
     ("alone", {"server_optimizer": {"learning_rate": 0.5}}, {}, "the model is the mean of the clients', who take none"),
+    ("mime", {}, MASKED_FEW, "masked sums need 8"),
+    ("alone", {"server_optimizer": {"name": "adam"}}, {}, "the model is the mean of the clients'"),
     ("alone", {}, {"regularizer": {"name": "l1", "weight": 0.1}}, r"^[^\n]*\n  \[regularizer\] L1: [^\n]*$"),
 ]
 
