@@ -129,14 +129,16 @@ class LocalSteps(Algorithm):
         They depend on the seed, the round and the client alone, and on who is a straggler.
         """
         most = self.local_epochs or self.local_steps or 1
-        low, high = np.full(len(clients), self.local_least or most), np.full(len(clients), most)
+        high = np.full(len(clients), most)
+        if not self.varying:
+            return high
+        low = np.full(len(clients), self.local_least or most)
         if now.slow is not None:
             low[now.slow[clients]] = 1
             high -= now.slow[clients]
-        if self.varying:
-            level = uniform(now.words_of_clients("local work", clients).view(np.uint64))
-            low += (level * (high - low + 1)).astype(np.int64)
-        return low
+        level = uniform(now.words_of_clients("local work", clients).view(np.uint64))
+        repeats: Array = low + (level * (high - low + 1)).astype(np.int64)
+        return repeats
 
     @final
     def taken(self, now: Round, clients: Array) -> Array:
@@ -367,7 +369,9 @@ class Local:
                 rows = block.draw(now, f"minibatch {r}", method.batch_size, secret=True)
                 yield self._minibatch(block, r, block.take(rows), gain)
             return
-        count = int(method.repeats_of(now, block.clients[:1])[0])
+        count = method.local_epochs or method.local_steps or 1
+        if method.varying:
+            count = int(method.repeats_of(now, block.clients[:1])[0])
         places = slices(method.batch_size, count, count if method.local_epochs else None, int(block.counts[0]))
         rows = block.draw(now, "minibatch", places[-1].stop, secret=guard.draws == "secretly")
         together = max(1, ROWS // method.batch_size)  # steps whose rows are read at once
@@ -404,7 +408,8 @@ class Local:
 
         def of_part(who: Array, part: Block, rows: int) -> Array:
             each = [few if few is None or few.ndim == 1 else take(few, who) for few in (push, starts)]
-            step = method.step_for(self.step, int(method.taken(self.now, part.clients[:1])[0]))
+            steps = method.taken(self.now, part.clients[:1])[0] if method.varying else method.steps_of(rows)
+            step = method.step_for(self.step, int(steps))
             local = self if step == self.step else replace(self, step=step)
             return local._single(part, model, each[0]) if single else local._steps(part, model, *each)
 

@@ -67,7 +67,7 @@ class Place:
         assert held is not None
         if not isinstance(leaf, Placed):
             rows = self.rows(leaf, len(clients)).reshape(-1, *shape)
-            for i in np.flatnonzero(self.sizes(clients)).tolist():
+            for i in np.flatnonzero(held.widths(clients)).tolist():
                 at = held.of(int(clients[i]))
                 yield int(clients[i]), rows[i][self.index(at)], at
             return

@@ -6,6 +6,7 @@ summed, in the clear or not, where clients live and how many ranks there are is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
@@ -93,7 +94,7 @@ class Field(_InPlaceOfArray):
     @property
     def size(self) -> int:
         """The number of values."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     def holdings(self, clients: int) -> Holdings | None:
         """Which of all clients fills which places along the axis; None where each fills all."""

@@ -133,7 +133,7 @@ class Round(NamedTuple):
 
     def only(self, present: Flags) -> Round:
         """The same with others present."""
-        return self._replace(present=present, drawn=None)
+        return self._replace(present=present, drawn=np.flatnonzero(present))
 
     @property
     def back(self) -> Flags:

@@ -87,10 +87,11 @@ class Roster(Sequence[Block]):
 
 def located(chosen: NDArray[np.int64], clients: NDArray[np.int64]) -> NDArray[np.int64]:
     """Positions in `clients` [n] of those of them who are among `chosen` [k]; both ascend, and so do these."""
-    if not len(clients):
+    if not len(clients) or not len(chosen):
         return chosen[:0]
-    first, last = clients[[0, -1]].tolist()
-    start, stop = chosen.searchsorted((first, last + 1)).tolist()
+    first, last, start, stop = int(clients[0]), int(clients[-1]), 0, len(chosen)
+    if chosen[0] < first or chosen[-1] > last:
+        start, stop = chosen.searchsorted((first, last + 1)).tolist()
     if last - first < len(clients):  # they are neighbours
         at: NDArray[np.int64] = chosen[start:stop] - first
         return at

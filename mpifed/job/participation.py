@@ -43,11 +43,12 @@ def _chosen(job: JobSettings, clients: int, index: int, key: bytes | None) -> Ro
     """Round `index` with the clients who are chosen for it."""
     per_round, privacy = job.participation.clients_per_round, job.privacy
     if per_round is None or per_round >= clients:
-        return Round(index, job.seed, np.ones(clients, dtype=bool), is_secure(job))
+        all_present, ids = np.ones(clients, dtype=bool), np.arange(clients)
+        return Round(index, job.seed, all_present, is_secure(job), drawn=ids)
     now = Round(index, job.seed, np.zeros(clients, dtype=bool), is_secure(job))
     rng, secret = now.rng("participation"), None if key is None else uniform(secret_words(key, index)(clients))
     if privacy is not None and privacy.by_coins:
-        return now._replace(present=(rng.random(clients) if secret is None else secret) < below(per_round / clients))
+        return now.only((rng.random(clients) if secret is None else secret) < below(per_round / clients))
     who = (
         rng.choice(clients, per_round, replace=False) if secret is None else secret.argpartition(per_round)[:per_round]
     )

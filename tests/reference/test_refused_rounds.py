@@ -27,7 +27,6 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("mime", {}, PRIVATE["upload"], "a gradient of all rows travels"),
     ("alone", {"server_optimizer": {"learning_rate": 0.5}}, {}, "the model is the mean of the clients', who take none"),
     ("mime", {}, MASKED_FEW, "masked sums need 8"),
-    ("alone", {"server_optimizer": {"name": "adam"}}, {}, "the model is the mean of the clients'"),
     ("alone", {}, {"regularizer": {"name": "l1", "weight": 0.1}}, r"^[^\n]*\n  \[regularizer\] L1: [^\n]*$"),
 ]
 
