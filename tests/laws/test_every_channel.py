@@ -37,7 +37,9 @@ SINGLE = {
 # Seed 2: with so many clients, and so many who may leave, rounds 0 and 1 are void the first time.
 SOME_LEAVE = {"seed": 2, "participation": {"clients_per_round": 9, "dropout_rate": 0.2, "max_dropouts": 2}}
 VOID = 2
-HEARING = ("proxskip", "tamuna")  # clients hear what became of their uploads, which those who leave would not
+# whose clients hear what became of their uploads, as those who leave would not; or whose run ends where too many leave
+# after a first sum of the round has been opened, as they do here
+STAYING = ("proxskip", "tamuna", "fedlin", "mime")
 WAYS: dict[str, dict[str, Any]] = {
     "rows": {"data": "digits", "block": 1, "participation": {"clients_per_round": 7}},
     "rows, sparse": {"data": "digits", "block": 3},
@@ -69,7 +71,7 @@ class One(NamedTuple):
 def fits(name: str, way: str) -> bool:
     """Whether the case has data of this kind."""
     case = BY_NAME[name]
-    stays = case.everybody or case.name in HEARING
+    stays = case.everybody or case.name in STAYING
     if not way.startswith(case.split) or way.endswith("leaving" if stays else "staying"):
         return False
     return not (case.everybody and "clients_per_round" in WAYS[way].get("participation", {}))

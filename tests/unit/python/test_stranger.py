@@ -117,7 +117,7 @@ def test_wrong_data(wrong: Callable[[], object], message: str) -> None:
     (lambda data: _run(data, resume=True), "resume=True without out"),
     (lambda data: _run(data, constraints=mf.constraint(mf.Loss(), 1.0)), "constraints: expected a list"),
     (lambda data: mf.run(mf.FedAvg(batch_size=4, client_optimizer=0.1), data, mf.Softmax(), rounds=2),  # type: ignore
-     r"\[client_optimizer\]: a float; an object of SGD is expected, such as mpifed.SGD\(...\)"),
+     r"\[client_optimizer\]: a float; an object of ClientOptimizer is expected, such as mpifed.SGD\(...\)"),
     (lambda data: mf.run(mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1), server_optimizer=mf.SGD(0.1)), data,  # type: ignore
      mf.Softmax(), rounds=2), r"\[server_optimizer\]: a SGD; an object of ServerOptimizer .*mpifed.ServerSGD"),
     (lambda data: _run(data, aggregation=mf.Aggregation(security="mask"), seed=True),  # type: ignore
