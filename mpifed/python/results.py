@@ -179,7 +179,7 @@ class Run:
     @cached_property
     def _applied(self) -> Applied:
         """How samples become inputs; of a private run the data say it, since its folder says nothing of them."""
-        if self._has(APPLIED):
+        if self.job.job.privacy is None and self._has(APPLIED):
             return read_applied(self.path / APPLIED)
         data = open_federation(self.job.job.data.path)
         check_same_data(self.path, data)
