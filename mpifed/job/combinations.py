@@ -382,8 +382,9 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         f"{there}{f' of whom {most} may leave' if most else ''}, and the sum of fewer is not opened",
         "let more take part",
     )
-    several = sum(not exchange.clear for exchange in algorithm.exchanges) > 1  # before the last all may leave
-    needed = (3 if several and part.dropout_rate else 2) * most + 2
+    # before the last exchange all may leave
+    several = part.dropout_rate and sum(not exchange.clear for exchange in algorithm.exchanges) > 1
+    needed = (3 if several else 2) * most + 2
     yield Refusal(
         not few and job.channel == "masked" and most and present < needed,
         leaving,

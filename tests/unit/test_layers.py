@@ -220,7 +220,9 @@ def test_ranks_import_what_their_clients_need_alone(tmp_path: Path, launch: obje
     ended = launch(2, "run", job, cwd=tmp_path, program=("-c", _RANK))  # type: ignore[operator]
     assert ended.code == 0, ended.text
     first, other = (set((tmp_path / f"modules-{rank}").read_text().split()) for rank in range(2))
-    assert not of_rank_0 & other and {"pydantic", "mpifed.run.output"} <= first
+    allowed = {"subprocess"} if sys.version_info < (3, 11) else set()  # which `platform` imports there
+    assert sorted(of_rank_0 & other - allowed) == []
+    assert {"pydantic", "mpifed.run.output"} <= first
     own = {name for name in other if name.startswith("mpifed.")}
     assert len(own) < 130 and len(other) < 410
 
