@@ -182,11 +182,13 @@ def repeated(leaf: Array, times: int) -> Array:
     return view
 
 
-def assign(out: Record, values: Record) -> None:
+def assign(out: tuple[Record, ...], values: tuple[Record, ...]) -> None:
     """Put the leaves of a record into those of another, where they are not there yet."""
-    for there, leaf in zip(bare_leaves(out), bare_leaves(values), strict=True):
-        if leaf is not there:
-            there[...] = leaf
+    for there, leaf in zip(out, values, strict=True):
+        if isinstance(there, tuple):
+            assign(there, cast("tuple[Record, ...]", leaf))
+        elif leaf is not there:
+            cast("Array", there)[...] = leaf
 
 
 def added(records: Iterable[AnyRecord]) -> AnyRecord:
