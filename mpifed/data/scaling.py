@@ -81,8 +81,8 @@ def fit(kind: str, parts: Iterable[Piece], top: float | None) -> Scaling:
     is_sparse = False
     for X in parts:
         is_sparse, size = not isinstance(X, np.ndarray), X.shape[0]
+        low, high = extremes(X, low, high)
         if kind == "minmax":
-            low, high = extremes(X, low, high)
             continue
         its_mean = _row(X.mean(axis=0))
         its_squares = _row(X.multiply(X).sum(axis=0)) - size * its_mean**2 if is_sparse else X.var(axis=0) * size
@@ -93,7 +93,8 @@ def fit(kind: str, parts: Iterable[Piece], top: float | None) -> Scaling:
     if kind == "minmax":
         center, spread = low, high - low
     else:
-        center, spread = mean, np.sqrt(np.maximum(squares, 0) / max(count, 1))
+        varies, deviation = high > low, np.sqrt(np.maximum(squares, 0) / max(count, 1))
+        center, spread = np.where(varies, mean, low), np.where(varies, deviation, 0.0)  # else rounding errors of sums
     if is_sparse and np.any(center != 0):
         raise UsageError(
             f"--scale {kind}: column {np.flatnonzero(center)[0]} would be shifted, which fills the zeros of sparse "

@@ -46,6 +46,14 @@ def test_scalings_of_sparse_rows() -> None:
     assert fit("standard", [balanced], None) == Scaling(pytest.approx(np.sqrt([1.5])), pytest.approx(0))
 
 
+def test_a_constant_column_is_zero_after_another_scaling_too() -> None:
+    X = np.full((60, 2), 7 / 255)  # whose sum is rounded
+    X[0, 1] = 1
+    fitted = fit("standard", [X[:20], X[20:]], None)
+    assert fitted.scale[0] == 1 and not (X * fitted.scale + fitted.shift)[:, 0].any()
+    assert fitted.scale[1] == pytest.approx(1 / X[:, 1].std())
+
+
 @pytest.mark.parametrize("pack", [np.asarray, sparse.csr_matrix])
 def test_unit_rows(pack: Callable[[Any], Any]) -> None:
     X = unit_rows(pack(np.array([[3, 4], [0, 0], [255, 0]], dtype=np.uint8)))
