@@ -96,8 +96,9 @@ def idx(values: Any) -> bytes:
     )
 
 
-def png(pixels: Any) -> bytes:
-    """An image of [rows, columns] or [rows, columns, 3]."""
+def png(*pixels: Any) -> bytes:
+    """An image of [rows, columns] or [rows, columns, 3]; several are a moving one."""
     content = io.BytesIO()
-    Image.fromarray(pixels).save(content, "png")
+    first, *others = map(Image.fromarray, pixels)
+    first.save(content, "png", save_all=bool(others), append_images=others)
     return content.getvalue()

@@ -6,7 +6,7 @@ import hashlib
 import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -81,7 +81,9 @@ class Images(Source):
     def read(self, seed: int) -> Samples:
         """The data; DataError for a file that is no image, or has another size."""
         folders = [folder for folder in train_and_test(self.path) if folder is not None]
-        paths = [path for folder in folders for path in sorted(folder.glob("*/*")) if path.is_file()]
+        paths = [path for folder in folders for path in sorted(folder.glob("*/*"))]
+        if inner := [path for path in paths if path.is_dir()]:
+            raise DataError(f"{inner[0]}: a folder within that of a class; put its images there, or remove it")
         count = sum(folders[0] in path.parents for path in paths)
         if not count:
             raise DataError(f"{self.path}: no images; expected a folder for each class, as {self.path}/cat/1.png")
@@ -100,8 +102,12 @@ def _pixels(path: Path) -> Array:
 
     try:
         with Image.open(path, formats=_FORMATS) as image:
-            if image.mode[0] in "IF":  # which become RGB by cutting off what is above 255
+            layout: Any = image.tile[0].args if image.tile else ""  # as RGB;16B, or (RGB, largest value)
+            deep = ";16" in str(layout) or (image.format == "PPM" and isinstance(layout, tuple) and layout[1] > 255)
+            if image.mode[0] in "IF" or deep:  # which become RGB by cutting off what is above 255, or bits
                 raise ValueError(f"pixels of more than 8 bits, mode {image.mode}: give them by from_arrays")
+            if (frames := getattr(image, "n_frames", 1)) > 1:
+                raise ValueError(f"{frames} images in one file: give one of each")
             return np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: no image ({error}); expected {', '.join(_FORMATS)}; remove it") from error

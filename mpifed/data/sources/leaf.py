@@ -6,6 +6,7 @@ A file has `users`, `num_samples` and `user_data`, a table of {"x": [...], "y": 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,7 +67,7 @@ def _users(path: Path) -> Iterator[Part]:
     """What a file has of each user."""
     try:
         with open_packed(path) as file:
-            table = json.load(file)
+            table = json.load(file, object_pairs_hook=_each_once)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read as JSON ({shown(str(error))}); get the file again") from error
     users = table.get("user_data") if isinstance(table, dict) else None
@@ -75,6 +76,14 @@ def _users(path: Path) -> Iterator[Part]:
     for name, content in users.items():
         place = f"{path}: user {name!r:.80}"
         yield Part(name, place, *_numbers(place, content))
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """A table of JSON; ValueError where a key is there twice, of which the last one would count."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError(f"{Counter(key for key, _ in pairs).most_common(1)[0][0]!r:.80} is there twice")
+    return table
 
 
 def _numbers(place: str, content: object) -> tuple[Array, Array]:
