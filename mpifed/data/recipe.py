@@ -85,6 +85,13 @@ class Public:
             raise UsageError(f"--given {path}: {place}: {expected(first)}") from error
         except (OSError, ValueError) as error:
             raise UsageError(f"--given {path}: {error}; expected TOML, with [columns.NAME]") from error
+        stated = {f"columns.{name}.categories": column.categories or () for name, column in public.columns.items()}
+        for key, texts in {**stated, "classes": public.classes}.items():
+            plain = [normalize("NFC", text).strip() for text in texts]  # as those of rows are
+            if plain != [*texts] or len({*texts}) < len(texts):
+                raise UsageError(
+                    f"--given {path}: {key}: expected different texts, without blanks around, in Unicode's form NFC"
+                )
         for name, column in public.columns.items():
             low, high = column.range or (0, 1)
             most = max(map(abs, [low, high, column.fill if isinstance(column.fill, float) else 0]))
@@ -219,9 +226,35 @@ def with_texts(column: Encoding, tables: Mapping[str, pa.Table]) -> Encoding:
         if not known and getattr(values.type, "ordered", False):  # ordered categories, as of pandas
             in_turn = texts(what, name, pa.chunked_array([values.unify_dictionaries().combine_chunks().dictionary]))
             known = tuple(in_turn.drop_null().to_pylist())
-    words = (texts(what, name, values, known) for what, values in columns.items())
-    met = {text for each in words for text in each.unique().to_pylist()}
-    return replace(column, categories=(*known, *in_order(met - {*known, None})))
+    words = {what: {*texts(what, name, values, known).unique().to_pylist()} for what, values in columns.items()}
+    textual = {what for what, values in columns.items() if is_text(values.type)}
+    written = {_value(text): text for text in {*known}.union(*(words[what] for what in textual)) - {None}}
+    for what, met in words.items():
+        for text in in_order(() if what in textual else met - {*written.values(), None}):
+            if (value := _value(text)) in written:
+                raise DataError(
+                    f"{what}: column {name!r} is of type {columns[what].type}, whose {text} is {written[value]!r} in "
+                    "other rows, which have texts; give texts"
+                )
+    others = in_order(set().union(*words.values()) - {*known, None})
+    if all(map(_is_decimal, others)):  # categories of pandas that are no integers
+        others.sort(key=float)
+    categories = (*known, *others)
+    for what, values in columns.items():
+        if not column.categories and getattr(values.type, "ordered", False):
+            in_turn = texts(what, name, pa.chunked_array([values.unify_dictionaries().combine_chunks().dictionary]))
+            places = [categories.index(text) for text in in_turn.to_pylist() if text in categories]
+            if places != sorted(places):
+                raise DataError(
+                    f"{what}: column {name!r} has the ordered categories {', '.join(in_turn.to_pylist())[:80]}, others "
+                    f"{', '.join(known)[:80]}; give all of them the same categories"
+                )
+    return replace(column, categories=categories)
+
+
+def _value(text: str) -> float | str:
+    """What a text and a number, or a boolean, have in common: of 01 and 1, and of true and True."""
+    return float(text) if _is_decimal(text) else text.lower()
 
 
 def texts(what: str, name: str, column: pa.ChunkedArray, known: Sequence[str] = ()) -> pa.Array:

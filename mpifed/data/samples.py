@@ -27,6 +27,7 @@ from mpifed.data.recipe import RawColumns, check_feature
 Values: TypeAlias = Any  # whatever NumPy makes an array of, and SciPy's sparse matrices and arrays
 
 CHUNK_VALUES = 1 << 22  # dense values that are worked on at a time: 32 MiB of float64
+_NO_LABEL = ("", "nan", "<NA>", "NaT")
 _EXACT = 2**24  # up to which float32 holds every integer
 
 
@@ -243,14 +244,13 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
         X = csr_matrix(X)
         if X.dtype.kind not in "biuf":
             raise DataError(f"{what}: a sparse array of {X.dtype}; expected numbers [samples, features]")
+        if not X.has_canonical_format:  # several values in a cell, whose sum counts
+            X = X.astype(np.result_type(X.dtype, np.int64) if X.dtype.kind in "biu" else np.float64, copy=True)
+            X.has_sorted_indices = False  # rows in order are sorted too: no bit of a row depends on the others
+            X.sum_duplicates()
         for column in np.unique(X.indices[np.abs(X.data) > _EXACT]).tolist():
             check_feature(what, column, X.data[X.indices == column], stated=True)
-        rows = csr_matrix((_as_float(X.data[:, None], what, gaps)[:, 0], X.indices, X.indptr), shape=X.shape)
-        if not rows.has_canonical_format:  # several values in a cell, whose sum counts
-            rows = rows.copy()
-            rows.has_sorted_indices = False  # rows in order are sorted too: no bit of a row depends on the others
-            rows.sum_duplicates()
-        return rows, None
+        return csr_matrix((_as_float(X.data[:, None], what, gaps)[:, 0], X.indices, X.indptr), shape=X.shape), None
     values = array(X, what)
     if values.ndim < 2 or not values.size or values.dtype.kind not in "biuf":
         alone = "; one sample x is x[None]" if values.ndim == 1 and values.dtype.kind in "biuf" else ""
@@ -295,6 +295,8 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
     `task`: of `type_labels`; None: integers are classes, and floats targets. Raises DataError for anything else.
     """
     values = array(y, what)
+    if values.dtype.kind == "U" and isinstance(y, (list, tuple)):  # of which all have become texts
+        values = np.array(y, object)
     if values.dtype == object:
         for row, label in enumerate(values.ravel().tolist()):
             if not isinstance(label, str):
@@ -316,7 +318,10 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
     if kind == "U":
         for row in np.flatnonzero([bool(wrong_line(label)) for label in values.tolist()])[:1].tolist():
             raise DataError(f"{what}: row {row}: the label {shown(repr(str(values[row])))} {wrong_line(values[row])}")
-        return np.array([normalize("NFC", label).strip() for label in values.tolist()])
+        plain = np.array([normalize("NFC", label).strip() for label in values.tolist()])
+        for row in np.flatnonzero(np.isin(plain, _NO_LABEL))[:1].tolist():  # NumPy makes texts of a list with gaps
+            raise DataError(f"{what}: row {row} has the label {str(plain[row])!r}, a gap; name it, or leave it out")
+        return plain
     most = np.iinfo(np.int64).max if kind == "u" else np.finfo(np.float32).max
     beyond = np.flatnonzero(~(np.abs(values) <= most).reshape(len(values), -1).all(axis=1))
     if len(beyond):

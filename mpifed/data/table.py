@@ -7,7 +7,7 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 
 _NULLS = [form for word in (*GAPS, "none") for form in {word, word.upper(), word.capitalize(), word.title()}] + ["NaN"]
 _BLOCK_BYTES = 2**24  # of a CSV file that are parsed at a time; a line must fit
+# a number as people write it, with a unit, or with something between thousands
+_FORMATTED = r"[-+]?[$€£]?\s?(\d+|\d{1,3}([.,'\s]\d{3})+)([.,]\d+)?\s?[%$€£]?"
+_FORMATTED_REMEDY = (
+    "where fractions have a comma, give --decimal ','; take what is between thousands, and units, out of numbers, or "
+    "state categories in a file of --given"
+)
 _AS_CLASSES = "correct it; texts are classes, of one column, by --task classification"
 
 
@@ -85,8 +91,8 @@ class ColumnSource(Source):
         return self.by is not None or len(self.path) > 1
 
     @abstractmethod
-    def table(self, path: Path, public: Public) -> pa.Table:
-        """The whole table of a file; DataError for a damaged one."""
+    def table(self, path: Path, public: Public, texts: Collection[str] = ()) -> pa.Table:
+        """The whole table of a file, whose types are texts in `texts` if it has none; DataError for a damaged one."""
 
     def files(self, path: Path) -> list[Path]:
         """The files that are read of a path."""
@@ -98,7 +104,8 @@ class ColumnSource(Source):
         names = [path.name.partition(".")[0] for path in self.path]
         clients = distinct_names(names, listed(self.path, 3)) if self.path[1:] else []
         tables = {str(path): self.table(path, public) for path in self.path}
-        test = {f"{path}{' as test rows' * (str(path) in tables)}": self.table(path, public) for path in tests}
+        textual = {name for table in tables.values() for name in table.column_names if is_text(table[name].type)}
+        test = {f"{path}{' as test rows' * (str(path) in tables)}": self.table(path, public, textual) for path in tests}
         files = tuple(file for path in (*self.path, *tests) for file in self.files(path))
         return replace(self.samples(tables, test, public, clients), files=files)
 
@@ -209,9 +216,11 @@ class ColumnSource(Source):
                 raw[name] = with_texts(raw[name], tables)
                 if self.categorical is None:
                     raise not_a_number(what, name, first[name])
-                commas = [re.fullmatch(r"-?\d+,\d+", text) for text in raw[name].categories or ()]
-                if given.categories is None and commas and all(commas):
-                    raise not_a_number(what, name, first[name], "where fractions have a comma, give --decimal ','")
+                met = raw[name].categories or ()
+                plain = rf"[-+]?\d+([{getattr(self, 'decimal', '.')}]\d+)?"
+                formatted = [re.fullmatch(_FORMATTED, text) for text in met]
+                if given.categories is None and all(formatted) and not all(re.fullmatch(plain, text) for text in met):
+                    raise not_a_number(what, name, first[name], _FORMATTED_REMEDY)
         return raw
 
     def _rows(self, what: str, table: pa.Table, roles: Roles, raw: Mapping[str, Encoding]) -> pa.Table:
@@ -258,11 +267,11 @@ class CsvTable(ColumnSource):
     decimal: str = "."
     """What stands before the fraction of a number."""
 
-    def table(self, path: Path, public: Public) -> pa.Table:
+    def table(self, path: Path, public: Public, texts: Collection[str] = ()) -> pa.Table:
         separator = "\t" if self.separator == "tab" else self.separator
         if {len(separator), len(self.decimal)} != {1} or separator == self.decimal:
             raise UsageError(f"--separator {separator!r} --decimal {self.decimal!r}: expected two different characters")
-        stated = {name for name, column in public.columns.items() if column.categories}
+        stated = {*texts, *(name for name, column in public.columns.items() if column.categories)}
         return read_csv(path, separator, self.decimal, lambda names: {*self._named(str(path), names, "by"), *stated})
 
 
@@ -270,14 +279,24 @@ class CsvTable(ColumnSource):
 class ParquetTable(ColumnSource):
     """Parquet files: columns of numbers, booleans and texts. Nulls and NaN are missing values."""
 
-    def table(self, path: Path, public: Public) -> pa.Table:
+    def table(self, path: Path, public: Public, texts: Collection[str] = ()) -> pa.Table:
         from pyarrow import parquet
 
         check_file(path)
         limits = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
         with _reading(path):
-            table = parquet.ParquetFile(path, memory_map=False, page_checksum_verification=True, **limits).read()
+            file = parquet.ParquetFile(path, memory_map=False, page_checksum_verification=True, **limits)
+            table = file.read()
             table.validate(full=True)  # texts may be no UTF-8
+        groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+        chunks = [group.column(at) for group in groups for at in range(group.num_columns)]
+        plain = {chunk.path_in_schema for chunk in chunks if not chunk.has_dictionary_page}
+        ordered = [column.name for column in table.schema if getattr(column.type, "ordered", False)]
+        if unsaid := [name for name in ordered if name in plain]:
+            raise DataError(
+                f"{path}: column {unsaid[0]!r} has ordered categories, and the file does not say their order; write it "
+                "with a dictionary, or as texts"
+            )
         return table
 
 
@@ -291,12 +310,12 @@ class ArrowFolder(ColumnSource):
 
     def files(self, path: Path) -> list[Path]:
         folder = train_and_test(path)[0] if path in self.path else path
-        files = sorted(folder.glob("*.arrow"))
+        files = sorted(file for file in folder.glob("*.arrow") if not file.name.startswith("cache-"))  # of its `map`
         if not files:
             raise DataError(f"{path}: no file *.arrow; expected a folder of datasets.save_to_disk")
         return files
 
-    def table(self, path: Path, public: Public) -> pa.Table:
+    def table(self, path: Path, public: Public, texts: Collection[str] = ()) -> pa.Table:
         import pyarrow as pa
 
         parts = []
@@ -318,7 +337,7 @@ class Frames(ColumnSource):
     tests: Mapping[str, pa.Table] = field(default_factory=dict)  # of test rows
     clients: Sequence[str] = ()  # whose the rows of each table are, of several
 
-    def table(self, path: Path, public: Public) -> pa.Table:
+    def table(self, path: Path, public: Public, texts: Collection[str] = ()) -> pa.Table:
         return self.tables[str(path)]
 
     def read(self, seed: int) -> Samples:

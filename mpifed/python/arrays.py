@@ -393,7 +393,10 @@ def _items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, a
         if wrong := [item for item in drawn if not isinstance(item, (tuple, list)) or len(item) != 2]:
             keys = f" with the keys {', '.join(map(str, wrong[0]))[:80]}" if isinstance(wrong[0], dict) else ""
             raise TypeError(f"an item is a {type(wrong[0]).__name__}{keys}")
-        samples = np.stack([_sample(x) for x, _ in drawn])
+        each = [_sample(x) for x, _ in drawn]
+        if len({sample.dtype == np.uint8 for sample in each}) > 1:
+            raise TypeError("some samples are bytes, others are not")
+        samples = np.stack(each)
         if not np.array_equal(samples[0], _sample(pairs[0][0])):
             warnings.warn(f"{what}: items are drawn at random; each is read once, and stays as it was", stacklevel=3)
         return samples, np.stack([array(y, "label") for _, y in drawn])
@@ -405,6 +408,8 @@ def _items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, a
 
 
 def _sample(x: Values) -> Array:  # a tensor, an array, an image of PIL
+    if getattr(x, "mode", None) in ("P", "PA") and hasattr(x, "getbands"):
+        raise TypeError("an image whose pixels are numbers of a palette; take image.convert('RGB')")
     values = array(x, "sample")
     return values.transpose(2, 0, 1) if hasattr(x, "getbands") and values.ndim == 3 else values
 

@@ -166,7 +166,9 @@ class Run:
         X is as for `predict`, and y [s] or [s, t] as it was given to train with.
         """
         check_index("score: X and y", X, y)
-        found, labels = self.predict(X), labels_of(by_name(y, "score: y")[0], "score: y")
+        found, data = self.predict(X), self._applied
+        names = data.labels if data.named and not data.classes else None  # of several labels of a row
+        labels = labels_of(by_name(y, "score: y", names)[0], "score: y")
         labels = in_kind(labels, found.dtype.kind)
         if (labels.dtype.kind, labels.shape) != (found.dtype.kind, found.shape):
             came, predicted = (f"{values.dtype} {list(values.shape)}" for values in (labels, found))

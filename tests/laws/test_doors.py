@@ -217,6 +217,8 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
     "one in two rows": ({"note": [f"n{n % 16}" for n in range(30)]}, {}, "'note': 16 different texts"),
     "texts as features": ({}, {"categorical": None}, "row 1, column 'sex': 'm' is not a number.*one-hot"),
     "decimal commas": ({"dose": ["1,5", "2,5"] * 15}, {}, "row 1, column 'dose': '1,5' is not a number; .*comma"),
+    "separated thousands": ({"dose": ["1,234.5", "234.5"] * 15}, {}, "'1,234.5' is not a number; .*thousands"),
+    "percentages": ({"dose": ["10%", "7.5 %"] * 15}, {}, "'10%' is not a number; .*units"),
     "infinity": ({"x": [np.inf, *NUMBER[1:]]}, {}, "row 1, column 'x': inf is not a finite number"),
     "too large": ({"x": [-1e39, *NUMBER[1:]]}, {}, r"row 1, column 'x': -1e\+39 is not a finite number"),
     "gaps": ({"x": [0.5, None] * 15}, {"missing": "error"}, "row 2, column 'x' is a missing value, of 15; fill it in"),
@@ -279,6 +281,35 @@ def test_files_may_be_called_as_gaps_are(here: Path) -> None:
         (here / f"{name}.csv").write_text("file,y\n1.5,0\n2,1\n")
     data = by_command("csv", "NA.csv", "b.csv", label="y", missing="drop")
     assert data.names() == ("file",) and open_federation(data.path).client_names() == ("NA", "b")
+
+
+def test_texts_are_texts_in_test_rows_too(here: Path) -> None:
+    """Where all of them there could be numbers, or truth values."""
+    (here / "a.csv").write_text("zip,old,y\n01,true,0\n02,false,1\n1A,unknown,0\n02,true,1\n")
+    (here / "t.csv").write_text("zip,old,y\n02,true,1\n01,false,0\n")
+    words = {"label": "y", "split": "rows", "clients": 1, "categorical": "one-hot", "scale": "none"}
+    data = by_command("csv", "a.csv", test="t.csv", **words)
+    assert data.names() == ("zip=01", "zip=02", "zip=1A", "old=false", "old=true", "old=unknown")
+    assert open_federation(data.path).array("test/X").tolist() == [[0, 1, 0, 0, 1, 0], [1, 0, 0, 1, 0, 0]]
+    frame = pd.read_csv("t.csv")
+    for column in ("zip", "old"):
+        rows = frame.astype({"old" if column == "zip" else "zip": str}).replace({"zip": {"1": "01", "2": "02"}})
+        with pytest.raises(mf.DataError, match=f"predict: X: column '{column}' is of type .*, which have texts"):
+            train(data).predict(rows)
+
+
+def test_categories_that_are_numbers_are_in_their_order() -> None:
+    frame = table(sex=pd.Categorical([10.5, 2.5, -1.5] * 10))
+    data = mf.FederatedDataset.from_dataframe(frame, label="ill", by="ward", categorical="ordinal")
+    (recipe,) = [column for column in open_federation(data.path).about.recipe or () if column.name == "sex"]
+    assert recipe.categories == ("-1.5", "2.5", "10.5")
+
+
+def test_what_map_has_kept_in_a_folder_is_none_of_its_rows(here: Path) -> None:
+    content = pa.table({"x": [1.5, 2.5, 3.5], "y": [0, 1, 0]})
+    write_arrow(here / "d", content)
+    (here / "d/cache-0123.arrow").write_bytes((here / "d/data-00000-of-00001.arrow").read_bytes())
+    assert by_command("arrow", "d", label="y", split="rows", clients=1).samples == 3
 
 
 @pytest.mark.parametrize("door", ["frame", "parquet"])

@@ -192,6 +192,9 @@ CSV = [
     of_csv("x,b,y\n1,NA,0\n2,?,1\n", "--missing mean: column 'b' has no value in the training rows; remove it",
            "--missing mean"),
     of_toml(TWO, "[columns.x]\nrage = [0, 1]\n", "given.toml: columns.x.rage: "),
+    of_toml(TWO, "[columns.x]\ncategories = ['u', 'v', 'u']\n", "columns.x.categories: expected different texts"),
+    of_toml(TWO, "[columns.x]\ncategories = ['u ', 'e\u0301']\n", "columns.x.categories: .*without blanks"),
+    of_toml(TWO, "classes = ['no', 'yes', 'no']\n", "given.toml: classes: expected different texts"),
     of_toml(TWO, "[columns.x]\nfill = 1e300\n", "of numbers that float32 holds"),
     of_toml(TWO, "[columns.x]\nrange = [0, 1e-300]\n", "of numbers that float32 holds"),
     of_csv("0,1,2\n5,6,0\n2,3,1\n", "line 1 is 0, 1, 2, ...: such names", "--label 2"),
@@ -281,6 +284,7 @@ JSON: list[tuple[object, str]] = [
     ({"user_data": {"ann": [1]}}, r"user 'ann': expected {\"x\": \[...\], \"y\": \[...\]}"),
     ("[" * 10**5, "cannot be read as JSON"),
     ('{"user_data": ', "cannot be read as JSON"),
+    ('{"user_data": {"ann": {"x": [[1]], "y": [1]}, "ann": {"x": [[2]], "y": [0]}}}', "'ann' is there twice"),
     ('{"user_data": {"ann": {"x": [[' + "9" * 5000 + ']], "y": [1]}}}', "a.json: "),
 ]  # fmt: skip
 LEAF = [
@@ -379,11 +383,17 @@ GREY = {f"{kind}/{n}.png": png(np.zeros((4, 3), np.uint8)) for kind in "ab" for 
 NO_IMAGES = [
     (b"no image", r"9.png: no image .*; expected BMP, GIF, JPEG"),
     (png(np.zeros((4, 3), np.uint16)), r"9.png: no image .*more than 8 bits, mode I;16"),
+    (b"P6 3 4 65535\n" + bytes(72), "9.png: no image .*more than 8 bits, mode RGB"),
+    (png(np.zeros((4, 3), np.uint8), np.ones((4, 3), np.uint8)), "9.png: no image .2 images in one file"),
     (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n", "9.png: no image"),
     (png(np.zeros((2, 2), np.uint8)), r"9.png: \(2, 2\) pixels, 0.png has \(4, 3\)"),
 ]
 LISTS = io.BytesIO()
 pd.DataFrame({"a": [[1, 2], [3, 4]], "y": [0, 1]}).to_parquet(LISTS)
+UNSAID = io.BytesIO()
+pd.DataFrame({"a": pd.Categorical(["low", "high"], ["low", "high"], ordered=True), "y": [0, 1]}).to_parquet(
+    UNSAID, use_dictionary=False
+)
 
 
 def led_elsewhere(external: bool) -> bytes:
@@ -418,6 +428,9 @@ FOLDERS = [
     Bad("hdf5 .", "2 clients are called 'a'", {"a.h5": hdf5(X=X, y=Y), "a.hdf5": hdf5(X=X, y=Y)}),
     Bad("images . " + ONE, "a folder for each class, as "),
     *(Bad("images . " + ONE, named, {**GREY, "b/9.png": content}) for content, named in NO_IMAGES),
+    Bad("images . " + ONE, "b/c: a folder within that of a class", {**GREY, "b/c/9.png": GREY["b/0.png"]}),
+    Bad(f"parquet a.parquet --label y --categorical ordinal {ONE}", "'a' has ordered categories, .* not say their",
+        {"a.parquet": UNSAID.getvalue()}),
     Bad(f"arrow . --label y {ONE}", r"no file \*.arrow; expected a folder of datasets.save_to_disk"),
     Bad(f"arrow . --label y {ONE}", "x.arrow: cannot be read", {"x.arrow": "no table"}),
 ]  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from federations import command
+from PIL import Image
 from scipy import sparse
 from sklearn import metrics
 
@@ -165,6 +166,14 @@ def test_probabilities_and_scores(model: Any, y: Any) -> None:
     assert trained.score(pd.DataFrame(X[:, ::-1], columns=list("dcba"))[list("abcd")].to_numpy(), y) <= 1
 
 
+def test_several_labels_are_scored_by_their_names() -> None:
+    several = pd.DataFrame({"p": X[:, 0] > 0, "q": X[:, 1] > 0}).astype(int)
+    trained = run(From.from_arrays(X, several, clients=3), mf.MultiLabel())
+    assert trained.score(X, several[["q", "p"]]) == trained.score(X, several) == trained.score(X, several.to_numpy())
+    with pytest.raises(mf.DataError, match=r"score: y: a frame .* p, z differs"):
+        trained.score(X, several.rename(columns={"p": "z"}))
+
+
 def test_the_score_of_real_targets_is_r2() -> None:
     targets = X[:, :2] @ [[1.0], [2.0]] + 0.1
     trained = run(From.from_arrays(X, targets, clients=3, test=(X, targets)), mf.LeastSquares(), rounds=10)
@@ -253,6 +262,10 @@ def masked(values: Any) -> Any:
     return np.ma.masked_array(values, np.arange(values.size).reshape(values.shape) == 2)
 
 
+def ordered(*sizes: str) -> pd.DataFrame:
+    return pd.DataFrame({"size": pd.Categorical(sizes, sizes, ordered=True), "ill": np.arange(len(sizes)) % 2})
+
+
 class Drawn:
     """A data set whose items are transformed at random."""
 
@@ -269,6 +282,14 @@ class Drawn:
     (lambda: From.from_arrays(list(masked(X)), Y, clients=3), "X: 1 masked entries"),
     (lambda: From.from_arrays(sparse.csr_matrix(X * 1j), Y, clients=3), "X: a sparse array of complex64"),
     (lambda: From.from_arrays((np.arange(60)[:, None] / 1e6 + [1.7e9, 0]).astype(">f8"), Y, clients=3), "are 1 in"),
+    (lambda: From.from_arrays(X, np.array(["a", np.nan, "b"] * 20), clients=3), "y: row 1 has the label 'nan', a gap"),
+    (lambda: From.from_arrays(X, ["1", 1, "2"] * 20, clients=3), "y: row 1 has 1, and not a text"),
+    (lambda: From.from_clients({"a": ordered("low", "high"), "b": ordered("low", "mid", "high")}, label="ill",
+                               categorical="ordinal"), "client b: .*'size' has the ordered .* low, mid, high, others"),
+    (lambda: From.from_torch([(Image.new("P", (2, 2)), n % 2) for n in range(8)], clients=2), "numbers of a palette"),
+    (lambda: From.from_torch([*zip(BYTES, Y, strict=True), (X[0], 1)], clients=2), "some samples are bytes, others"),
+    (lambda: From.from_arrays(sparse.csr_matrix(([2**24, 1], [0, 0], [0, 2, 2]), (2, 1)), [0, 1], clients=1),
+     "X: column 0: integers up to 16777217"),
     (lambda: From.from_arrays(X, np.array(3), clients=3), r"y: labels are int64 \(\)"),
     (lambda: From.from_clients({1: (X, Y), "1": (X, Y)}), "from_clients: 2 clients are called '1'"),
     (lambda: From.from_clients({"\u00e9": (X, Y), "e\u0301": (X, Y)}), "2 clients are called '\u00e9'"),
