@@ -297,6 +297,9 @@ class ParquetTable(ColumnSource):
                 f"{path}: column {unsaid[0]!r} has ordered categories, and the file does not say their order; write it "
                 "with a dictionary, or as texts"
             )
+        for at, name in enumerate(table.column_names):
+            if name in _categories(table) and not is_text(table[name].type):  # numbers, which Parquet stores as such
+                table = table.set_column(at, name, table[name].dictionary_encode())
         return table
 
 
@@ -509,6 +512,15 @@ def _index(table: pa.Table) -> list[str]:
     """Names of the columns that a frame had as its index."""
     try:
         return list(map(str, table.schema.pandas_metadata["index_columns"]))
+    except (KeyError, TypeError, ValueError, RecursionError):  # not written by pandas
+        return []
+
+
+def _categories(table: pa.Table) -> list[str]:
+    """Names of the columns that were categories in a frame of pandas."""
+    try:
+        columns = table.schema.pandas_metadata["columns"]
+        return [str(column["field_name"]) for column in columns if column["pandas_type"] == "categorical"]
     except (KeyError, TypeError, ValueError, RecursionError):  # not written by pandas
         return []
 

@@ -298,9 +298,14 @@ def test_texts_are_texts_in_test_rows_too(here: Path) -> None:
             train(data).predict(rows)
 
 
-def test_categories_that_are_numbers_are_in_their_order() -> None:
+@pytest.mark.parametrize("door", ["frame", "parquet"])
+def test_categories_that_are_numbers_are_in_their_order(door: str) -> None:
     frame = table(sex=pd.Categorical([10.5, 2.5, -1.5] * 10))
-    data = mf.FederatedDataset.from_dataframe(frame, label="ill", by="ward", categorical="ordinal")
+    frame.to_parquet("t")
+    words = {"label": "ill", "by": "ward", "categorical": "ordinal"}
+    data = (
+        by_command("parquet", "t", **words) if door == "parquet" else mf.FederatedDataset.from_dataframe(frame, **words)
+    )
     (recipe,) = [column for column in open_federation(data.path).about.recipe or () if column.name == "sex"]
     assert recipe.categories == ("-1.5", "2.5", "10.5")
 
