@@ -171,7 +171,8 @@ def test_32_ranks_on_the_cores_of_one_machine(launch: Any, write_job: Any, tmp_p
     made = launch(None, "data", "synthetic", "--split", "rows", "--clients", "40", "--out", tmp_path / "data")
     assert made.code == 0, made.text
     job = write_job(tmp_path / "job.toml", {
-        "name": "many", "rounds": 2, "data": {"path": str(tmp_path / "data")}, "model": {"name": "least-squares"},
+        "name": "many", "rounds": 2, "data": {"path": str(tmp_path / "data"), "block": 1},
+        "model": {"name": "least-squares"},
         "algorithm": {"name": "scaffold", "batch_size": 2}, "client_optimizer": {"learning_rate": 0.1},
     })  # fmt: skip
     for ranks in (0, 32):
