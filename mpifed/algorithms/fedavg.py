@@ -6,8 +6,8 @@ several, parallel restarted SGD (H. Yu, S. Yang, S. Zhu, AAAI 2019, arXiv:1807.0
 T.-M. H. Hsu, H. Qi, M. Brown: "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification" (2019, arXiv:1909.06335); adaptive steps of the server are those of FedOpt (arXiv:2003.00295). FedProx:
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: "Federated Optimization in Heterogeneous Networks"
-(MLSys 2020, arXiv:1812.06127). With `[privacy]` they are FedAvg-DP and FedProx-DP. Alone: a
-baseline of many papers.
+(MLSys 2020, arXiv:1812.06127). With `[privacy]` they are FedAvg-DP and FedProx-DP. Alone:
+a baseline of many papers.
 """
 
 from __future__ import annotations

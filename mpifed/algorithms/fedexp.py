@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.fedavg import FedProx
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
 from mpifed.core.exchange import OwnRecord
@@ -21,7 +22,7 @@ from mpifed.maths.ranges import Size, Weight
 
 
 class WithSquare(NamedTuple):
-    """An upload."""
+    """How far a client has moved, and by what square the server measures how much clients disagree."""
 
     change: Array  # D_i = y_i - x
     square: Array  # ||D_i||^2
@@ -48,7 +49,7 @@ class FedExP(LocalMethod):
     """How clients count in the means: by their rows, or all alike."""
 
     def start_memory(self, x: Array) -> Array:
-        """The last step."""
+        """The server's last step, half of which is taken off to judge: none yet."""
         return np.zeros_like(x)
 
     def like(self, x: Array) -> OwnRecord:
@@ -93,13 +94,7 @@ class FedExProx(FedExP):
     most: Size = 1e30
     """Bound of the adaptive step."""
     judged = LocalMethod.judged
-
-    @property
-    def pull(self) -> float:
-        return self.mu
-
-    def push(self, own: tuple[()], sent: Sent, local: Local) -> Array | None:
-        return local.step * self.mu * sent.model if self.mu else None
+    pull, push = FedProx.pull, FedProx.push  # by mu
 
     def rate(self, diversity: float) -> float:
         return min(diversity, self.most) if self.alpha == "adaptive" else self.alpha

@@ -122,17 +122,21 @@ class LocalSteps(Algorithm):
         """Whether how many local steps a client takes is drawn by round."""
         return bool(self.local_least or self.problem.stragglers)
 
+    @property
+    def repeats(self) -> int:
+        """How many local passes, or steps, a client does in a round, at most."""
+        return self.local_epochs or self.local_steps or 1
+
     @final
     def repeats_of(self, now: Round, clients: Array) -> Array:
         """[n] how many local passes, or steps, clients do in a round; a straggler from one to all but one.
 
         They depend on the seed, the round and the client alone, and on who is a straggler.
         """
-        most = self.local_epochs or self.local_steps or 1
-        high = np.full(len(clients), most)
+        high = np.full(len(clients), self.repeats)
         if not self.varying:
             return high
-        low = np.full(len(clients), self.local_least or most)
+        low = np.full(len(clients), self.local_least or self.repeats)
         if now.slow is not None:
             low[now.slow[clients]] = 1
             high -= now.slow[clients]
@@ -203,7 +207,7 @@ class LocalSteps(Algorithm):
         """Errors of these settings, one message each."""
         steps, epochs = self.local_steps, self.local_epochs
         rows = epochs * int(self.problem.counts.max()) if epochs else (steps or 1) * self.batch_size
-        most, fewest = epochs or steps or 1, self.local_least or 1
+        most, fewest = self.repeats, self.local_least or 1
         given = f"{'local_epochs' if epochs else 'local_steps'} = {most}"
         above = Refusal(fewest > most, f"[algorithm] local_least = {fewest}", f"more than {given}", "lower it")
         fewer = Refusal(
@@ -369,7 +373,7 @@ class Local:
                 rows = block.draw(now, f"minibatch {r}", method.batch_size, secret=True)
                 yield self._minibatch(block, r, block.take(rows), gain)
             return
-        count = method.local_epochs or method.local_steps or 1
+        count = method.repeats
         if method.varying:
             count = int(method.repeats_of(now, block.clients[:1])[0])
         places = slices(method.batch_size, count, count if method.local_epochs else None, int(block.counts[0]))

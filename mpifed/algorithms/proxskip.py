@@ -121,7 +121,7 @@ class TAMUNA(ProxSkip):
 
     def masked(self, vectors: Array, local: Local) -> Array:
         """[n, d] what of vectors, [d] or [n, d], the clients send."""
-        clients = np.flatnonzero(local.now.present)
+        clients = local.now.ids
         columns = local.now.rng("masks").permutation(len(clients))[np.searchsorted(clients, local.block.clients)]
         sends = (columns[:, None] - self.s * np.arange(self.layout.size)) % len(clients) < self.s
         return vectors * beside(vectors, sends)
