@@ -323,7 +323,6 @@ class RunLoop:
 
     def _results(self, resumed: bool) -> Results:
         """The result files, not yet open, with the ledger of a private run; on rank 0."""
-        from mpifed.data.applied import applied
         from mpifed.files.clients import CLIENTS
         from mpifed.run.output import Results
 
@@ -341,7 +340,7 @@ class RunLoop:
         notes = list(data_warnings(self.job, ready.data))
         return Results(
             self.job, ready.algorithm, self.out, self.reporter, self.observation, ledger, self.identity,
-            applied(ready.data), ready.ranks.device, notes,
+            ready.data, ready.ranks.device, notes,
         )  # fmt: skip
 
     def _close_results(self, cpu_s: float, code: int, resumed: bool, returned: int | None) -> None:

@@ -21,7 +21,8 @@ from mpifed.core.errors import DataError
 from mpifed.core.io_errors import sha256
 from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.data.applied import APPLIED, Applied
+from mpifed.data.applied import APPLIED, applied
+from mpifed.data.store import Federation
 from mpifed.files.clients import CLIENTS, ClientScores, write_clients
 from mpifed.files.history import History, read_history
 from mpifed.files.history_csv import HISTORY
@@ -56,7 +57,7 @@ class Results:
         observation: Observation,
         ledger: Ledger | None,
         identity: Identity | None,
-        data: Applied | None = None,
+        data: Federation | None = None,
         device: Device | None = None,
         notes: Sequence[str] = (),
     ) -> None:
@@ -187,8 +188,10 @@ class Results:
         rounded : of `mpifed.run.outcome.rounded_away`
         """
         write_arrays(self.out / MODEL, model_arrays(self.algorithm.model(server)), self._attributes())
-        if self.data is not None and self.job.privacy is None:  # it says what data are, as no release does
-            replace_text(self.out / APPLIED, json.dumps(asdict(self.data)))
+        # it says what data are, as no release does
+        kept = None if self.data is None or self.job.privacy is not None else applied(self.data)
+        if kept is not None:
+            replace_text(self.out / APPLIED, json.dumps(asdict(kept)))
         rows = read_history(self.out) if (self.out / HISTORY).exists() else {}
         worse = worse_than_measured(self.job.table(), rows, self.about.get("returned_round"))
         remarks = [*self.algorithm.remarks(server, last), *map(str, worse), *rounded]
