@@ -95,5 +95,5 @@ def run_example(
 
 
 def test_fedexp_is_ahead_of_fedavg_where_its_paper_says_so(launch: Callable[..., Any]) -> None:
-    ended = launch(0, program=(str(ROOT / "jobs/fedexp/synthetic.py"),))
+    ended = launch(0, program=(str(ROOT / "jobs/methods/published.py"), "fedexp"))
     assert ended.code == 0, ended.err
