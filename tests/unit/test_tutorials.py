@@ -46,6 +46,15 @@ def test_compare_in_python(ranks: int, play: Play, launch: Callable[..., Any]) -
     assert hashes == {name: run["model_sha256"] for name, run in runs.items()}
 
 
+def test_which_method(play: Play) -> None:
+    folder = play("which-method")
+    pandas = pytest.importorskip("pandas")
+    histories = [pandas.read_csv(folder / f"runs/which/point-{point:04d}/history.csv") for point in (0, 8)]
+    fedavg, scaffold = (int((history["test_accuracy"] >= 0.9).idxmax()) for history in histories)
+    assert 2 * scaffold <= fedavg
+    assert (folder / "which.svg").exists()
+
+
 def test_write_an_algorithm(play: Play) -> None:
     folder = play("write-an-algorithm")
     drawn, free, masked = (summary(folder / "runs" / name) for name in ("inertia", "no-inertia", "inertia-masked"))
