@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from jobs.reproduction.results import ended
-from mpifed.core.errors import FINISHED
+from mpifed.core.errors import FINISHED, NumericalError
 from mpifed.job.job import read_table
-from mpifed.results.points import FAILED
 from mpifed.results.text import toml_text
 from mpifed.run.command import How, run_command
 
@@ -58,7 +57,10 @@ class Plan:
         print(f"{folder}  ({rounds} rounds)", flush=True)
         with open(log, "w", encoding="utf-8") as file:
             code = self.launch(job, (*settings, *self.changes, *changes), folder, file)
-        if code not in (*FINISHED, FAILED):  # large steps of a grid fail numerically; limits need not be met
+        if code not in (
+            *FINISHED,
+            NumericalError.exit_code,
+        ):  # large steps of a grid fail numerically; limits need not be met
             raise SystemExit(f"{job} ended with {code}; see {log}")
 
     def launch(self, job: Path, changes: tuple[str, ...], folder: Path, log: TextIO) -> int:
@@ -105,7 +107,7 @@ def points_of(folder: Path) -> list[Path]:
 
 def done(folder: Path, points: int, rounds: int) -> bool:
     """Whether so many runs of a sweep have come so far, or have failed numerically."""
-    return sum(ended(run, rounds, (FAILED,)) for run in points_of(folder)) >= points
+    return sum(ended(run, rounds, (NumericalError.exit_code,)) for run in points_of(folder)) >= points
 
 
 def show(files: Iterable[Path]) -> None:

@@ -15,7 +15,7 @@ from jobs.reproduction import runs
 from jobs.reproduction.results import write_curves
 from jobs.ssca import figures
 from jobs.ssca.results import Curve, read_curve, step_of, tuned
-from mpifed.results.best import select
+from mpifed.results import choose
 
 JOBS = Path(__file__).parent
 EARLY = 30  # rounds measured every 10; the later ones every 50
@@ -79,7 +79,7 @@ def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]]]:
         grid = plan.steps(name)
         if not (grid / "sweep.csv").exists():
             continue
-        best = select(grid, by="train_loss", maximize=False)
+        best = choose.best(grid, by="train_loss")
         folders[name] = plan.curve(name, step_of(best["settings"]))
         held = tuned(grid, HELD) if name in ALSO_HELD else None
         if held is not None:

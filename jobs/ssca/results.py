@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pandas import Series
 
 from jobs.reproduction.results import Floats, read_runs
-from mpifed.results.points import read_points
+from mpifed.results.frames import read
 
 
 class Curve(NamedTuple):
@@ -57,9 +58,7 @@ def step_of(settings: Mapping[str, Any]) -> tuple[float, float]:
 
 def tuned(grid: Path, decay: float) -> tuple[float, float] | None:
     """The best step [a, alpha] of a grid among those with one alpha."""
-    costs = {}
-    for point in read_points(grid):
-        a, alpha = step_of(point.settings)
-        if alpha == decay and point.finished and "train_loss" in point.numbers():
-            costs[float(a), float(alpha)] = point.numbers()["train_loss"]
-    return min(costs, key=costs.__getitem__) if costs else None
+    runs = read(grid).runs
+    steps = Series(list(map(step_of, runs["swept"])))
+    costs = runs["train_loss"][runs["finished"] & (steps.str[1] == decay)].dropna()
+    return steps[costs.idxmin()] if len(costs) else None

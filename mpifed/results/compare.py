@@ -1,213 +1,395 @@
-"""`mpifed compare RUN... | SWEEP` as text: a line for each setting, and what is compared beyond means."""
+"""Settings compared: means over seeds, differences in pairs over equal seeds, what targets take, and warnings.
+
+Runs of one seed have the same data, initial model and draws of clients, so that differences by seed vary less than the
+runs themselves. The test is the paired t test: interval and p value belong together, and it can tell something from 3
+seeds on, where Wilcoxon's cannot below 6. Over several comparisons p values are corrected by S. Holm (Scand. J.
+Statist. 6, 1979), whatever their dependence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
+from pandas import DataFrame, Series
+
+from mpifed.core.errors import UsageError
+from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
-from mpifed.files.columns import Column, HistoryTarget, column_of, shown
-from mpifed.files.run_folder import RUN, read_run
-from mpifed.job.sweep import LABEL
-from mpifed.results.compare_table import Shown, drawn, limits_met, mean_text, name_columns, part_of, setting_columns
-from mpifed.results.comparison import Comparison, Paired, compared
-from mpifed.results.names import names
-from mpifed.results.paired import LEAST, LEVEL, Difference
-from mpifed.results.points import FAILED, Folders, Mean, Ran, Setting
+from mpifed.core.text import shown as printable
+from mpifed.files.columns import HistoryTarget, column_of, of_kind, shown, target_of
+from mpifed.privacy.protection import SWEPT
+from mpifed.results.frames import FAILED, Frames, listed, read
 from mpifed.results.run_warnings import DIVERGED
-from mpifed.results.targets import COSTS, Reached
-from mpifed.results.text import meaning, value_of
+from mpifed.results.text import value_of
 
+LEAST = 3  # seeds: with 2 an interval is 13 times as wide as the standard deviation of differences
+LEVEL = 0.95
+_MOST = 20  # settings that are compared in pairs though nobody asks: a grid of more is searched, not compared
+_ROUNDING = 1e-12  # relative: differences by seed that are the same but for rounding
+_COSTS = ("round", "bytes", "elapsed_s", "simulated_s", "gradients")  # what a target takes
+_PAIR = ["against", "difference", "low", "high", "p", "pairs"]
+_OF_OBJECTIVE = ("objective", "lower_bound", "dual", "duality_gap")  # columns in units of what is minimized
+_OF_LOSS = ("train_loss", "test_loss")
 _DIGITS = 12  # of a SHA-256: enough to tell models apart
 
 
-def compare_text(
-    where: Folders, terminal: bool = False, by: Sequence[str] = (), against: str | None = None, to: Sequence[str] = ()
-) -> str:
-    """A table to read, and below it what `compared` says; at a terminal, tables are as wide as it is."""
-    return "\n".join(_lines(compared(where, by, against, to), terminal))
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Sweeps and runs compared; printed, it is what `mpifed compare` prints.
+
+    Attributes
+    ----------
+    frame : a row for each setting and column: `label`, `column`, `mean`, `std` (standard deviation, nan of one run)
+        over `n` of `of` runs; where it was compared in pairs also `against`, `difference` (the mean of label less
+        baseline), `low` and `high` of its 95 % interval, `p` of the paired t test, by Holm over the settings, and
+        `pairs`, the number of equal seeds. `best` is the mean over runs of the best measured value of the column that
+        decides, and `best_round` of its round. What a target takes are the columns "round to ...", "bytes to ...",
+        whose `n` is the number of runs that reached it; others are in no mean.
+    runs : a row for each run, with its settings as columns `job.table.key`
+    notes : what was not compared, and why
+    """
+
+    frame: DataFrame
+    runs: DataFrame
+    notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """The tables and what is to be said of them, for a terminal of `width` characters if that is given."""
+        return "\n".join(_lines(self, width))
+
+    def table(self) -> Table:
+        """What `mpifed compare --json` prints: the rows of `runs` and `frame`, and the notes; null where absent."""
+        runs = self.runs.assign(warnings=[list(map(str, warnings)) for warnings in self.runs["warnings"]])
+        plain = runs.drop(columns="swept").astype({"folder": str})
+        return {"runs": _records(plain), "compared": _records(self.frame), "notes": list(self.notes)}
 
 
-def _lines(comparison: Comparison, terminal: bool) -> Iterator[str]:
-    """The table of means, and below it every point that is not in them, or ended with an error."""
-    settings = comparison.settings
-    columns = list(_columns(comparison))
-    yield drawn(columns, terminal)
-    if any(" +- " in cell for column in columns for cell in column.cells):
-        yield f"+-: standard deviation over {'runs' if any(map(_alike, settings)) else 'seeds'}"
-    yield from _repeated(settings)
-    yield from _notes(comparison.points)
-    yield from warning_lines(comparison.points)
-    for target, reached in comparison.targets:
-        yield from ("", *_target_lines(comparison, target, reached, terminal))
-    for paired in comparison.paired:
-        yield from ("", *_paired_lines(comparison, paired, terminal))
+def _records(frame: DataFrame) -> list[Table]:
+    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return [{key: value.item() if isinstance(value, np.generic) else value for key, value in row.items()}
+            for row in rows]  # fmt: skip
+
+
+def compare(*folders: Path, by: Sequence[str] = (), against: str | None = None, to: Sequence[str] = ()) -> Comparison:
+    """The points of sweeps, and runs, compared.
+
+    Parameters
+    ----------
+    folders : of sweeps and runs
+    by : columns to compare in pairs over equal seeds; when empty the test accuracy, or else the objective, where at
+        least two settings share enough seeds, and there are at most 20
+    against : the name of the baseline, or one of its runs; when None the best by the column
+    to : targets, as `test_accuracy>=0.95`
+
+    Raises
+    ------
+    UsageError
+        when there is no such column or baseline, or objectives that differ are to be compared.
+    """
+    frames, targets = read(*folders), list(dict.fromkeys(map(_target, to)))
+    check_columns(frames, by)
+    check_objectives(frames, [*by, *(target.column for target in targets)])
+    baseline = None if against is None else _baseline(frames, against)
+    notes = [SWEPT] if frames.runs["private"].any() else []
+    default = deciding(frames) if baseline is not None or len(frames.settings) <= _MOST else []
+    pairs = {column: paired(frames, column, baseline or best_of(frames, column)) for column in by or default}
+    if not by and baseline is None:  # nobody has asked for them
+        pairs = {column: pair for column, pair in pairs.items() if pair["difference"].notna().any()}
+        if why := incomparable(frames, pairs):
+            pairs, notes = {}, [*notes, f"Not compared in pairs: {why}; choose a column with --by"]
+    for column, pair in pairs.items():
+        for setting, seeds in pair.loc[pair["pairs"] >= LEAST, "left_out"].items():
+            said = ", ".join(f"{seed:g}" for seed in seeds)
+            notes += [f"Seeds left out, not finished by both: {setting}: {said}"] if said else []
+        if baseline is None:
+            notes.append(
+                f"{pair['against'].iloc[0]} was chosen as the best by the same numbers of {column}: to test a claim, "
+                "name the baseline with --against"
+            )
+    parts = [means_of(frames), *(_reached(frames, target) for target in targets)]
+    frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    joined = pd.concat([pair.assign(column=column) for column, pair in pairs.items()] or [DataFrame(columns=_PAIR)])
+    frame = frame.merge(joined.rename_axis("label").reset_index()[["label", "column", *_PAIR]] if pairs else
+                        DataFrame(columns=["label", "column", *_PAIR]), on=["label", "column"], how="left")  # fmt: skip
+    bests = [_best_measured(frames, column) for column in by or deciding(frames)]
+    frame = frame.merge(pd.concat(bests), on=["label", "column"], how="left") if bests else frame
+    return Comparison(frame, frames.runs, tuple(notes))
+
+
+def _target(text: str) -> HistoryTarget:
+    try:
+        return target_of(text)
+    except ValueError as error:
+        raise UsageError(f"--to {printable(text)}: {error}") from error
+
+
+def check_columns(frames: Frames, names: Sequence[str]) -> None:
+    """UsageError for a column that no finished run has."""
+    if unknown := [name for name in names if name not in frames.numbers]:
+        there = ", ".join(frames.numbers) or "none, since no run has finished: run them, or go on with --resume"
+        raise UsageError(f"no column {unknown[0]}{nearest(unknown[0], frames.numbers)}; there are {there}")
+
+
+def check_objectives(frames: Frames, columns: Sequence[str]) -> None:
+    """UsageError where a column is in units of the objective or the loss, and these differ between the runs."""
+    if why := incomparable(frames, columns):
+        raise UsageError(f"{why}; choose by another column, as --by test_accuracy")
+
+
+def incomparable(frames: Frames, columns: Sequence[str] | dict[str, DataFrame]) -> str:
+    """Why one of the columns ranks nothing; empty where all can be ranked by."""
+    for name, what, units in (("objective_of", "objectives", _OF_OBJECTIVE), ("loss", "losses", _OF_LOSS)):
+        each = frames.runs.drop_duplicates(name)
+        compared = [column for column in columns if column in units]
+        if compared and len(each) > 1:
+            said = "; ".join(f"{run} has {text}" for run, text in zip(each["run"][:3], each[name], strict=False))
+            return f"{what} differ ({said}), so that {compared[0]} ranks nothing"
+    return ""
+
+
+def deciding(frames: Frames) -> list[str]:
+    """The test accuracy where all settings have it, else the loss or objective that all have; at most one."""
+    there = everywhere(frames)
+    return list(filter(None, [of_kind("accuracy", there) or of_kind("loss", there)]))
+
+
+def everywhere(frames: Frames) -> list[str]:
+    """The columns that every setting of which a run has finished has."""
+    having = frames.runs[frames.runs["finished"]].groupby("setting")[frames.numbers].count()
+    return [name for name in frames.numbers if (having[name] > 0).all()]
+
+
+def sign_of(column: str) -> int:
+    """-1 of a column whose largest value is best."""
+    return -1 if column_of(column).better == "more" else 1
+
+
+def costs_of(frames: Frames, column: str) -> Series:
+    """The mean of each setting, to be minimized; infinite where a run failed, or has no such number."""
+    runs = frames.runs[frames.runs["ended"]]
+    values = (sign_of(column) * runs[column]).where(runs["finished"]).astype(float)
+    means = values.groupby(runs["setting"]).agg(lambda several: np.inf if several.isna().any() else several.mean())
+    return means.reindex(frames.settings, fill_value=np.inf)
+
+
+def best_of(frames: Frames, column: str) -> str:
+    """The setting with the best mean; one with a run that failed is never it, unless all are."""
+    return str(costs_of(frames, column)[frames.ordered()].idxmin())
+
+
+def _baseline(frames: Frames, against: str) -> str:
+    runs, wanted = frames.runs, against.rstrip("/")
+    names = runs[["setting", "label", "run"]].assign(folder=runs["folder"].map(str))
+    matching = runs.loc[(names == wanted).any(axis=1), "setting"].unique()
+    if len(matching) != 1:
+        raise UsageError(
+            f"--against {against}: expected the name of one setting, or a run; there are {', '.join(frames.settings)}"
+        )
+    return str(matching[0])
+
+
+def means_of(frames: Frames) -> DataFrame:
+    runs = frames.runs
+    long = runs[runs["finished"]].melt("setting", frames.numbers, "column").astype({"value": float})
+    every = pd.MultiIndex.from_product([frames.settings, frames.numbers], names=["setting", "column"])
+    means = long.groupby(["setting", "column"])["value"].agg(["mean", "std", "count"]).reindex(every)
+    of = runs.groupby("setting").size()
+    means = means.assign(count=means["count"].fillna(0).astype(int), of=means.index.get_level_values(0).map(of))
+    return means.reset_index().rename(columns={"setting": "label", "count": "n"})
+
+
+def paired(frames: Frames, column: str, against: str) -> DataFrame:
+    """Each setting less another over the seeds that both have finished; p by Holm over as many as have one."""
+    from scipy.stats import ttest_rel
+
+    runs = frames.runs
+    values = runs[column].astype(float).where(runs["finished"])
+    table = runs.assign(value=values).pivot_table("value", "seed", "setting").reindex(columns=frames.settings)
+    seeds = runs.groupby("setting")["seed"].agg(set)
+    rows = {}
+    for setting in table.columns.drop(against):
+        both = table[[setting, against]].dropna()
+        each = both[setting] - both[against]
+        row = {
+            "against": against,
+            "pairs": len(both),
+            "left_out": sorted((seeds[setting] | seeds[against]) - {*both.index}),
+        }
+        if len(both) >= LEAST:
+            row |= dict.fromkeys(("difference", "low", "high"), each.mean())
+            if np.ptp(each) > _ROUNDING * both.abs().max(axis=None):
+                test = ttest_rel(both[setting], both[against])
+                low, high = test.confidence_interval(LEVEL)
+                row |= {"low": low, "high": high, "p": test.pvalue}
+        rows[setting] = row
+    pairs = DataFrame.from_dict(rows, orient="index", columns=[*_PAIR, "left_out"])
+    return pairs.assign(p=holm(pairs["p"].astype(float)))
+
+
+def holm(p: Series) -> Series:
+    """Holm's correction: the k-th least of m times m - k + 1, at most 1, and none below that of a lesser one."""
+    least = p.dropna().sort_values()
+    return (least * np.arange(len(least), 0, -1)).cummax().clip(upper=1.0).reindex(p.index)
+
+
+def _reached(frames: Frames, target: HistoryTarget) -> DataFrame:
+    """What the runs of each setting had spent in the first measured round that reached a target."""
+    histories = frames.histories
+    if target.column not in histories:
+        known = [name for name in histories if name not in ("folder", "run", "setting", "seed")]
+        raise UsageError(
+            f"--to {target}: no history has a column {target.column}{nearest(target.column, known)}; there are "
+            f"{', '.join(known) or 'none, as nothing was measured'}"
+        )
+    ended = frames.runs[frames.runs["ended"]]
+    hit = histories[target.is_met(histories[target.column]) & histories["folder"].isin(ended["folder"])]
+    costs = [name for name in _COSTS if name in hit and (name == "round" or hit[name].notna().any())]
+    first = hit.groupby("folder", sort=False)[["setting", *costs]].first()
+    means = first.melt("setting", costs, "cost").groupby(["setting", "cost"])["value"].agg(["mean", "std", "count"])
+    every = pd.MultiIndex.from_product([frames.settings, costs], names=["setting", "cost"])
+    means = means.reindex(every).reset_index().rename(columns={"setting": "label", "count": "n"})
+    of = means["label"].map(ended.groupby("setting").size()).fillna(0).astype(int)
+    column = means.pop("cost") + f" to {target}"
+    return means.assign(column=column, n=means["n"].fillna(0).astype(int), of=of)
+
+
+def _best_measured(frames: Frames, column: str) -> DataFrame:
+    """The best value that each run has measured, and its round: means over the finished runs of a setting."""
+    runs = frames.runs
+    histories = frames.histories
+    if column not in histories:
+        return DataFrame(columns=["label", "column", "best", "best_round"])
+    done = histories[histories["folder"].isin(runs.loc[runs["finished"], "folder"]) & histories[column].notna()]
+    order = (sign_of(column) * done[column]).sort_values(kind="stable").index
+    best = done.loc[order].drop_duplicates("folder").groupby("setting")[[column, "round"]].mean()
+    best.columns = ["best", "best_round"]
+    return best.rename_axis("label").reset_index().assign(column=column)
+
+
+# --- as text --------------------------------------------------------------------------------------------------------
+
+
+def _lines(comparison: Comparison, width: int | None) -> Iterator[str]:
+    frame, runs = comparison.frame, comparison.runs
+    finished = runs[runs["finished"]].groupby("setting").size().reindex(runs["setting"].unique(), fill_value=0)
+    repeated = runs.duplicated(["setting", "seed"]) & runs["seed"].notna()
+    what = "runs" if repeated.any() else "seeds"
+    yield _table({what: finished_of(runs), **_mean_cells(frame, finished), **_more(runs, bool(repeated.any()))}, width)
+    if (frame["std"] > 0).any():
+        yield f"+-: standard deviation over {what}"
+    yield from end_lines(runs)
+    yield from warning_lines(runs)
+    yield from _best_lines(frame)
+    for target in dict.fromkeys(column.partition(" to ")[2] for column in frame["column"] if " to " in column):
+        rows = frame[frame["column"].str.endswith(f" to {target}")]
+        reached = rows.groupby("label", sort=False)[["n", "of"]].first()
+        cells = {"reached by": reached.apply(lambda row: f"{row['n']} of {row['of']}", axis=1)}
+        for column, part in rows.groupby("column", sort=False):
+            cost = column.partition(" to ")[0]
+            cells[cost] = part.set_index("label").apply(lambda row: mean_text(cost, row, row["n"]), axis=1)  # noqa: B023
+        yield f"\nTo {target}: the first measured round, and what was spent by then, of the runs that reached it"
+        yield _table(cells, width)
+    pairs = frame[frame["against"].notna()]
+    for column, rows in pairs.groupby("column", sort=False):
+        points = ", in percentage points" if column_of(column).unit == "%" else ""
+        yield f"\n{column} less that of {rows['against'].iloc[0]}, over equal seeds{points}:"
+        rows = rows.set_index("label")
+        yield _table({
+            "seeds": rows["pairs"].map("{:g}".format),
+            "difference": rows["difference"].map(lambda value: _signed(column, value)),  # noqa: B023
+            f"{LEVEL:.0%} interval": rows.apply(lambda row: _interval(column, row), axis=1),  # noqa: B023
+            "p": rows["p"].map(lambda p: "" if pd.isna(p) else f"{p:.2g}"),
+        }, width)  # fmt: skip
+        count = int(rows["p"].notna().sum())
+        yield "Paired t test" + (f"; p by Holm for {count} comparisons" if count > 1 else "")
     yield from comparison.notes
 
 
-def _columns(comparison: Comparison) -> Iterator[Shown]:
-    """The names of the settings, what sets them apart, and the means of their numbers."""
-    settings = comparison.settings
-    means = [setting.means() for setting in settings]
-    yield from name_columns(settings)
-    yield from setting_columns(settings)
-    counts = [part_of(len(setting.counted), len(setting.points)) for setting in settings]
-    yield Shown("runs" if any(map(_alike, settings)) else "seeds", counts, "count")
-    for column in shown("compare"):
-        for name in _named(column, means):
-            cells = [
-                mean_text(name, mean.get(name), len(setting.counted))
-                for setting, mean in zip(settings, means, strict=True)
-            ]
-            yield Shown(name, cells, "number")
-    if any(point.limits for setting in settings for point in setting.points):
-        yield Shown("limits met", [limits_met(setting) for setting in settings], "count")
-    models = [point.model for setting in settings for point in setting.counted if point.model]
-    if any(map(_alike, settings)) or len(set(models)) < len(models):
-        yield Shown("model", [_models(setting) for setting in settings], "count")
+def _table(cells: dict[str, Series], width: int | None) -> str:
+    """Rows of text by setting; where they are wider than the terminal, columns go on below."""
+    return str(DataFrame(cells).rename_axis(None).fillna("").to_string(line_width=width)).rstrip()
 
 
-def _alike(setting: Setting) -> list[list[Ran]]:
-    """The runs of the same job and seed, in groups of two or more."""
-    by_seed: dict[int | None, list[Ran]] = {}
-    for point in setting.points:
-        if point.seed is not None:
-            by_seed.setdefault(point.seed, []).append(point)
-    return [runs for runs in by_seed.values() if len(runs) > 1]
-
-
-def _models(setting: Setting) -> str:
-    """The first digits of the SHA-256 of its models."""
-    digests = dict.fromkeys(point.model[:_DIGITS] for point in setting.counted if point.model)
-    return ", ".join(digests) if len(digests) <= 2 else f"{len(digests)} different"
-
-
-def _repeated(settings: Sequence[Setting]) -> Iterator[str]:
-    """What differs between runs of the same job and seed."""
-    for runs in (runs for setting in settings for runs in _alike(setting)):
-        environments = [_environment(run) for run in runs]
-        differing = [
-            key
-            for key in environments[0]
-            if any(environment[key] != environments[0][key] for environment in environments)
-        ]
-        yield f"Of the same job and seed; {'they differ in:' if differing else 'run in the same environment:'}"
-        for run, environment in zip(runs, environments, strict=True):
-            yield f"  {run.name}" + "".join(f", {key} {environment[key]}" for key in differing)
-
-
-def _environment(run: Ran) -> Table:
-    """Ranks, device, host and versions of a run, on which its bits should not depend."""
-    about = read_run(run.folder) if (run.folder / RUN).exists() else {}
-    versions = about.get("versions") or {}
-    environment = {key: about.get(key) for key in ("ranks", "device", "host", "commit")}
-    return environment | {"versions": ", ".join(f"{name} {version}" for name, version in versions.items())}
-
-
-def _named(column: Column, means: Iterable[dict[str, Mean]]) -> list[str]:
-    """The names under which a column occurs: its own, or the numbered ones."""
-    return [name for name in dict.fromkeys(name for columns in means for name in columns) if column.means(name)]
-
-
-def _notes(points: Sequence[Ran]) -> Iterator[str]:
-    """The points that did not end with exit code 0, by how they ended."""
-    kinds: dict[tuple[bool, str], list[Ran]] = {}
-    for point in points:
-        if point.code != 0:
-            kinds.setdefault((point.finished, _end_of(point)), []).append(point)
-    for title, counted in (("Included in the means:", True), ("Not in the means:", False)):
-        notes = [f"  {text}: {names(members)}" for (inside, text), members in kinds.items() if inside == counted]
-        yield from [title, *notes] if notes else []
-
-
-def _end_of(point: Ran) -> str:
-    if point.summary is None:
-        return "ended before the first round" if point.begun else "not run"
-    return meaning(point.code) + ("" if point.code is None else f" (exit {point.code})")
-
-
-def warning_lines(points: Sequence[Ran]) -> Iterator[str]:
-    """A line for each kind of warning, with the points that have it and the numbers of the first.
-
-    That points have failed numerically stands with the notes on how they ended.
-    """
-    texts: dict[str, dict[str, str]] = {}  # by kind and point
-    for point in points:
-        for kind, text in point.warnings:
-            if (kind, point.code) != (DIVERGED, FAILED):
-                texts.setdefault(kind, {}).setdefault(point.name, text)
-    for kind, of_points in texts.items():
-        warned = names([point for point in points if point.name in of_points])
-        first, text = next(iter(of_points.items()))
-        yield f"Warning, {kind}: {warned} ({f'{first}: ' if len(of_points) > 1 else ''}{text})"
-
-
-# --- targets ------------------------------------------------------------------------------------------------------
-
-
-def _target_lines(
-    comparison: Comparison, target: HistoryTarget, reached: Sequence[Reached], terminal: bool
-) -> Iterator[str]:
-    """What each setting took to a target."""
-    gaps = sorted({gap for of_setting in reached for gap in of_setting.gaps if gap})
-    every = f" (measured every {' to '.join(map(str, dict.fromkeys([gaps[0], gaps[-1]])))})" if gaps else ""
-    yield f"To {target}: the first measured round{every}, and bytes and seconds until then, of the runs that reached it"
-    columns = [
-        Shown(_heading(comparison), comparison.names, "names"),
-        Shown("reached by", [f"{of_setting.runs} of {of_setting.of}" for of_setting in reached], "count"),
-    ]
-    for cost in COSTS:
-        if any(cost in of_setting.costs for of_setting in reached):
-            cells = [mean_text(cost, of_setting.costs.get(cost), of_setting.runs) for of_setting in reached]
-            columns.append(Shown(cost, cells, "count"))
-    yield drawn(columns, terminal)
-
-
-# --- pairs --------------------------------------------------------------------------------------------------------
-
-
-def _paired_lines(comparison: Comparison, paired: Paired, terminal: bool) -> Iterator[str]:
-    """Differences from the baseline."""
-    baseline = comparison.names[paired.against] + (", the best" if paired.best else "")
-    points = ", in percentage points" if column_of(paired.column).unit == "%" else ""
-    yield f"{paired.column} less that of {baseline}, over equal seeds{points}:"
-    of_rows = {difference.setting: difference for difference in paired.differences}
-    rows = [of_rows.get(number) for number in range(len(comparison.settings))]  # None: the baseline
-    yield drawn(
-        [
-            Shown(_heading(comparison), comparison.names, "names"),
-            Shown("seeds", ["" if row is None else str(len(row.seeds)) for row in rows], "count"),
-            Shown(
-                "difference", ["baseline" if row is None else _signed(paired.column, row.mean) for row in rows], "count"
-            ),
-            Shown(
-                f"{LEVEL:.0%} interval", ["" if row is None else _interval(paired.column, row) for row in rows], "count"
-            ),
-            Shown("p", ["" if row is None or row.p is None else f"{row.p:.2g}" for row in rows], "count"),
-        ],
-        terminal,
+def finished_of(runs: DataFrame) -> Series:
+    """Of each setting 3, or 3 of 5."""
+    counts = runs.groupby("setting", sort=False)["finished"].agg(["sum", "count"])
+    return counts.apply(
+        lambda row: f"{row['sum']} of {row['count']}" if row["sum"] < row["count"] else str(row["sum"]), axis=1
     )
-    count = sum(difference.p is not None for difference in paired.differences)
-    by_holm = f"; p by Holm for {count} comparisons" if count > 1 else ""
-    chosen = "; the best was chosen by the same numbers: to test a claim, name the baseline with --against"
-    yield f"Paired t test{by_holm}{chosen if paired.best else ''}"
-    for difference in paired.differences:
-        if difference.left_out and difference.mean is not None:
-            seeds = ", ".join(map(str, difference.left_out))
-            yield f"Seeds left out, not finished by both: {comparison.names[difference.setting]}: {seeds}"
 
 
-def _heading(comparison: Comparison) -> str:
-    return LABEL if any(setting.label for setting in comparison.settings) else "points"
+def _mean_cells(frame: DataFrame, finished: Series) -> dict[str, Series]:
+    names = [name for column in shown("compare") for name in frame["column"].unique() if column.means(name)]
+    return {
+        name: Series({row["label"]: mean_text(name, row, finished[row["label"]]) for _, row in rows.iterrows()})
+        for name in names
+        if len(rows := frame[frame["column"] == name])
+    }
 
 
-def _signed(column: str, value: float | None) -> str:
-    return "" if value is None else f"{'+' * (value > 0)}{value_of(column, float(value), digits=3)}"
+def mean_text(column: str, row: Series, whole: int) -> str:
+    """0.123 +- 0.004; with the number of runs in the mean, where not all of the `whole` have the column."""
+    if not row["n"]:
+        return ""
+    text = value_of(column, float(row["mean"]))
+    if row["std"] > _ROUNDING * abs(row["mean"]):
+        text += f" +- {value_of(column, float(row['std']), digits=2)}"
+    return text if row["n"] == whole else f"{text} ({row['n']} of {whole})"
 
 
-def _interval(column: str, difference: Difference) -> str:
+def _more(runs: DataFrame, repeated: bool) -> dict[str, Series]:
+    """How many runs meet their limits, and the first digits of models that several runs share."""
+    finished = runs[runs["finished"]]
+    met = finished[finished["limits_met"].notna()].groupby("setting")["limits_met"].agg(["sum", "count"])
+    models = finished[finished["model"] != ""]
+    digits = models["model"].str[:_DIGITS].groupby(models["setting"]).agg(lambda several: listed(several.unique()))
+    return {
+        **({"limits met": met.apply(lambda row: f"{row['sum']} of {row['count']}", axis=1)} if len(met) else {}),
+        **({"model": digits} if repeated or models["model"].duplicated().any() else {}),
+    }
+
+
+def end_lines(runs: DataFrame) -> Iterator[str]:
+    """The runs that did not end with exit code 0, by how they ended."""
+    for (finished, end), group in runs[runs["exit"] != 0].groupby(["finished", "end"], sort=False):
+        yield f"{'In' if finished else 'Not in'} the means, {end}: {listed(list(group['run']))}"
+
+
+def warning_lines(runs: DataFrame) -> Iterator[str]:
+    """A line for each kind of warning, with the runs that have it and the numbers of the first."""
+    each = runs[["run", "exit", "warnings"]].explode("warnings").dropna(subset="warnings")
+    each = each.assign(kind=[warning.kind for warning in each["warnings"]])
+    for kind, group in each[(each["kind"] != DIVERGED) | (each["exit"] != FAILED)].groupby("kind", sort=False):
+        first = group.iloc[0]
+        yield f"Warning, {kind}: {listed(list(group['run'].unique()))} ({first['run']}: {first['warnings'].text})"
+
+
+def _best_lines(frame: DataFrame) -> Iterator[str]:
+    """Where the best measured value is not that of the last model, which a run keeps."""
+    earlier = (
+        frame[(frame["best"] - frame["mean"]).abs() > _ROUNDING * frame["mean"].abs()] if "best" in frame else frame[:0]
+    )
+    for column, rows in earlier.groupby("column", sort=False):
+        each = [f"{row['label']} {value_of(column, float(row['best']))} in round {row['best_round']:.6g}"
+                for _, row in rows.iterrows()]  # fmt: skip
+        yield f"{column} was best before the last round, whose model is kept: {listed(each)}"
+
+
+def _signed(column: str, value: float) -> str:
+    return "" if pd.isna(value) else f"{'+' * (value > 0)}{value_of(column, float(value), digits=3)}"
+
+
+def _interval(column: str, row: Series) -> str:
     """The interval, or that there is none."""
-    if difference.mean is None:
+    if pd.isna(row["difference"]):
         return f"{LEAST} equal seeds are needed"
-    if difference.p is None:
+    if pd.isna(row["p"]):
         return "the same for all seeds"
-    return f"{_signed(column, difference.low)} to {_signed(column, difference.high)}"
+    return f"{_signed(column, row['low'])} to {_signed(column, row['high'])}"

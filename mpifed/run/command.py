@@ -16,7 +16,7 @@ from mpifed.comm.mpi import JOINED, Comm, agreed
 from mpifed.core import loops
 from mpifed.core.errors import FINISHED, Interrupted, MpifedError, NumericalError, UsageError
 from mpifed.core.io_errors import say
-from mpifed.core.text import command_line, counted, on_screen
+from mpifed.core.text import command_line, counted, on_screen, screen_width
 from mpifed.job.job import Job, read_table
 from mpifed.job.reading import check_data
 from mpifed.job.settings import TOLD
@@ -171,12 +171,12 @@ def worst(codes: Iterable[int]) -> int:
 
 
 def _end(folder: Path, points: list[SweepPoint], print_table: bool) -> None:
-    from mpifed.results.compare import compare_text
+    from mpifed.results.compare import compare
     from mpifed.results.points import write_sweep
 
     write_sweep(folder, points)
     if print_table:
-        say(compare_text(folder, sys.stdout.isatty()))
+        say(compare(folder).text(screen_width()))
 
 
 def _run_point(

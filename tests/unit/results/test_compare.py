@@ -1,128 +1,447 @@
-"""`mpifed compare` of runs and of sweeps over methods; what `check`, `show` and `compare` say to what is not theirs."""
+"""Runs and sweeps compared: against brute force, numbers by hand, textbooks and scipy."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
+import re
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tomli_w
-from test_show import best_of, mpifed, write_run, write_sweep
-from written_files import write_json
+from pandas import DataFrame, Series
+from scipy import stats
+from test_show import mpifed
+from written_runs import JOB, KIB, at_end, write_made_run, write_made_sweep
 
+import mpifed as mf
+from mpifed.core.errors import UsageError
 from mpifed.files.model_file import model_sha256, write_arrays
+from mpifed.files.run_folder import job_of
+from mpifed.results.choose import best, edges, front, groups, pareto_front, relational_coefficients
+from mpifed.results.compare import compare, holm
+from mpifed.results.frames import read
 
-FEDAVG = {"name": "fedavg", "batch_size": 20}
-SCAFFOLD = {"name": "scaffold", "batch_size": 20, "local_steps": 3}
+SIZE = "algorithm.batch_size"
+METHODS = [
+    {"label": label, "algorithm": {"name": "fedavg", "batch_size": size}}
+    for label, size in zip("ABC", (4, 8, 2), strict=True)
+]
+ACCURACY = {"A": [0.80, 0.84, 0.79, 0.86, 0.83], "B": [0.83, 0.85, 0.84, 0.87, 0.88], "C": [0.5, 0.52, 0.51, 0.5, 0.56]}
 
-KEYS = ["client_optimizer.learning_rate", "algorithm.local_steps"]
+
+def methods(folder: Path, values: Mapping[str, Sequence[float | None]]) -> Path:
+    """A run for each label and seed, None: it failed."""
+    runs = [
+        68 if v is None else at_end(test_accuracy=v, train_loss=1.0) for several in values.values() for v in several
+    ]
+    return write_made_sweep(folder, {"methods": METHODS[: len(values)], "seeds": len(values["A"])}, runs)
 
 
-def job(algorithm: dict[str, Any], seed: int, name: str = "j", **tables: Any) -> dict[str, Any]:
-    return {"name": name, "seed": seed, "algorithm": algorithm, **tables}
+def grid(folder: Path, values: Mapping[int, Any], key: str = SIZE, **tables: Any) -> Path:
+    """A sweep along one axis; of each run its columns at its end, an exit code, or None."""
+    runs = [ran if ran is None or isinstance(ran, int) else at_end(**ran) for runs in values.values() for ran in runs]
+    seeds = {"seeds": len(next(iter(values.values())))}
+    return write_made_sweep(folder, {key: [*values], **(seeds if seeds["seeds"] > 1 else {})}, runs, **tables)
+
+
+def t_test(x: list[float], y: list[float]) -> tuple[float, float, float, float]:
+    """(mean difference, interval, p) by the textbook: d +- t s / sqrt(n)."""
+    d = np.array(x) - np.array(y)
+    n, mean, error = len(d), d.mean(), d.std(ddof=1) / math.sqrt(len(d))
+    half = stats.t.ppf(0.975, n - 1) * error
+    return mean, mean - half, mean + half, 2 * stats.t.sf(abs(mean / error), n - 1)
+
+
+# --- what is one row, and what it is called -------------------------------------------------------------------------
+
+
+def test_rows_are_called_by_what_sets_them_apart(tmp_path: Path) -> None:
+    """One more seed of a setting joins it, and takes its label; a run that is named twice counts once."""
+    sweep = methods(tmp_path / "s", {"A": [0.5, 0.6], "B": [0.5, 0.6]})
+    third = write_made_run(
+        tmp_path / "third", at_end(test_accuracy=0.7), job=job_of(sweep / "point-0000") | {"seed": 3}
+    )
+    other = write_made_run(tmp_path / "other", at_end(test_accuracy=0.2), job=JOB | {"name": "other", "rounds": 9})
+    assert read(sweep).settings == ["A", "B"]
+    runs = read(sweep, third, sweep / "point-0001", other, sweep).runs
+    assert runs.groupby("setting", sort=False).size().to_dict() == {"A": 3, "B": 2, "other": 1}
+    steps = [{"initial": 1.0, "exponent": 0.5}, {"initial": 1.0, "exponent": 0.25}]
+    named = write_made_sweep(
+        tmp_path / "t", {"client_optimizer.learning_rate": steps, "model.l2": [0.0, 1.0]}, [None] * 4
+    )
+    assert read(named).settings[1] == "exponent = 0.5, l2 = 1.0"
+    assert read(write_made_run(tmp_path / "l1", [], job=JOB | {"regularizer": {"name": "l1", "weight": 0.1}}),
+                other).settings == ["made", "other"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second", "rows"), [("1", "1", 1), ("1", "2", 2), ("1", None, 2), (None, None, 2)])
+def test_data_that_differ_are_never_joined(tmp_path: Path, first: Any, second: Any, rows: int) -> None:
+    """One folder by two paths is the same; what was made anew at one path is not."""
+    for k, paths in enumerate((("data/digits", "/home/digits2"), ("same", "same"))):
+        runs = [
+            write_made_run(tmp_path / f"{k}{name}", at_end(objective=0.5), job=JOB | {"data": {"path": path}},
+                           **({"data_sha256": digest * 64} if digest else {}))
+            for name, path, digest in zip("ab", paths, (first, second), strict=True)
+        ]  # fmt: skip
+        same_path_unknown = k == 1 and None in (first, second)
+        assert len(read(*runs).settings) == (1 if same_path_unknown else rows)
+
+
+def test_a_text_stays_a_text(tmp_path: Path) -> None:
+    folder = write_made_sweep(tmp_path / "s", {"data.path": ["1", "2"]}, [at_end(train_loss=k) for k in (1, 2)])
+    assert best(folder, by="train_loss")["settings"] == {"data.path": "1"}
+
+
+def test_the_table(tmp_path: Path) -> None:
+    values = {4: [{"objective": 0.9}, {"objective": 0.7}], 8: [{"objective": 0.2}, 68], 16: [75, None], 32: [69, 2]}
+    folder = grid(tmp_path / "s", values)
+    lines = mpifed("compare", folder).output.splitlines()
+    assert lines[0].split() == ["seeds", "rounds", "objective", "elapsed_s", "bytes"]
+    assert lines[1].split() == ["batch_size", "=", "4", "2", "100", "0.8", "+-", "0.14", "100", "200.0", "KiB"]
+    assert "1 of 2" in lines[2] and lines[3].split()[3:] == ["0", "of", "2"]
+    assert lines[5:10] == [
+        "+-: standard deviation over seeds",
+        "Not in the means, numerical trouble: it would fail the same way again (exit 68): point-0003",
+        "Not in the means, interrupted; go on with --resume (exit 75): point-0004",
+        "Not in the means, not run: point-0005",
+        "In the means, a limit is not met, or what [stop] asks for not reached (exit 69): point-0006",
+    ]
+    shown = json.loads(mpifed("compare", folder, "--json").output)
+    assert shown["runs"][0]["job.algorithm.batch_size"] == 4 and shown["runs"][5]["exit"] is None
+    compared = mf.compare(folder)
+    assert str(compared) + "\n" == mpifed("compare", folder).output
+    rows = [{**row, "std": None if row["std"] is None else pytest.approx(row["std"])} for row in shown["compared"]]
+    assert compared.table()["compared"] == rows
+
+
+def test_runs_of_one_job_and_seed_show_their_models(tmp_path: Path) -> None:
+    runs = [write_made_run(tmp_path / name, at_end(objective=0.5), job=JOB | {"seed": 1}) for name in "ab"]
+    for run in runs:
+        write_arrays(run / "model.safetensors", {"w": np.zeros(3)})
+    header, line, *_ = mpifed("compare", *runs).output.splitlines()
+    assert header.split()[0] == "runs" and line.split()[-1] == model_sha256({"w": np.zeros(3)})[:12]
+
+
+# --- pairs ----------------------------------------------------------------------------------------------------------
+
+
+def pair(frame: DataFrame, label: str, column: str = "test_accuracy") -> Series:
+    return frame.set_index(["label", "column"]).loc[(label, column)]
+
+
+def test_interval_and_p_are_those_of_the_textbook(tmp_path: Path) -> None:
+    """Against the best, which is B; of two p values the smaller is doubled by Holm. Then against A."""
+    folder = methods(tmp_path / "s", ACCURACY)
+    compared = compare(folder)
+    p = {label: t_test(ACCURACY[label], ACCURACY["B"])[3] for label in "AC"}
+    for label, factor in (("A", 1), ("C", 2)):
+        row = pair(compared.frame, label)
+        expected = [*t_test(ACCURACY[label], ACCURACY["B"])[:3], factor * p[label]]
+        np.testing.assert_allclose(row[["difference", "low", "high", "p"]].astype(float), expected, rtol=1e-9)
+        assert (row["against"], row["pairs"]) == ("B", 5)
+    np.testing.assert_allclose(p["A"], stats.ttest_rel(ACCURACY["A"], ACCURACY["B"]).pvalue, rtol=1e-9)
+    assert "B was chosen as the best by the same numbers of test_accuracy" in str(compared)
+    for against in ("A", "point-0003", str(folder / "point-0003"), f"{folder / 'point-0000'}/"):
+        row = pair(compare(folder, against=against).frame, "B")
+        assert row["difference"] == pytest.approx(t_test(ACCURACY["B"], ACCURACY["A"])[0])
+    with pytest.raises(UsageError, match="--against D: expected the name of one setting, or a run; there are A, B, C"):
+        compare(folder, against="D")
+
+
+def test_holm_by_hand() -> None:
+    """0.01 * 4; 0.02 * 3; 0.03 * 2, not below that before; 0.9 * 1."""
+    np.testing.assert_allclose(holm(Series([0.03, 0.01, 0.9, 0.02, math.nan])), [0.06, 0.04, 0.9, 0.06, math.nan])
+    assert holm(Series([0.7, 0.6])).tolist() == [1.0, 1.0]
+
+
+def test_seeds_that_only_one_has_are_left_out_and_said(tmp_path: Path) -> None:
+    """A failed in seed 2, and of seed 4 nothing was measured: it is never the best, and compared over the rest."""
+    compared = compare(methods(tmp_path / "s", {"A": [0.9, None, 0.91, math.nan, 0.93], "B": ACCURACY["B"]}))
+    row = pair(compared.frame, "A")
+    np.testing.assert_allclose(row[["difference", "low", "high", "p"]].astype(float),
+                               t_test([0.9, 0.91, 0.93], [0.83, 0.84, 0.88]))  # fmt: skip
+    assert (row["against"], row["pairs"]) == ("B", 3)
+    assert "Seeds left out, not finished by both: A: 2, 4\n" in str(compared)
+    assert "test_accuracy less that of B, over equal seeds, in percentage points:\n" in str(compared)
+
+
+def test_the_same_difference_in_every_seed_has_no_p(tmp_path: Path) -> None:
+    """0.1 more each time, but for rounding: a t test would call it infinitely significant, or divide by 0."""
+    compared = compare(methods(tmp_path / "s", {"A": ACCURACY["A"], "B": [value + 0.1 for value in ACCURACY["A"]]}))
+    row = pair(compared.frame, "A")
+    assert row["low"] == row["high"] == row["difference"] == pytest.approx(-0.1) and np.isnan(row["p"])
+    assert "the same for all seeds" in str(compared)
+
+
+def test_runs_of_one_seed_count_once(tmp_path: Path) -> None:
+    """Two runs of seed 1: their mean; a copy makes no further degree of freedom."""
+    runs = []
+    for name, size, seed, value in [("a", 4, 1, 0.8), ("b", 4, 2, 0.9), ("c", 4, 3, 0.85), ("d", 8, 1, 0.7),
+                                    ("e", 8, 2, 0.75), ("f", 8, 3, 0.72), ("again", 8, 1, 0.72)]:  # fmt: skip
+        job = JOB | {"seed": seed, "algorithm": JOB["algorithm"] | {"batch_size": size}}
+        runs.append(write_made_run(tmp_path / name, at_end(test_accuracy=value), job=job))
+    row = pair(compare(*runs).frame, "batch_size = 8")
+    expected = t_test([0.71, 0.75, 0.72], [0.8, 0.9, 0.85])
+    np.testing.assert_allclose(row[["difference", "low", "high", "p"]].astype(float), expected, rtol=1e-9)
+
+
+# --- objectives that differ -----------------------------------------------------------------------------------------
+
+OBJECTIVES: list[tuple[list[dict[str, Any]], str, str]] = [
+    ([{"model": {"name": "softmax", "l2": 0.1}}, {"model": {"name": "softmax", "l2": 0.2}}], "objective",
+     r"a has .*\[model\] l2 = 0.1; .*b has .*\[model\] l2 = 0.2"),
+    ([{"model": {"name": "softmax"}}, {"model": {"name": "mlp", "l2": 1e-4}}], "objective", "l2 = 0.0001"),
+    ([{"model": {"name": "softmax"}}, {"model": {"name": "hinge"}}], "train_loss", "losses differ"),
+    ([{}, {"regularizer": {"name": "l1", "weight": 0.1}}], "objective", r"\[regularizer\] = "),
+    ([{}, {"minimize": {"name": "norm"}}], "objective", r"\[minimize\] = "),
+    ([{"model": {"name": "m:Own", "scale": 2}}, {"model": {"name": "m:Own"}}], "objective", r"\[model\] scale = 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tables", "column", "said"), OBJECTIVES)
+def test_different_objectives_are_not_ranked(tmp_path: Path, tables: list[Any], column: str, said: str) -> None:
+    rows = at_end(objective=1.0, train_loss=1.0, test_accuracy=0.5)
+    runs = [write_made_run(tmp_path / name, rows, job=JOB | of_run) for name, of_run in zip("ab", tables, strict=True)]
+    for how in (["--select", "best"], ["--select", "pareto"], []):
+        refused = mpifed("compare", *runs, *how, "--by", column).output
+        assert re.search(f"{said}.*so that {column} ranks nothing; choose by another column", refused)
+    assert best(*runs, by="test_accuracy")["ties"] and front(*runs, by="test_accuracy")["equal"]
+
+
+def test_the_kind_of_network_is_no_objective(tmp_path: Path) -> None:
+    """Nor are objectives that differ compared in pairs where nobody has asked; then it is said."""
+    models = [
+        {"name": "mlp", "hidden": 8, "l2": 0.1},
+        {"name": "mlp", "hidden": 16, "l2": 0.1},
+        {"name": "softmax", "l2": 0.1},
+    ]
+    runs = [
+        write_made_run(tmp_path / str(k), at_end(objective=1.0 - k), job=JOB | {"model": m})
+        for k, m in enumerate(models)
+    ]
+    assert best(*runs, by="objective")["points"] == [str(runs[2])]
+    folder = grid(tmp_path / "s", {k: [{"objective": 1.0, "train_loss": 0.5}] * 3 for k in (0, 1)}, "model.l2")
+    compared = compare(folder)
+    assert compared.frame["p"].isna().all() and "Not compared in pairs: objectives differ (point-0000 has" in str(
+        compared
+    )
+    assert compare(folder, by=["train_loss"]).frame["against"].notna().any()
+
+
+# --- targets --------------------------------------------------------------------------------------------------------
+
+
+def history(**of_rounds: float) -> list[dict[str, float | None]]:
+    return [
+        {"round": int(key[1:]), "test_accuracy": value, "train_loss": 1 - value} for key, value in of_rounds.items()
+    ]
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> list[Path]:
-    """FedAvg with two seeds, SCAFFOLD with one."""
-    rate = {"learning_rate": {"initial": 1.0, "exponent": 0.5}}
-    return [
-        write_run(tmp_path / "a", job=job(FEDAVG, 1, "a", client_optimizer=rate), objective=0.5),
-        write_run(tmp_path / "b", job=job(FEDAVG, 2, "b", client_optimizer=rate), objective=0.3),
-        write_run(tmp_path / "c", job=job(SCAFFOLD, 1, client_optimizer={"learning_rate": 0.1}), objective=0.2),
-    ]
-
-
-def test_runs_that_differ_in_their_seed_alone_are_one_line(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(runs[0].parent)
-    header, first, second, *below = mpifed("compare", "a", "b", "c").output.splitlines()
-    assert header.split()[:4] == ["points", "algorithm.name", *KEYS]  # and not the name or the seed
-    assert first.startswith('a, b    "fedavg"') and "null" not in first and " 2 " in first and "0.4 +- 0.14" in first
-    assert second.startswith('c       "scaffold"') and " 0.2 " in second
-    assert max(map(len, (header, first, second))) <= 120
-    assert "{initial = 1.0, exponent = 0.5}  " in first and below == [
-        "In all rows: rounds 9",
-        "+-: standard deviation over seeds",
-    ]
-
-
-def test_runs_of_one_job_and_seed_say_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are no seeds; the digits of their models are beside them."""
-    monkeypatch.chdir(tmp_path)
-    for name, ranks in (("a", 1), ("b", 2)):
-        write_run(tmp_path / name, job=job(FEDAVG, 1), objective=0.5)
-        about = {"exit": 0, "rounds": 9, "elapsed_s": ranks / 2, "ranks": ranks, "device": "cpu"}
-        write_json(tmp_path / name / "run.json", about)
-        write_arrays(tmp_path / name / "model.safetensors", {"w": np.zeros(3)})
-    header, line, *below = mpifed("compare", "a", "b").output.splitlines()
-    assert header.split()[:2] == ["points", "runs"] and header.split()[-1] == "model"
-    assert line.split()[:3] == ["a,", "b", "2"]
-    assert line.split()[-1] == model_sha256({"w": np.zeros(3)})[:12]
-    assert below == [
-        "+-: standard deviation over runs",
-        "Of the same job and seed; they differ in:",
-        "  a, ranks 1",
-        "  b, ranks 2",
-    ]
-
-
-@pytest.mark.parametrize("digests", [("1" * 64, "1" * 64), ("1" * 64, "2" * 64), ("1" * 64, None)])
-def test_one_folder_of_data_by_two_paths(tmp_path: Path, digests: tuple[str, str | None]) -> None:
-    runs = [tmp_path / "a", tmp_path / "b"]
-    for run, path, digest in zip(runs, ("data/digits", "/home/data/digits"), digests, strict=True):
-        write_run(run, job=job(FEDAVG, 1, data={"path": path}), objective=0.5)
-        if digest:
-            write_json(run / "run.json", json.loads((run / "run.json").read_text()) | {"data_sha256": digest})
-    assert ("data.path" in mpifed("compare", *runs).output) == (digests[0] != digests[1])
-
-
-def test_the_best_of_runs(runs: list[Path]) -> None:
-    found = best_of(*runs)
-    assert found["settings"]["algorithm.name"] == "scaffold" and found["points"] == [str(runs[2])]
-    assert found["mean"]["objective"] == 0.2
-    assert best_of(*runs, "--by", "objective", "--max")["points"] == [str(run) for run in runs[:2]]
-    text = mpifed("compare", *runs, "--select", "best", "--max", "--by", "objective").output
-    (line,) = (line for line in text.splitlines() if line.startswith("--set"))
-    assert shlex.split(line)[1::2] == [
-        'algorithm.name="fedavg"', "client_optimizer.learning_rate={initial = 1.0, exponent = 0.5}"
+def steps(tmp_path: Path) -> Path:
+    """Of batch 4 two seeds reach 0.9, at rounds 20 and 40; of 8 none does, one fails and one is interrupted."""
+    runs = [
+        history(r0=0.1, r10=0.85, r20=0.9, r30=0.7, r40=0.95),  # and falls below it again
+        history(r0=0.1, r20=0.8, r40=0.92), history(r0=0.1, r10=math.nan, r20=0.8999999), history(r0=0.1, r100=0.5),
+        68, 75,
     ]  # fmt: skip
+    return write_made_sweep(tmp_path / "sweep", {SIZE: [4, 8], "seeds": 3}, runs)
 
 
-def test_methods_are_told_apart_and_can_be_pasted(tmp_path: Path) -> None:
-    methods = [
-        {"algorithm": FEDAVG, "client_optimizer": {"learning_rate": 0.5}, "server_optimizer": {"momentum": 0.9}},
-        {"algorithm": {"name": "ssca", "rho": [0.9, 0.3]}, "client_optimizer": {}, "server_optimizer": {}},
-    ]
-    points: list[Any] = [
-        (method | {"seed": seed}, {"objective": 1.0 - k}) for k, method in enumerate(methods) for seed in (1, 2)
-    ]
-    folder = write_sweep(tmp_path / "sweep", points)
-    compared = json.loads(mpifed("compare", folder, "--json").output)
-    assert [setting["settings"] for setting in compared["settings"]] == methods
-    assert best_of(folder)["settings"] == methods[1]
+def test_what_a_target_takes(steps: Path) -> None:
+    """Over the runs that reached it, in the first measured round that did."""
+    compared = compare(steps, to=["test_accuracy>=0.9", "train_loss<=0.2"])
+    deviation = math.sqrt(200)  # of 20 and 40
+    for cost, factor in (("round", 1), ("bytes", 2 * KIB), ("elapsed_s", 1)):
+        row = pair(compared.frame, "batch_size = 4", f"{cost} to test_accuracy >= 90%")
+        assert row[["mean", "std", "n", "of"]].tolist() == pytest.approx([30 * factor, deviation * factor, 2, 3])
+    assert pair(compared.frame, "batch_size = 8", "round to test_accuracy >= 90%")[["n", "of"]].tolist() == [0, 2]
+    assert pair(compared.frame, "batch_size = 4", "round to train_loss <= 0.2")["mean"] == (10 + 20 + 20) / 3
+    assert "2 of 3 30 +- 14" in " ".join(str(compared).split())
+
+
+def test_the_best_round_is_named_beside_the_last(steps: Path) -> None:
+    row = pair(compare(steps).frame, "batch_size = 4")
+    assert (row["best"], row["best_round"]) == (pytest.approx((0.95 + 0.92 + 0.8999999) / 3), (40 + 40 + 20) / 3)
+    fallen = write_made_run(steps.parent / "fallen", history(r0=0.1, r5=0.9, r9=0.8))
+    assert "test_accuracy was best before the last round, whose model is kept: made 90.00% in round 5" in str(
+        compare(fallen)
+    )
+
+
+BAD = [
+    *((["--to", text], "expected COLUMN>=NUMBER or COLUMN<=NUMBER, in quotes") for text in
+      ("test_accuracy", "test_accuracy>0.9", ">=0.9", "train_loss<=", "train_loss<=nan", "a b<=1", "")),
+    *((["--to", text], "between 0 and 1") for text in ("test_accuracy>=90", "test_accuracy<=-0.1")),
+    (["--to", "accuracy>=0.9"], 'no history has a column accuracy; did you mean "test_accuracy"?; there are round, '),
+    *((["--by", text, "--select", "pareto"], "expected COLUMN or COLUMN:WEIGHT")
+      for text in ("objective:0", "objective:x", "objective,", ":2")),
+    (["--by", "loss", "--select", "best"], "no column loss"), (["--by", "exit"], "no column exit"),
+    (["--select", "best", "--against", "a"], "--against goes without --select"),
+    (["--select", "pareto", "--to", "objective<=1"], "--to goes without --select"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "said"), BAD)
+def test_what_cannot_be_compared(steps: Path, options: list[str], said: str) -> None:
+    ended = mpifed("compare", steps, *options)
+    assert (ended.exit_code, said in ended.output) == (2, True), ended.output
+
+
+def test_folders_that_cannot_be_compared(tmp_path: Path) -> None:
+    none = grid(tmp_path / "none", {1: [68, None]})
+    failed = grid(tmp_path / "failed", {1: [{"train_loss": 0.5}, 68]})
+    for folder, select, said in (
+        (tmp_path / "nothing", "best", "no such folder"), (tmp_path, "best", "no folder of a run, a sweep"),
+        (none, "best", "no run has finished"),
+        (failed, "best", "no setting has a finite train_loss; of 2 runs 1 failed"),
+        (failed, "pareto", "none of 1 settings can be compared by train_loss"),
+    ):  # fmt: skip
+        ended = mpifed("compare", folder, "--select", select)
+        assert (ended.exit_code, said in ended.output) == (2, True), ended.output
+
+
+# --- the best -------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_of_ties_is_no_tie() -> None:
+    """1.00 ties with 1.01, 1.01 with 1.02; a group opened by 1.00 ends at 1.01, whatever comes first."""
+    for order in itertools.permutations([1.00, 1.01, 1.02]):
+        assert groups(Series(order, order), 0.01).to_dict() == {1.00: 0, 1.01: 0, 1.02: 1}
+
+
+def test_the_next_column_decides_ties_and_nothing_depends_on_the_order(tmp_path: Path) -> None:
+    """Seconds that differ by 1 % tie; what failed in one seed is never the best."""
+    runs = [
+        write_made_run(tmp_path / str(size), at_end(test_accuracy=a, simulated_s=s), code,
+                       JOB | {"algorithm": JOB["algorithm"] | {"batch_size": size}})
+        for size, a, s, code in ((16, 0.9, 4.0, 0), (2, 0.9, 4.02, 0), (3, 0.8, 1.0, 0), (4, 0.99, 0.1, 68))
+    ]  # fmt: skip
+    for order in itertools.permutations(runs):
+        found = best(*order, by="test_accuracy,simulated_s")
+        assert found["settings"] == {SIZE: 2} and [tie["settings"] for tie in found["ties"]] == [{SIZE: 16}]
+        recommended = front(*order, by="test_accuracy,simulated_s")
+        assert [one["settings"][SIZE] for one in recommended["front"]] == [2, 16, 3] and len(recommended["equal"]) == 1
+    text = mpifed("compare", *runs, "--select", "best", "--by", "test_accuracy,simulated_s").output
+    assert (
+        "largest test_accuracy, then least simulated_s, within 1%\n" in text
+        and "--set algorithm.batch_size=2\n" in text
+    )
+
+
+LIMITS = {"constraint": [{"name": "loss", "limit": 0.13}, {"name": "loss", "limit": 0.2}]}
+
+
+def constrained(objective: float, first: float, second: float) -> dict[str, float]:
+    infeasible = max(0.0, (first - 0.13) / 0.13, (second - 0.2) / 0.2)
+    return {"objective": objective, "constraint_1": first, "constraint_2": second, "feasibility": infeasible}
+
+
+def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
+    values = {
+        1: [constrained(1.0, 0.15, 0.1), constrained(1.0, 0.12, 0.1)],  # not on every seed
+        2: [constrained(3.0, 0.13, 0.2), constrained(3.0, 0.12, 0.1)],
+        3: [constrained(2.0, 0.1, 0.1), constrained(5.0, 0.1, 0.1)],
+        4: [constrained(0.1, 0.1, 0.21), constrained(0.1, 0.12, 0.1)],
+    }
+    folder = grid(tmp_path / "s", values, job=JOB | LIMITS)
+    assert best(folder)["settings"] == {SIZE: 2} and best(folder)["mean"]["constraint_1"] == pytest.approx(0.125)
+    assert best(folder, by="objective")["settings"] == {SIZE: 4}
+    assert set(front(folder, by="objective")["left_out"].values()) == {"breaks a limit"}
+    assert len(front(folder, by="objective,feasibility")["left_out"]) == 0
+    header, *lines = mpifed("compare", folder).output.splitlines()
+    assert header.split()[3:5] == ["constraint_1", "constraint_2"] and header.endswith("limits met")
+    assert [line.split()[-3:] for line in lines[:4]] == [[n, "of", "2"] for n in "1221"]
+    worse = grid(tmp_path / "t", {1: [constrained(1, 0.2, 0.21)], 2: [constrained(9, 0.14, 0.1)]}, job=JOB | LIMITS)
+    assert best(worse)["settings"] == {SIZE: 2}  # the least infeasible
+
+
+@pytest.mark.parametrize(
+    ("values", "chosen", "hit"),
+    [
+        ([1, 2, 10], 2, None), ([2, 1], 2, "2 is the largest"), ([0.1, 1, 2], 1, None), ([2], 2, None),
+        ([True, 2], 2, None),
+        ([[2, 5], [1, 5], [3, 5]], [2, 5], None), ([[2, 5], [3]], [2, 5], None), ([[2, 5], 3], [2, 5], None),
+        ([[2, 5], [3, 7]], [2, 5], "component 1: 2 is the smallest; component 2: 5 is the smallest"),
+        (["a", "b"], "a", None),
+        ([{"initial": 1, "exponent": 0.5}, {"initial": 2, "exponent": 0.5}], {"initial": 1, "exponent": 0.5},
+         "initial: 1 is the smallest"),
+    ],
+)  # fmt: skip
+def test_edges(values: list[Any], chosen: Any, hit: str | None) -> None:
+    (*found,) = edges({"a.b": chosen}, [{"a.b": value} for value in values])
+    assert [text.partition(" is at the edge of its grid: widen it ")[2] for text in found] == (
+        [f"({hit})"] if hit else []
+    )
+
+
+def test_methods_can_be_pasted(tmp_path: Path) -> None:
+    table = {"name": "ssca", "batch_size": 4, "tau": 0.1}
+    first = {name: JOB[name] for name in ("algorithm", "client_optimizer")}
+    methods = [first, {"algorithm": table, "client_optimizer": {}}]
+    folder = write_made_sweep(tmp_path / "s", {"methods": methods}, [at_end(objective=1.0), at_end(objective=0.5)])
     text = mpifed("compare", folder, "--select", "best").output
     (line,) = (line for line in text.splitlines() if line.startswith("--set"))
-    assert shlex.split(line)[1::2] == [
-        'algorithm={name = "ssca", rho = [0.9, 0.3]}', "client_optimizer={}", "server_optimizer={}"
-    ]  # fmt: skip
+    assert [word.partition("=")[0] for word in shlex.split(line)[1::2]] == ["algorithm", "client_optimizer"]
+    assert best(folder)["settings"]["algorithm"] | table == best(folder)["settings"]["algorithm"]
+    private = write_made_run(tmp_path / "private", at_end(objective=0.5))
+    assert not best(private)["warnings"]
 
 
-def test_each_command_names_the_one_that_is_meant(tmp_path: Path, runs: list[Path]) -> None:
-    path = tmp_path / "job.toml"
-    path.write_text(tomli_w.dumps(job(FEDAVG, 1)))
-    sweep = write_sweep(tmp_path / "sweep", [({"seed": 1}, {"objective": 1.0})])
-    for arguments, said in (
-        (("show", path), f"{path} is a file: mpifed check is for a job"),
-        (("check", runs[0]), f"{runs[0]} is a folder: mpifed show is for a run, mpifed compare for a sweep"),
-        (("show", sweep), f"{sweep}: is a sweep; `mpifed compare {sweep}` shows its points"),
-        (("compare", sweep, "--by", "objective~1%"), "tolerances go with --select best or --select pareto"),
-        (("compare", sweep, "--select", "best", "--against", "a"), "--against goes without --select"),
-        (("compare", sweep, "--select", "pareto", "--to", "objective<=1"), "--to goes without --select"),
-        (("compare", sweep, "--max", "--select", "pareto"), "--max goes with --select best"),
-        (("compare",), "Missing argument 'RUN|SWEEP...'"),
-    ):
-        ended = mpifed(*arguments)
-        assert (ended.exit_code, said in ended.output) == (2, True), ended.output
+# --- the front ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_front_is_that_of_brute_force(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    costs = rng.integers(0, 4, (rng.integers(1, 30), rng.integers(1, 4))).astype(float)  # many ties, many equal ones
+    for row, inside in zip(costs, pareto_front(DataFrame(costs)), strict=True):
+        pairs = [list(zip(other, row, strict=True)) for other in costs]
+        assert inside == (not any(all(a <= b for a, b in both) and any(a < b for a, b in both) for both in pairs))
+
+
+def test_grades_by_hand() -> None:
+    """Cost A runs from 10 to 50, cost B from 1 to 3: D = (0, 1), (1/4, 1/2), (1, 0)."""
+    found = relational_coefficients(DataFrame([[10.0, 3.0], [20.0, 2.0], [50.0, 1.0]]))
+    np.testing.assert_allclose(found, [[1, 1 / 2], [4 / 5, 2 / 3], [1 / 2, 1]], rtol=1e-15)
+    np.testing.assert_array_equal(relational_coefficients(DataFrame([[7.0, 0.0], [7.0, 1.0]])), [[1, 1], [1, 1 / 2]])
+    np.testing.assert_array_equal(relational_coefficients(DataFrame([[-3.0, 5.0]])), [[1, 1]])
+
+
+def ran(objective: float | None, accuracy: float, seconds: float) -> dict[str, float | None]:
+    return {"objective": objective, "test_accuracy": accuracy, "simulated_s": seconds}
+
+
+def test_the_one_between_is_recommended(tmp_path: Path) -> None:
+    """Three on the front: the cheapest, the best, and between; one beaten, and one for each reason to leave it out."""
+    values = {
+        1: [ran(0.5, 0.7, 9.0), ran(0.5, 0.7, 11.0)], 2: [ran(0.2, 0.9, 20.0)] * 2, 3: [ran(0.1, 0.95, 100.0)] * 2,
+        4: [ran(0.3, 0.9, 20.0)] * 2,  # beaten by 2
+        5: [ran(0.01, 0.99, 1.0), 68], 6: [75, None], 7: [ran(None, 0.99, 1.0), ran(0.01, 0.99, 1.0)],
+    }  # fmt: skip
+    folder = grid(tmp_path / "s", values)
+    found = front(folder, by="objective,test_accuracy,simulated_s")
+    assert [one["settings"][SIZE] for one in found["front"]] == [2, 3, 1]
+    # D of batch 2: 1/4 by objective (0.1 to 0.5), 1/5 by accuracy (0.7 to 0.95), 1/9 by seconds (10 to 100)
+    grades = [(4 / 5 + 5 / 6 + 9 / 10) / 3, (1 + 1 + 1 / 2) / 3, (1 / 2 + 1 / 2 + 1) / 3]
+    assert [one["grade"] for one in found["front"]] == pytest.approx(grades)
+    assert found["front"][2]["values"]["simulated_s"] == 10 and [one["settings"][SIZE] for one in found["beaten"]] == [
+        4
+    ]
+    assert list(dict.fromkeys(found["left_out"].values())) == [
+        "failed numerically (exit 68)",
+        "not finished",
+        "without a finite objective",
+    ]
+    assert found["ties"] == found["equal"] == []
+    # of 2 and 3, whose grades are (2 * 4/5 + 9/10) / 3 and (2 + 1/2) / 3, the same, 3 has the better objective
+    weighed = front(folder, by="objective:2,simulated_s")
+    assert weighed["settings"] == {SIZE: 3} and [tie["settings"] for tie in weighed["ties"]] == [{SIZE: 2}]
+    text = mpifed("compare", folder, "--select", "pareto", "--by", "objective,test_accuracy,simulated_s").output
+    assert "--set algorithm.batch_size=2\n" in text and "90.00% (largest is best)" in text and "0.8444" in text
+    assert "Not compared, not finished: point-0010, point-0011" in text

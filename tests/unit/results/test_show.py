@@ -1,18 +1,16 @@
-"""How runs and sweeps are told: tables, the best setting, constraints; on folders written here."""
+"""How a run is shown: its end, constraints, certificate and costs; on folders written here."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
-import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
 from click.testing import CliRunner
-from written_files import FIRST, LEDGER, SUMMARY, write_json
+from written_files import FIRST, LEDGER, write_json
 
 from mpifed.cli import main
 from mpifed.job.job import read_table
@@ -23,12 +21,6 @@ Settings = dict[str, Any]
 
 def mpifed(*arguments: Any) -> Any:
     return CliRunner().invoke(main, [str(a) for a in arguments])
-
-
-def best_of(*arguments: Any) -> dict[str, Any]:
-    """The choice of `mpifed compare`."""
-    found: dict[str, Any] = json.loads(mpifed("compare", "--select", "best", "--json", *arguments).output)
-    return found
 
 
 def shown(run: Path, *options: str) -> str:
@@ -51,172 +43,6 @@ def write_run(folder: Path, code: int | None = 0, job: Settings | None = None, *
     return folder
 
 
-def write_sweep(folder: Path, points: list[tuple[Settings, Settings | None]]) -> Path:
-    """A sweep of (settings, what `write_run` takes; None: not run)."""
-    folder.mkdir()
-    with open(folder / "sweep.csv", "w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["point", *points[0][0], *SUMMARY])
-        for k, (settings, ran) in enumerate(points):
-            rows.writerow([f"point-{k:04d}", *settings.values(), *[""] * len(SUMMARY)])
-            if ran is not None:
-                write_run(folder / f"point-{k:04d}", **ran)
-    return folder
-
-
-def grid(key: str, values: dict[Any, list[dict[str, Any] | None]]) -> list[tuple[Settings, Settings | None]]:
-    """Points of one axis and so many seeds."""
-    return [({key: eval(v), "seed": s}, ran) for v, runs in values.items() for s, ran in enumerate(runs, 1)]
-
-
-@pytest.fixture
-def steps(tmp_path: Path) -> Path:
-    """Steps [a, alpha], two seeds each: the third is the best on the mean, the second has the single best seed."""
-    values = {
-        "[0.5, 0.0]": [{"objective": 0.9}, {"objective": 0.7}],
-        "[1.0, 0.0]": [{"objective": 0.1}, {"objective": 0.8}],
-        "[2.0, 0.3]": [{"objective": 0.3, "test_accuracy": 0.9}, {"objective": 0.5, "test_accuracy": 0.8}],
-        "[2.0, 0.0]": [{"objective": 0.2}, {"code": 68}],
-        "[4.0, 0.0]": [{"code": 68}, {"code": 75, "objective": 0.01}],
-    }
-    return write_sweep(tmp_path / "sweep", grid("algorithm.step", values))
-
-
-def test_one_line_for_each_setting(steps: Path) -> None:
-    header, *lines = mpifed("compare", steps).output.splitlines()
-    assert header.split() == [
-        "points", "algorithm.step", "seeds", "rounds", "objective", "test_accuracy", "elapsed_s", "bytes"
-    ]  # fmt: skip
-    deviation = statistics.stdev([0.9, 0.7])
-    assert lines[0].split("  ")[1] == "[0.5, 0.0]"
-    assert f"0.8 +- {deviation:.2g}" in lines[0]
-    assert "2.0 KiB" in lines[0]
-    assert lines[0].startswith("point-0000 to point-0001  ")
-    assert "85.00% +- 7.07%" in lines[2]
-    assert " 1 of 2 " in lines[3]
-    assert " 0.2 " in lines[3]
-    assert lines[4].endswith(" 0 of 2")
-    assert lines[5:] == [
-        "+-: standard deviation over seeds",
-        "Not in the means:",
-        "  numerical trouble: it would fail the same way again (exit 68): point-0007 to point-0008",
-        "  interrupted; go on with --resume (exit 75): point-0009",
-    ]
-
-
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    of_sizes = [{"train_loss": 0.5, "code": 69}, {"code": None}, None, {"code": 2}]
-    values: dict[Any, Any] = {"1": of_sizes, "2": [None] * 4}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
-    (folder / "point-0007").mkdir()
-    assert mpifed("compare", folder).output.splitlines()[3:] == [
-        "Included in the means:",
-        "  a limit is not met, or what [stop] asks for not reached (exit 69): point-0000",
-        "Not in the means:",
-        "  killed or still running: point-0001",
-        "  not run: point-0002, point-0004 to point-0006",
-        "  invalid job or command line (exit 2): point-0003",
-        "  ended before the first round: point-0007",
-    ]
-
-
-def test_the_list_of_points(steps: Path) -> None:
-    listed = json.loads(mpifed("compare", steps, "--json").output)["runs"]
-    assert len(listed) == 10
-    assert list(listed[4]) == ["point", "label", "settings", *SUMMARY, "warnings"]
-    assert listed[4]["settings"] == {"algorithm.step": [2.0, 0.3], "seed": 1}
-
-
-# --- the best ----------------------------------------------------------------------------------------------------
-
-
-def test_the_best_setting(steps: Path) -> None:
-    found = best_of(steps)
-    assert list(found) == ["settings", "points", "mean", "by", "ties", "edges", "warnings"]
-    assert found["settings"] == {"algorithm.step": [2.0, 0.3]}
-    assert found["points"] == ["point-0004", "point-0005"]
-    assert found["mean"]["objective"] == pytest.approx(0.4)
-    assert found["edges"] == [
-        "algorithm.step = [2.0, 0.3] is at the edge of its grid: widen it (component 2: 0.3 is the largest)"
-    ]
-
-
-def test_the_best_setting_for_a_person(steps: Path) -> None:
-    text = mpifed("compare", steps, "--select", "best").output
-    assert "--set 'algorithm.step=[2.0, 0.3]'\n" in text
-    assert "least objective" in text
-    assert f"{'objective':30} 0.4 +- {statistics.stdev([0.3, 0.5]):.2g}\n" in text
-    assert "at the edge of its grid: widen it" in text
-    assert "failed numerically (exit 68): point-0007 to point-0008\n" in text
-    assert "have not finished: point-0009\n" in text
-
-
-@pytest.mark.parametrize(
-    ("values", "hit"),
-    [
-        (["1", "2", "10"], None),  # in order of numbers, not of text: 2 lies inside
-        (["2", "1"], "2 is the largest"),
-        (["0.1", "1", "2"], None),
-        (["2"], None),
-        (["True", "2"], None),
-        (["[2, 5]", "[1, 5]", "[3, 5]"], None),
-        (["[2, 5]", "[3, 7]"], "component 1: 2 is the smallest; component 2: 5 is the smallest"),
-        (["[2, 5]", "[3]"], None),
-        (["[2, 5]", "3"], None),
-        (['"a"', '"b"'], None),
-    ],
-)
-def test_edges(tmp_path: Path, values: list[str], hit: str | None) -> None:
-    best = "1" if values[0] == "0.1" else next((v for v in values if "2" in v and "0" not in v), values[0])
-    runs: dict[Any, Any] = {value: [{"objective": float(value != best)}] for value in values}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.step", runs))
-    said = f"algorithm.step = {best} is at the edge of its grid: widen it ({hit})"
-    assert best_of(folder)["edges"] == ([said] if hit else [])
-
-
-def constrained(objective: float, *values: float) -> dict[str, Any]:
-    job = {"constraint": [{"name": "loss", "limit": 0.13}, {"name": "loss", "limit": 0.2}][: len(values)]}
-    excess = [max(v - one["limit"], 0) / one["limit"] for v, one in zip(values, job["constraint"], strict=True)]
-    columns = {f"constraint_{m}": v for m, v in enumerate(values, 1)}
-    return {"job": job, "objective": objective, **columns, "feasibility": max(excess)}
-
-
-def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
-    values = {
-        "1": [constrained(1.0, 0.15, 0.1), constrained(1.0, 0.12, 0.1)],  # not on every seed
-        "2": [constrained(3.0, 0.13, 0.2), constrained(3.0, 0.12, 0.1)],
-        "3": [constrained(2.0, 0.1, 0.1), constrained(5.0, 0.1, 0.1)],
-        "4": [constrained(0.1, 0.1, 0.21), constrained(0.1, 0.12, 0.1)],
-    }
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
-    assert best_of(folder)["settings"] == {"algorithm.batch_size": 2}
-    assert best_of(folder)["mean"]["constraint_1"] == pytest.approx(0.125)
-    assert best_of(folder, "--max")["settings"] == {"algorithm.batch_size": 3}  # of those that meet them
-    assert best_of(folder, "--by", "objective")["settings"] == {"algorithm.batch_size": 4}
-    header, *lines = mpifed("compare", folder).output.splitlines()
-    assert header.split()[4:6] == ["constraint_1", "constraint_2"]
-    met = header.index("limits met")
-    assert [line[met : met + 10].strip() for line in lines[:4]] == ["1 of 2", "2 of 2", "2 of 2", "1 of 2"]
-
-
-def test_without_feasible_settings_the_least_infeasible_is_the_best(tmp_path: Path) -> None:
-    values = {"1": [constrained(1.0, 0.2, 0.21)], "2": [constrained(9.0, 0.14, 0.1)], "3": [constrained(0.0, 0.9, 0.1)]}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
-    found = best_of(folder)
-    assert found["settings"] == {"algorithm.batch_size": 2}
-    assert found["mean"]["feasibility"] == pytest.approx(0.01 / 0.13)
-    text = mpifed("compare", folder, "--select", "best").output
-    assert "least feasibility, then least objective" in text
-    assert f"{'limits met':30} 0 of 1" in text
-
-
-def test_a_number_that_is_not_finite_is_infinitely_bad(tmp_path: Path) -> None:
-    values = {"1": [{"train_loss": float("nan")}, {"train_loss": 0.1}], "2": [{"train_loss": 0.5}, {"train_loss": 0.5}]}
-    folder = write_sweep(tmp_path / "sweep", grid("algorithm.batch_size", values))
-    assert best_of(folder)["settings"] == {"algorithm.batch_size": 2}
-    assert best_of(folder, "--by", "train_loss", "--max")["settings"] == {"algorithm.batch_size": 2}
-
-
 def test_what_the_last_model_has_not_is_not_that_of_drawn_rows(tmp_path: Path) -> None:
     """The history's last row is of some rows, by which the limit was not met; run.json is of all, by which it is."""
     job = {"constraint": [{"name": "loss", "limit": 0.5}]}
@@ -233,22 +59,6 @@ def test_what_the_last_model_has_not_is_not_that_of_drawn_rows(tmp_path: Path) -
     assert found["duality_gap"] is None and found["constraint_values"] == [0.5]
     write_json(run / "run.json", told | late | {"constraint_1": 0.5 + 1e-12})
     assert "limit 0.5: NOT met, by 1e-12" in shown(run)
-
-
-def test_selections_that_cannot_be(tmp_path: Path, steps: Path) -> None:
-    none = write_sweep(tmp_path / "none", grid("algorithm.batch_size", {"1": [{"code": 68}, None]}))
-    bad = {"1": [{"train_loss": 0.5}, {"code": 68}]}
-    failed = write_sweep(tmp_path / "failed", grid("algorithm.batch_size", bad))
-    for folder, by, said in (
-        (tmp_path / "nothing", None, "no folder of a run or a sweep"),
-        (tmp_path / "job.toml", None, "no folder of a run or a sweep"),
-        (none, None, "none of 2 runs has finished"),
-        (steps, "loss", "no column loss; there are rounds, objective, elapsed_s, seconds_per_round, up_bytes"),
-        (steps, "exit", "no column exit"),
-        (failed, None, "no setting has a finite train_loss; 1 point failed numerically"),
-    ):
-        ended = mpifed("compare", folder, "--select", "best", *(["--by", by] if by else []))
-        assert ended.exit_code == 2 and said in ended.output
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,13 @@ def at_end(**columns: float | None) -> list[dict[str, float | None]]:
 
 
 def write_made_sweep(
-    folder: Path, axes: Mapping[str, Any], runs: Sequence[Sequence[Mapping[str, float | None]] | int | None]
+    folder: Path,
+    axes: Mapping[str, Any],
+    runs: Sequence[Sequence[Mapping[str, float | None]] | int | None],
+    job: dict[str, Any] | None = None,
 ) -> Path:
     """A sweep whose points have these histories; an integer: ended with this exit code, None: not run."""
-    made: list[SweepPoint] = points({**JOB, "sweep": dict(axes)}, "made")
+    made: list[SweepPoint] = points({**(job or JOB), "sweep": dict(axes)}, "made")
     assert len(made) == len(runs)
     folder.mkdir(parents=True)
     for point, rows in zip(made, runs, strict=True):
