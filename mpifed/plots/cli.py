@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,7 @@ from mpifed.arguments import FOLDER, Finite
 from mpifed.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from mpifed.plots.convergence import Log
-    from mpifed.plots.lines import Band
+    from mpifed.plots.curves import Band, Log
     from mpifed.plots.style import SizeName
 
 
@@ -39,8 +39,8 @@ def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 )  # fmt: skip
 @click.option(
     "--x", "across", multiple=True, metavar="COLUMN",
-    help="Horizontal axis: round, elapsed_s, simulated_s, bytes, epsilon or another column of the history; may be "
-    "repeated.  [default: those five, where measured]",
+    help="Horizontal axis: round, elapsed_s, simulated_s, bytes, gradients, epsilon or another column of the history; "
+    "may be repeated.  [default: those six, where measured]",
 )  # fmt: skip
 @click.option(
     "--y", "down", multiple=True, metavar="COLUMN",
@@ -80,7 +80,7 @@ def plot(
     Seconds are those of the training and, for jobs with [simulated_network], those of the simulated deployment.
 
     Of DATA, a folder that mpifed data made: how many rows and which classes or targets each client has; where clients
-    have other columns, who has which rows and columns.
+    have other columns, how many of these.
     """
     if not folders and not joined:
         raise click.UsageError("give folders of runs or sweeps, or of data")
@@ -90,23 +90,21 @@ def plot(
     if any((folder / "federation.h5").exists() for folder in folders):
         if len(folders) > 1 or joined or of_figures:
             raise click.UsageError("data are drawn one folder at a time, with --out and --size alone")
-        _draw_data(folders[0], out, size)
-        return
-    from mpifed.plots.convergence import draw
-    from mpifed.plots.lines import read_lines
+        from mpifed.data.store import open_federation
+        from mpifed.plots.partition import partition
+
+        picture = partition(open_federation(folders[0]), size)
+    else:
+        from mpifed.plots.curves import figure
+
+        with warnings.catch_warnings(record=True) as notes:
+            warnings.simplefilter("always", UserWarning)
+            picture = figure(
+                folders, joined=joined, x=across, y=down, band=band, log=log, size=size, relative_to=relative_to
+            )
+        for note in notes:
+            click.echo(note.message, err=True)
     from mpifed.plots.style import save
 
-    read = read_lines(folders, joined, relative_to)
-    for note in read.notes:
-        click.echo(note, err=True)
-    save(draw(read, x=across, y=down, band=band, log=log, size=size), out)
-    click.echo(f"figure: {out}")
-
-
-def _draw_data(folder: Path, out: Path, size: SizeName) -> None:
-    from mpifed.data.store import open_federation
-    from mpifed.plots.partition import partition
-    from mpifed.plots.style import save
-
-    save(partition(open_federation(folder), size), out)
+    save(picture, out)
     click.echo(f"figure: {out}")

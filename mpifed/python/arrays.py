@@ -87,7 +87,7 @@ class FederatedDataset:
     def plot(self, size: SizeName = "screen") -> Figure:
         """How the data are divided: rows of each client, by class or with the range of targets.
 
-        Where clients have other columns, who has which rows and columns. `size`: "screen", "column" (3.4 inches wide,
+        Where clients have other columns, how many of these. `size`: "screen", "column" (3.4 inches wide,
         text of 8 points) or "page" (7 inches).
 
         Returns

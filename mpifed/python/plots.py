@@ -15,8 +15,7 @@ from mpifed.python.sweeps import Sweep
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from mpifed.plots.convergence import Log
-    from mpifed.plots.lines import Band
+    from mpifed.plots.curves import Band, Log
     from mpifed.plots.style import SizeName
 
 Drawn: TypeAlias = Union[Run, Sweep, str, "PathLike[str]"]
@@ -68,7 +67,7 @@ def plot(
     DataError
         A folder is no run or sweep, or nothing was measured.
     """
-    from mpifed.plots.convergence import figure
+    from mpifed.plots.curves import figure
 
     joined = {str(label): _folders(members) for label, members in what.items()} if isinstance(what, Mapping) else {}
     folders = [] if isinstance(what, Mapping) else _folders(what)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from mpifed.plots.convergence import Log
+    from mpifed.plots.curves import Log
     from mpifed.plots.style import SizeName
 
 
@@ -216,7 +216,7 @@ class Run:
         -------
         matplotlib.figure.Figure
         """
-        from mpifed.plots.convergence import figure
+        from mpifed.plots.curves import figure
 
         return figure([self.path], x=x, y=y, log=log, size=size)
 

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from mpifed.plots.convergence import Log
-    from mpifed.plots.lines import Band
+    from mpifed.plots.curves import Band, Log
     from mpifed.plots.style import SizeName
 
 
@@ -250,7 +249,7 @@ class Sweep:
         -------
         matplotlib.figure.Figure
         """
-        from mpifed.plots.convergence import figure
+        from mpifed.plots.curves import figure
 
         named = labels if isinstance(labels, Mapping) else {label: label for label in labels or self.runs}
         if unknown := [label for label in named if label not in self.runs]:

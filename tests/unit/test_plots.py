@@ -16,8 +16,7 @@ from written_files import SUMMARY, History, write_json
 
 import mpifed as mf
 from mpifed.cli import main
-from mpifed.plots.labels import labels_of
-from mpifed.plots.lines import curve, read_lines
+from mpifed.plots.curves import curve, lines_of
 
 ROUNDS = (0, 10, 20, 30)
 
@@ -103,7 +102,7 @@ def test_other_runs_are_lines_labelled_by_what_sets_them_apart(tmp_path: Path) -
     runs = [
         write_run(tmp_path / "a", batch=10),
         write_run(tmp_path / "b", batch=100),
-        write_run(tmp_path / "c", name="other"),
+        write_run(tmp_path / "c", name="other", batch=20),
     ]
     picture = mf.plot(runs, x=())
     labels = ["job, batch_size = 10", "job, batch_size = 100", "other"]
@@ -113,7 +112,7 @@ def test_other_runs_are_lines_labelled_by_what_sets_them_apart(tmp_path: Path) -
 
 
 def test_private_runs_are_drawn_against_epsilon_too(tmp_path: Path) -> None:
-    picture = mf.plot([write_run(tmp_path / "a"), write_run(tmp_path / "b", name="private", private=True)], x=())
+    picture = mf.plot([write_run(tmp_path / "a"), write_run(tmp_path / "b", name="private", private=True, batch=20)], x=())
     loss = picture.axes[3]
     assert picture.axes[7].get_xlabel().startswith("epsilon")
     assert lines(loss)["job"].shape == (2, 0)
@@ -166,10 +165,10 @@ def test_constraints_are_drawn_against_their_limits(tmp_path: Path) -> None:
 
 def write_sweep(folder: Path, points: Sequence[dict[str, Any]]) -> Path:
     """A sweep with a label and a seed of each point; what has `rounds` = () has not begun."""
-    lines = [",".join(["point", "label", "seed", *SUMMARY])]
+    lines = [",".join(["point", "label", "algorithm.batch_size", "seed", *SUMMARY])]
     for number, point in enumerate(points):
         name = f"point-{number:04d}"
-        lines.append(",".join([name, point.pop("label"), str(point.get("seed", 1)), *[""] * len(SUMMARY)]))
+        lines.append(",".join([name, point.pop("label"), str(point.get("batch", 1)), str(point.get("seed", 1)), *[""] * len(SUMMARY)]))
         if point.get("rounds", ROUNDS):
             write_run(folder / name, **point)
     (folder / "sweep.csv").write_text("\n".join(lines) + "\n")
@@ -198,8 +197,9 @@ def test_a_sweep_is_a_line_for_each_setting_with_its_label(sweep: Path) -> None:
 @pytest.mark.parametrize("band", ["range", "deviation", "interval", "none"])
 def test_bands_are_what_they_are_said_to_be(sweep: Path, band: Any) -> None:
     """Against scipy and numpy, of the values 10, 40, 90 times 2^-round."""
-    line = read_lines([sweep]).lines[0]
-    drawn = curve(line.runs, "round", "train_loss", band)
+    with pytest.warns(UserWarning, match="point-0006"):
+        history = lines_of([sweep])[0]["FedAvg"]
+    drawn = curve(history, "round", "train_loss", band)
     values = np.outer([10, 40, 90], 2.0 ** -np.array(ROUNDS))
     mean = values.mean(axis=0)
     interval = scipy.stats.t.interval(0.95, 2, loc=mean, scale=scipy.stats.sem(values, axis=0))
@@ -208,33 +208,9 @@ def test_bands_are_what_they_are_said_to_be(sweep: Path, band: Any) -> None:
         "range": (values.min(axis=0), values.max(axis=0)), "deviation": (mean - deviation, mean + deviation),
         "interval": interval, "none": (mean, mean),
     }[band]  # fmt: skip
-    np.testing.assert_allclose(drawn, [ROUNDS, mean, low, high])
-    alone = curve(line.runs[:1], "round", "train_loss", band)
-    np.testing.assert_array_equal(alone.low, alone.high)
-
-
-# --- labels -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("settings", "labels"), [
-    ([{"name": "job"}], ["job"]),
-    ([{"name": "mnist-fedavg-b10"}, {"name": "mnist-ssca-b10"}], ["fedavg", "ssca"]),
-    ([{"name": "fedavg"}, {"name": "fedavg-momentum"}], ["fedavg", "fedavg-momentum"]),
-    ([{"name": "a", "algorithm.mu": 1}, {"name": "a", "algorithm.mu": 0.1 + 0.2}], ["mu = 1", "mu = 0.3"]),
-    ([{"name": "a", "algorithm.name": "x", "algorithm.mu": 1}, {"name": "a", "algorithm.name": "x"}],
-     ["mu = 1", "default mu"]),
-    ([{"name": "a", "x.rate": 1, "y.rate": 2}, {"name": "a", "x.rate": 2, "y.rate": 1}],
-     ["x.rate = 1, y.rate = 2", "x.rate = 2, y.rate = 1"]),
-    ([{"name": "a", "algorithm.name": "fedavg", "algorithm.steps": 5}, {"name": "a", "algorithm.name": "ssca"}],
-     ["fedavg", "ssca"]),
-    ([{"name": "a", "privacy.clip": 1, "privacy.delta": 1}, {"name": "a", "privacy.clip": 2, "privacy.delta": 1},
-      {"name": "a"}], ["privacy, clip = 1", "privacy, clip = 2", "no privacy"]),
-    ([{"label": "FedAvg", "name": "s", "data.path": "x"}, {"label": "FedAvg", "name": "s", "data.path": "y"},
-      {"name": "job", "data.path": "x"}], ["FedAvg, x", "FedAvg, y", "job"]),
-    ([{"name": "x" * 70 + "a"}, {"name": "y" * 70 + "b"}], [f"{'x' * 40}…{'x' * 18}a", f"{'y' * 40}…{'y' * 18}b"]),
-])  # fmt: skip
-def test_labels_hold_what_differs(settings: Any, labels: list[str]) -> None:
-    assert labels_of(settings) == labels
+    np.testing.assert_allclose(drawn.T, [ROUNDS, mean, low, high])
+    alone = curve(history[history["seed"] == 1], "round", "train_loss", band)
+    np.testing.assert_array_equal(alone["low"], alone["high"])
 
 
 # --- the command --------------------------------------------------------------------------------------------------
@@ -246,11 +222,11 @@ def test_labels_hold_what_differs(settings: Any, labels: list[str]) -> None:
     (["run", "--out", "f.png", "--relative-to", "0"], 2, "relative-to"),
     (["run", "--out", "f.png", "--label", "A"], 2, "expected NAME=FOLDER or NAME=FOLDER,FOLDER"),
     (["run", "--out", "f.png", "--label", "=run"], 2, "expected NAME=FOLDER"),
-    (["--out", "f.png", "--label", "A=nowhere"], 3, "nowhere: no such folder"),
+    (["--out", "f.png", "--label", "A=nowhere"], 2, "nowhere: no such folder"),
     (["run", "data", "--out", "f.png"], 2, "data are drawn one folder at a time"),
     (["data", "--out", "f.png", "--y", "train_loss"], 2, "data are drawn one folder at a time"),
     (["run", "--x", "round", "--out", "run/job.toml/f.png"], 3, "run/job.toml/f.png: Not a directory; name a f"),
-    (["empty", "--out", "f.png"], 3, "no run of this sweep has measured anything yet"),
+    (["empty", "--out", "f.png"], 3, "point-0000: nothing was measured yet"),
 ])  # fmt: skip
 def test_the_command_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, message: str

@@ -10,7 +10,7 @@ from written_runs import JOB, write_made_run
 
 from mpifed.core.errors import UsageError
 from mpifed.job.reading import put_key
-from mpifed.plots.lines import read_lines
+from mpifed.plots.curves import lines_of
 from mpifed.results.frames import read
 from mpifed.run.folder import same_job
 from mpifed.testing import Job
@@ -39,7 +39,7 @@ def test_runs_that_differ_in_a_key_and_their_seed(key: str, value: object, tmp_p
         for job in jobs
     ]
     count = 1 if key in FREE else 2
-    assert len(read(*runs).settings) == count and len(read_lines(runs).lines) == count
+    assert len(read(*runs).settings) == len(lines_of(runs)[0]) == count
     before, after = ({**job.table(), "seed": 1} for job in jobs)
     if key in FREE:
         same_job(runs[0], before, after)
@@ -68,7 +68,7 @@ def test_what_is_evaluated_sets_runs_apart_where_it_decides(changes: dict[str, A
         tables.append(Job.check(table).table())
         rows = [{"round": 0, "train_loss": 1.0}, {"round": 100, "train_loss": 0.5}]
         runs.append(write_made_run(tmp_path / f"{value}", rows, job=tables[-1], name="made", data_sha256="0" * 64))
-    assert len(read(*runs).settings) == len(read_lines(runs).lines) == 2
+    assert len(read(*runs).settings) == len(lines_of(runs)[0]) == 2
     same_job(runs[0], *tables)
 
 
@@ -77,4 +77,4 @@ def test_runs_on_data_of_which_no_digest_is_told(tmp_path: Path) -> None:
     rows = [{"round": 0, "test_loss": 1.0}, {"round": 100, "test_loss": 0.5}]
     for path in ("data/mnist-alpha01", "data/mnist-alpha10"):
         write_made_run(tmp_path / path, rows, job=Job.check(JOB | {"data": {"path": path}}).table(), name="made")
-    assert len(read_lines([*(tmp_path / "data").iterdir()]).lines) == 2
+    assert len(lines_of([*(tmp_path / "data").iterdir()])[0]) == 2

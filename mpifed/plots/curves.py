@@ -1,0 +1,248 @@
+"""Figures of convergence: columns of histories against others, a line for each setting, a band over its runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import textwrap
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+from pandas import DataFrame, Series
+
+from mpifed.core.errors import DataError, UsageError
+from mpifed.core.nearest import nearest
+from mpifed.plots.style import COLOURS, DASHES, HORIZONTAL, MARKERS, PANELS, Size, finish, plain, style_of
+from mpifed.results.frames import Frames, listed, read
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from mpifed.plots.style import SizeName
+
+Log = Literal["x", "y", "both", "none"]
+Band = Literal["range", "deviation", "interval", "none"]
+BANDS = {
+    "range": " and range", "deviation": " and standard deviation", "interval": " and 95 % interval of the mean",
+    "none": "",
+}  # fmt: skip
+_MOST_LINES = 30
+_LEAST_POINTS = {"kkt_residual": 3, "duality_gap": 3}  # certificates of the start and the end alone are no curve
+_LETTER = 0.58  # of the size of text, that a letter is wide
+_HANDLE = 7  # letters that a line takes in a legend, beside its label
+
+Lines = dict[str, DataFrame]  # by label, the histories of its runs
+
+
+def figure(
+    folders: Sequence[Path] = (),
+    *,
+    joined: Mapping[str, Sequence[Path]] | None = None,
+    x: str | Sequence[str] | None = None,
+    y: str | Sequence[str] | None = None,
+    band: Band = "range",
+    log: Log | None = None,
+    size: SizeName = "screen",
+    relative_to: float | None = None,
+) -> Figure:
+    """Columns of histories against others, in a panel for each pair; what is left out is a warning.
+
+    Parameters
+    ----------
+    folders
+        Runs, and sweeps, which count as their runs. Those of one setting are one line, named as in comparisons.
+    joined
+        Folders that are one line each, by its label, whether or not they are among `folders`.
+    x, y, band, log, size, relative_to
+        As `mpifed.python.plots.plot` takes them; without `x`, rounds, seconds, bytes, gradients and epsilon where
+        measured.
+
+    Raises
+    ------
+    DataError
+        Nothing that is asked for was measured.
+    UsageError
+        A folder is of no run, no run has such a column, or there are more than 30 lines.
+    """
+    for name, value, known in (("log", log or "none", ("x", "y", "both", "none")), ("band", band, BANDS)):
+        if value not in known:
+            raise UsageError(f"{name} = {value!r:.40}: expected one of {', '.join(known)}")
+    lines, left_out = lines_of(folders, joined or {}, relative_to)
+    if len(lines) > _MOST_LINES:
+        raise UsageError(
+            f"{len(lines)} lines; a figure shows {_MOST_LINES}, to be told apart: give fewer runs, single "
+            "points, or several as one line with a label"
+        )
+    x, y = ([names] if isinstance(names, str) else list(dict.fromkeys(names or ())) for names in (x, y))
+    _check_columns(lines, [*x, *y])
+    with style_of(size) as shape:
+        rows = y or [name for name in PANELS if name not in left_out]
+        panels = _panels(lines, x or list(HORIZONTAL), rows, band, log in ("x", "both"))
+        least = {} if y else _LEAST_POINTS
+        panels = {panel: curves for panel, curves in panels.items()
+                  if max(map(len, curves.values())) >= least.get(panel[0], 1)}  # fmt: skip
+        if not panels:
+            raise DataError(f"nothing of {', '.join(rows)} was measured{' against ' * bool(x)}{', '.join(x)}; run with "
+                            "[record] evaluate_every = 1 or more")  # fmt: skip
+        columns = list(dict.fromkeys(column for _, column in panels))[: len(x) or shape.across]
+        panels = {panel: curves for panel, curves in panels.items() if panel[1] in columns}
+        return _grid(panels, columns, _title(lines, band), log, shape)
+
+
+def lines_of(
+    folders: Sequence[Path], joined: Mapping[str, Sequence[Path]] | None = None, optimum: float | None = None
+) -> tuple[Lines, set[str]]:
+    """The lines that folders of runs and sweeps make, by label, and which columns of them say what others do.
+
+    Warns of what has not been measured.
+    """
+    joined = joined or {}
+    frames = read(*folders, *(folder for members in joined.values() for folder in members))
+    histories = frames.histories
+    unmeasured = frames.runs.loc[~frames.runs["folder"].isin(histories["folder"]), "run"]
+    if histories.empty:
+        raise DataError(f"{listed(list(unmeasured))}: nothing was measured yet; run it, or go on with --resume")
+    if len(unmeasured):
+        warnings.warn(f"left out, since nothing was measured yet: {listed(list(unmeasured))}", stacklevel=4)
+    if optimum is not None and "objective" not in histories:
+        raise DataError("no history has a column objective; draw it without --relative-to")
+    if optimum is not None:
+        above = (histories["objective"] - optimum) / optimum
+        histories["relative"] = above.where(above > 0)
+    lines = {label: histories[_members(frames, members)] for label, members in joined.items()}
+    drawn = {folder for history in lines.values() for folder in history["folder"]}
+    rest = histories[_members(frames, folders) & ~histories["folder"].isin(drawn)]
+    lines |= {str(setting): history for setting, history in rest.groupby("setting", sort=False)}
+    for label, history in lines.items():
+        last = history.groupby("folder")["round"].max()
+        common = history.groupby("round")["folder"].nunique() == len(last)
+        if last.max() > (end := common.index[common].max() if common.any() else -1):
+            where = f"round {end:g}, the last" if end >= 0 else "no round, since none is one"
+            warnings.warn(f"{label}: drawn up to {where} that all {len(last)} runs have measured", stacklevel=4)
+    if optimum is not None:
+        return lines, {"train_loss", "objective"}
+    minimized = frames.runs.get("job.minimize.name", Series(dtype=object)).fillna("loss")
+    return lines, {"objective"} if (minimized == "loss").all() else set()
+
+
+def _members(frames: Frames, folders: Sequence[Path]) -> Series:
+    """Which rows of the histories are of these runs and sweeps."""
+    places = {Path(folder).resolve() for folder in folders}
+    return frames.histories["folder"].map(lambda run: bool(places & {run.resolve(), run.resolve().parent}))
+
+
+def curve(history: DataFrame, x: str, y: str, band: Band = "range") -> DataFrame:
+    """The mean of column `y` and its band at the rounds that all runs have measured, against the mean of column `x`.
+
+    Returns
+    -------
+    DataFrame
+        `x`, `y`, `low`, `high` of each point. The band is from the least to the largest value, or the standard
+        deviation or Student's 95 % interval about the mean; of a single run, and with "none", it is the line.
+    """
+    from scipy.special import stdtrit
+
+    if not {x, y} <= set(history):
+        return DataFrame(columns=["x", "y", "low", "high"], dtype=float)
+    finite = history[np.isfinite(history[x]) & np.isfinite(history[y])].groupby("round")
+    count = history["folder"].nunique()
+    points = finite[y].agg(["mean", "std", "min", "max"])[finite["folder"].nunique() == count]
+    factor = {"deviation": 1.0, "interval": stdtrit(count - 1, 0.975) / math.sqrt(count)}.get(band, 0.0)
+    spread = points["std"].fillna(0.0) * (factor if count > 1 else 0.0)
+    low, high = (
+        (points["min"], points["max"]) if band == "range" else (points["mean"] - spread, points["mean"] + spread)
+    )
+    across = finite[x].mean()[points.index]
+    return DataFrame({"x": across, "y": points["mean"], "low": low, "high": high}, dtype=float)
+
+
+Panels = dict[tuple[str, str], dict[str, DataFrame]]  # by columns (y, x), the curves by label
+
+
+def _panels(lines: Lines, x: Sequence[str], y: Sequence[str], band: Band, positive: bool) -> Panels:
+    """The curves of each panel; `positive`: where x is, as a logarithmic axis needs."""
+    panels = {}
+    for row, column in itertools.product(y, x):
+        curves = {label: curve(history, column, row, band) for label, history in lines.items()}
+        panels[row, column] = {label: points[(points["x"] > 0) | (not positive)] for label, points in curves.items()}
+    return panels
+
+
+def _check_columns(lines: Lines, names: Sequence[str]) -> None:
+    measured = {name for history in lines.values() for name in history.select_dtypes("float").dropna(axis=1, how="all")}
+    if unknown := [name for name in names if name not in measured]:
+        meant = nearest(unknown[0], measured)
+        raise UsageError(f"no run has measured {unknown[0]!r:.40}{meant}; columns are {', '.join(sorted(measured))}")
+
+
+def _title(lines: Lines, band: Band) -> str:
+    """What lines and bands are, as "mean and range of 5 seeds"; empty where every line is a single run."""
+    counts = sorted({history["folder"].nunique() for history in lines.values()})
+    if counts[-1] == 1:
+        return ""
+    alike = all(history["setting"].nunique() == 1 and history["seed"].nunique() == history["folder"].nunique()
+                for history in lines.values())  # fmt: skip
+    how_many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"mean{BANDS[band]} of {how_many} {'seeds' if alike else 'runs'}"
+
+
+def _grid(panels: Panels, columns: Sequence[str], title: str, log: Log | None, size: Size) -> Figure:
+    from mpifed.plots.notebook_figure import NotebookFigure
+
+    rows = list(dict.fromkeys(row for row, _ in panels))
+    width = size.width or max(4.8, 1 + 3.1 * len(columns))
+    height = size.height * (1.2 if len(columns) == 1 and size.width > 4 else 1)
+    labels = [label for label in next(iter(panels.values())) if any(len(curves[label]) for curves in panels.values())]
+    letters = int(72 * width / size.points / _LETTER)
+    names = [textwrap.fill(label, letters - _HANDLE) for label in labels]
+    across = max(
+        1, min(len(labels), 6, letters // (_HANDLE + max(len(line) for name in names for line in name.split("\n"))))
+    )
+    legend_lines = math.ceil(sum(name.count("\n") + 1 for name in names) / across) + bool(title) + 2
+    inches = 0.021 * size.points * legend_lines + height * len(rows)
+    picture = NotebookFigure(figsize=(width, inches), layout="constrained")
+    grid = picture.subplots(len(rows), len(columns), sharex="col", sharey="row", squeeze=False)
+    for axes in grid.flat:
+        axes.set_visible(False)
+    for (row, column), curves in panels.items():
+        axes = grid[rows.index(row), columns.index(column)]
+        axes.set_visible(True)
+        for number, (label, points) in enumerate(curves.items()):
+            _draw_line(axes, points, number, label)
+        if row == "excess":
+            axes.axhline(0, color="black", linewidth=0.8)
+    for i, row in enumerate(rows):
+        shown = pd.concat(
+            [points["y"] for (name, _), curves in panels.items() if name == row for points in curves.values()]
+        )
+        finish(grid[i, 0], "y", row, shown.to_numpy(), None if log is None else log in ("y", "both"), height - 0.3)
+    for j, column in enumerate(columns):
+        shown = pd.concat(
+            [points["x"] for (_, name), curves in panels.items() if name == column for points in curves.values()]
+        )
+        finish(grid[-1, j], "x", column, shown.to_numpy(), log in ("x", "both"), width / len(columns) - 0.5)
+    picture.align_ylabels()
+    first = next(iter(panels))
+    handles = dict(zip(panels[first], grid[rows.index(first[0]), columns.index(first[1])].lines, strict=False))
+    picture.legend(
+        [handles[label] for label in labels], list(map(plain, names)), loc="outside upper center", ncols=across,
+        title=title or None, fontsize=min(9, size.points), title_fontsize=8, handlelength=3.2, columnspacing=1.4,
+    )  # fmt: skip
+    return picture
+
+
+def _draw_line(axes: Axes, points: DataFrame, number: int, label: str) -> None:
+    colour = COLOURS[number % len(COLOURS)]
+    # sparse, and not where those of other lines are; of few points, all
+    every = None if len(points) <= 10 else (0.02 + 0.013 * (number % 7), 0.16)
+    axes.plot(
+        points["x"], points["y"], color=colour, linestyle=DASHES[(number + number // len(COLOURS)) % len(DASHES)],
+        label=plain(label), marker=MARKERS[number % len(MARKERS)], markevery=every,
+    )  # fmt: skip
+    if (points["low"] < points["high"]).any():
+        axes.fill_between(points["x"], points["low"], points["high"], color=colour, alpha=0.2, linewidth=0)
