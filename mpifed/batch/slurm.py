@@ -1,12 +1,14 @@
-"""Calls of Slurm's commands: their output, or a clear error."""
+"""Slurm's commands: their output, or a clear error, and what they know of jobs."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.core.text import shown
@@ -27,8 +29,8 @@ def misconfigured(environment: Mapping[str, str]) -> str | None:
     return f"SLURM_CONF={shown(path)}: no such file, so Slurm's commands find no cluster; correct it, or unset it"
 
 
-def call(command: Sequence[str], environment: Mapping[str, str] = os.environ, given: str = "") -> str:
-    """The standard output of a command, which gets the text `given` on its standard input.
+def call(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> str:
+    """The standard output of a command.
 
     Raises UsageError if it is not on PATH; MpifedError, with its text, if it fails or takes longer than a minute.
     """
@@ -41,9 +43,7 @@ def call(command: Sequence[str], environment: Mapping[str, str] = os.environ, gi
         raise MpifedError(why)
     english = {**environment, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
     try:
-        completed = subprocess.run(
-            [path, *command[1:]], input=given, capture_output=True, text=True, timeout=_LIMIT_S, env=english
-        )
+        completed = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=_LIMIT_S, env=english)
     except subprocess.TimeoutExpired as error:
         raise MpifedError(f"{command[0]} has not answered within {_LIMIT_S:g} s; is Slurm running?") from error
     except OSError as error:
@@ -55,3 +55,45 @@ def call(command: Sequence[str], environment: Mapping[str, str] = os.environ, gi
         )
         raise MpifedError(f"{command[0]} failed: {message}")
     return completed.stdout
+
+
+class Task(NamedTuple):
+    """One job, or one task of a job array, as Slurm knows it."""
+
+    id: str  # "123", or "123_4" for a task of an array
+    number: str  # its SLURM_JOB_ID; a task of an array has its own
+    state: str  # PENDING, RUNNING, TIMEOUT, NODE_FAIL ...
+    reason: str  # why it waits; of one that has ended, "code:signal"
+    nodes: str
+    live: bool  # in the queue
+
+    @property
+    def running(self) -> bool:
+        return self.live and self.state != "PENDING"
+
+
+def tasks_of(jobs: Iterable[str]) -> dict[str, Task] | None:
+    """What Slurm knows of these jobs, by id and by number; None where it does not respond, or there is none.
+
+    The id of an array stands for all its tasks. How jobs have ended is not known without accounting.
+    """
+    ids = ",".join(dict.fromkeys(jobs))
+    if not ids or not has("squeue"):
+        return None
+    try:
+        queue = call(["squeue", "--noheader", "--array", f"--jobs={ids}", "--format=%i|%A|%T|%r|%N"])
+    except MpifedError as error:
+        if "Invalid job id" not in str(error):
+            return None
+        queue = ""
+    ended = ""
+    with suppress(MpifedError):
+        ended = call(["sacct", "-nPX", f"--jobs={ids}", "--format=JobID,JobIDRaw,State,ExitCode,NodeList"])
+    tasks: dict[str, Task] = {}
+    for text, live in ((ended, False), (queue, True)):
+        for line in text.splitlines():
+            if line.count("|") == 4:
+                id, number, state, reason, nodes = line.strip().split("|")
+                task = Task(id, number, state.partition(" ")[0], reason, nodes, live)  # "CANCELLED by 1000"
+                tasks |= {id: task, number: task}
+    return tasks

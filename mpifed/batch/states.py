@@ -1,277 +1,287 @@
-"""The states of runs, from their files, the record of submissions, and Slurm."""
+"""The states of runs, from their files, the record of submissions (`RUN.submitted.json`, beside the run), and Slurm."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from mpifed.batch import record
-from mpifed.batch.queue import Known, QueuedTask, ask
-from mpifed.batch.record import BatchRecord, Submission
-from mpifed.batch.run_files import RunFiles, read_run_files
-from mpifed.core.errors import FINISHED, DataError, Interrupted, NumericalError, end_of
+from pydantic import Field
+
+from mpifed.batch.slurm import Task, tasks_of
+from mpifed.core.errors import FINISHED, DataError, Interrupted, NumericalError, UsageError, end_of
+from mpifed.core.expected import Count, Text
+from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import Table
-from mpifed.core.text import leads_to
-from mpifed.files.run_folder import JOB
+from mpifed.core.text import command_line, leads_to
+from mpifed.files.columns import of_kind
+from mpifed.files.history import last_row
+from mpifed.files.json_file import read_json, write_json
+from mpifed.files.run_folder import JOB, RUN, job_of, read_run
+from mpifed.files.schemas import Schema, checked
+from mpifed.files.scratch import is_alive
 from mpifed.results.points import is_sweep, point_settings
+from mpifed.run.checkpoint import generations
 from mpifed.run.outcome import FAILURE
 
 STATES = ("done", "running", "queued", "resumable", "waiting", "unknown", "failed")
+_RECORD = ".submitted.json"
+_TAIL_BYTES = 1 << 16
+# messages of a rank, of Slurm or of the kernel about an error
+_ERROR = re.compile(
+    r"mpifed: (?!warning|note|interrupted)|error:|oom-?kill|Traceback|Error\b|^Killed|out of memory", re.IGNORECASE
+)
+
+
+class Submission(Schema):
+    """One call of sbatch."""
+
+    id: Annotated[str, Field(pattern="^[0-9]{1,18}$")]
+    when: Text  # UTC, ISO 8601
+    command: list[Text]  # arguments of mpifed, as typed
+    log: Text  # as given to sbatch: %j, %A and %a stand for numbers
+    points: list[Count] | None  # of a sweep's array; None for a job without array
+
+    def name(self, point: int | None) -> str | None:
+        """Slurm's id of a point, or of the whole job; None where the array does not have the point."""
+        if self.points is None:
+            return self.id
+        return f"{self.id}_{point}" if point in self.points else None
+
+    def log_of(self, point: int | None) -> Path:
+        """The file with the output of a point."""
+        known = {"%j": self.id, "%A": self.id, "%a": str(point), "%%": "%"}
+        return Path(re.sub("%.", lambda match: known.get(match[0], match[0]), self.log))
+
+
+class Submissions(Schema):
+    """RUN.submitted.json."""
+
+    job: Text
+    points: list[Annotated[str, Field(pattern="^point-[0-9]{4,9}$")]]  # of the sweep; empty for a single run
+    submissions: list[Submission]
 
 
 class State(NamedTuple):
     """One run, or one point of a sweep."""
 
-    name: str
-    settings: Table  # of a sweep's point
+    point: str
     state: str  # one of `STATES`; waiting: neither begun nor submitted
     exit: int | None
-    why: str  # one line
+    why: str
     job: str | None  # the Slurm job in which it is queued or running, or last was
-    files: RunFiles
+    round: int | None  # the last that was measured or checkpointed
+    rounds: int | None  # of its job
+    checkpoint: int | None
+    objective: float | None
+    accuracy: float | None
+
+    @property
+    def fails_again(self) -> bool:
+        """Whether it failed numerically, which the same job would repeat bit for bit."""
+        return self.exit == NumericalError.exit_code
 
 
 class RunStatus(NamedTuple):
-    """The status of one run or sweep."""
+    """A run or sweep."""
 
     folder: Path
     sweep: bool
     points: list[State]  # only the run itself if it is not a sweep
-    record: BatchRecord | None
+    submissions: list[Submission]
     answered: bool  # whether Slurm responded
 
     def of(self, *states: str) -> list[State]:
         return [point for point in self.points if point.state in states]
 
-
-class _Read(NamedTuple):
-    """What the files say of a run or sweep."""
-
-    folder: Path
-    sweep: bool
-    points: Sequence[tuple[str, Table]]  # (name, settings)
-    record: BatchRecord | None
-    files: list[RunFiles]  # of the points
-
     @property
-    def submissions(self) -> list[Submission]:
-        return self.record.submissions if self.record else []
+    def next(self) -> str:
+        """The command that goes on with it, or shows what it is."""
+        left = [point for point in self.of("resumable", "waiting", "unknown", "failed") if not point.fails_again]
+        busy = self.of("queued", "running")
+        if left and (self.sweep or not busy):
+            if self.submissions:
+                return command_line("mpifed", *self.submissions[-1].command)
+            job = self.folder / JOB
+            words = ["mpirun", "-n", "P", "mpifed", "run", job if job.exists() else "JOB.toml", "--out", self.folder]
+            return command_line(*words, "--resume")
+        jobs = dict.fromkeys(str(point.job).partition("_")[0] for point in busy if point.job)
+        if jobs:
+            return f"squeue --jobs={','.join(jobs)}"
+        return command_line("mpifed", "compare" if self.sweep else "show", self.folder)
+
+    def table(self) -> Table:
+        """What `mpifed status --json` prints of it."""
+        return {
+            "folder": str(self.folder), "slurm": self.answered, "next": self.next,
+            "submitted": [submission.model_dump() for submission in self.submissions],
+            "points": [point._asdict() for point in self.points],
+        }  # fmt: skip
 
 
-def look(folders: Iterable[Path]) -> tuple[list[RunStatus], list[str]]:
-    """The status of runs and sweeps, which may be submitted only; and errors about folders that are neither."""
-    reads, errors = [], []
-    for folder in folders:
-        try:
-            reads.append(_read(folder))
-        except DataError as error:
-            errors.append(str(error))
-    known = _known(reads)
-    return [_status(read, known) for read in reads], errors
+def record_of(out: Path) -> Path:
+    """The record beside a run's folder."""
+    whole = Path(os.path.abspath(out)) if out.name in ("", "..") else out
+    if not whole.name:
+        raise UsageError(f"--out {out}: no file can be written next to it; give a folder with a name")
+    return whole.with_name(whole.name + _RECORD)
 
 
-def status_at(
-    folder: Path, points: Sequence[tuple[str, Table]], sweep: bool, submitted: BatchRecord | None
-) -> RunStatus:
-    """The status of a run or sweep whose points are known: (name, settings) of each."""
-    read = _Read(folder, sweep, points, submitted, _files(folder, points, sweep))
-    return _status(read, _known([read]))
+def read_record(out: Path) -> Submissions | None:
+    """The submissions for this folder; None if there are none."""
+    path = record_of(out)
+    remedy = "restore it as it was written, or remove it"
+    return checked(path, Submissions, read_json(path), remedy) if path.exists() else None
 
 
-def inside(folder: Path) -> list[Path]:
-    """All runs and sweeps below a folder that is not one itself, including those that were only submitted.
-
-    Links are followed, each folder once.
-    """
-    return sorted(_below(folder, set()))
+def write_record(out: Path, record: Submissions) -> None:
+    record_of(out).parent.mkdir(parents=True, exist_ok=True)
+    write_json(record_of(out), record.model_dump())
 
 
-def _below(folder: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
-    if not folder.is_dir() or is_sweep(folder) or _is_run(folder) or record.path_of(folder).exists():
+def found_in(folder: Path) -> Iterator[Path]:
+    """The runs and sweeps in a folder, those that were only submitted too; links are not followed."""
+    if _is_run(folder) or record_of(folder).exists():
+        yield folder
         return
-    try:
-        paths = sorted({*folder.iterdir(), *record.submitted_in(folder)})
-    except PermissionError:  # of somebody else, among those that can be read
-        return
-    for path in paths:
-        there = path.is_dir()
-        if path.name.startswith(".") or (path.is_file() and not there):
-            continue
-        if there:
-            place = path.stat()
-            if (place.st_dev, place.st_ino) in seen:
-                continue
-            seen.add((place.st_dev, place.st_ino))
-        if record.path_of(path).exists() or (there and (is_sweep(path) or _is_run(path))):
-            yield path
-        elif there:
-            yield from _below(path, seen)
-
-
-def _read(folder: Path) -> _Read:
-    """A run or sweep; DataError if the folder is of neither."""
-    submitted = record.read(folder)
-    sweep = is_sweep(folder) or (bool(submitted and submitted.points) and not (folder / "job.toml").exists())
-    if sweep:
-        names: list[tuple[str, Table]] = [(name, {}) for name in submitted.points] if submitted else []
-        points = point_settings(folder) if is_sweep(folder) else names
-    elif submitted is not None or _is_run(folder):
-        points = [(folder.name, {})]
-    elif folder.is_dir():
-        raise DataError(f"{folder}: is neither a run nor a sweep and contains none; give the folder of a run or sweep")
-    else:
+    if not folder.is_dir():
         raise DataError(
             f"{folder}: no such folder{leads_to(folder)}, and nothing was submitted for it; give the folder of a run "
             "or sweep"
         )
-    return _Read(folder, sweep, points, submitted, _files(folder, points, sweep))
-
-
-def _files(folder: Path, points: Sequence[tuple[str, Table]], sweep: bool) -> list[RunFiles]:
-    return [read_run_files(folder / name if sweep else folder) for name, _ in points]
+    found = set()
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found |= {Path(root, name.removesuffix(_RECORD)) for name in files if name.endswith(_RECORD)}
+        if _is_run(Path(root)):
+            found.add(Path(root))
+            folders.clear()
+    if not found:
+        raise DataError(f"{folder}: is neither a run nor a sweep and contains none; give the folder of a run or sweep")
+    yield from sorted(found)
 
 
 def _is_run(folder: Path) -> bool:
-    return any((folder / name).exists() for name in (JOB, "run.json", FAILURE))
+    return is_sweep(folder) or any((folder / name).exists() for name in (JOB, RUN, FAILURE))
 
 
-def _status(read: _Read, known: Known) -> RunStatus:
-    states = []
-    for number, ((name, settings), files) in enumerate(zip(read.points, read.files, strict=True)):
-        facts = _Facts(files, read.submissions, known, number if read.sweep else None)
-        state, why = facts.state()
-        states.append(State(name, settings, state, facts.code, why, facts.job, files))
-    return RunStatus(read.folder, read.sweep, states, read.record, known.whole)
-
-
-def _known(reads: Sequence[_Read]) -> Known:
-    """What Slurm knows: one query for all submissions, and one for jobs that have no record."""
-    jobs = [submission.id for read in reads for submission in read.submissions]
-    open_jobs = {
-        submission.id
-        for read in reads
-        if any(files.code not in FINISHED for files in read.files)
-        for submission in read.submissions
-    }
-    known = ask(jobs, {job for job in jobs if job not in open_jobs})
-    others = [
-        files.job
-        for read in reads
-        for files in read.files
-        if files.job and files.job not in known.entries and files.code is None
+def status_of(folder: Path, names: Sequence[str] | None = None) -> RunStatus:
+    """The status of a run or sweep; `names`: of the points of a sweep that has not begun."""
+    record = read_record(folder)
+    submissions = record.submissions if record else []
+    if is_sweep(folder):
+        names = [name for name, _ in point_settings(folder)]
+    elif names is None:
+        names = record.points if record and not (folder / JOB).exists() else []
+    runs = {name: folder / name for name in names} or {folder.name: folder}
+    about = {name: _readable(run) for name, run in runs.items()}
+    jobs = [submission.id for submission in submissions]
+    tasks = tasks_of([*jobs, *(found["slurm_job"] for found in about.values() if found.get("slurm_job"))])
+    points = [
+        _state(run, about[name], submissions, tasks, number if names else None)
+        for number, (name, run) in enumerate(runs.items())
     ]
-    more = ask(others)
-    return Known({**known.entries, **more.entries}, known.whole or more.whole)
+    return RunStatus(folder, bool(names), points, submissions, tasks is not None)
 
 
-class _Facts(NamedTuple):
-    """Everything that decides on the state of one run."""
+def _readable(run: Path) -> Table:
+    """run.json; empty where it is not there, or damaged."""
+    with suppress(DataError):
+        return read_run(run)
+    return {}
 
-    files: RunFiles
-    submissions: Sequence[Submission]
-    known: Known
-    point: int | None  # index of a sweep's point
 
-    @property
-    def names(self) -> list[str]:
-        """All ids under which Slurm may know the run, the newest last."""
-        names = [name for submission in self.submissions for name in submission.names(self.point)]
-        return names if self.files.job is None or self.files.job in names else [self.files.job, *names]
+def _state(
+    run: Path, about: Table, submissions: Sequence[Submission], tasks: Mapping[str, Task] | None, point: int | None
+) -> State:
+    names = [name for submission in submissions if (name := submission.name(point))]
+    known = [task for name in (about.get("slurm_job"), *names) if (task := (tasks or {}).get(name or ""))]
+    task = next((task for task in reversed(known) if task.live), known[-1] if known else None)
+    last: Table = {}
+    rounds = None
+    with suppress(DataError):
+        last = last_row(run)
+        rounds = job_of(run).get("rounds")
+    saved = [int(folder.name.removeprefix("round-")) for folder in generations(run)[:1]]
+    reached = [value for value in (about.get("rounds"), last.get("round"), *saved) if value is not None]
+    begun, code = (run / JOB).exists(), about.get("exit")
+    if not begun and task is not None and not task.live and task.reason not in ("0:0", ""):
+        code = int(task.reason.partition(":")[0]) or None
+    log = next((submission.log_of(point) for submission in reversed(submissions) if submission.name(point)), None)
+    words = _line(run / FAILURE) or (log and last_words(log)) or ""
+    alive = is_alive(about["process"]) if about.get("process") and code is None else None
+    state, why = _judged(
+        code, begun, task, about.get("slurm_job"), alive, tasks is not None and bool(known or names), point
+    )
+    if state == "resumable":
+        why += f"; checkpoint at round {saved[0]}" if saved else "; no checkpoint: it starts over"
+    if words and (state == "failed" or why.startswith("killed")):
+        why += f": {words}"
+    return State(
+        run.name, state, code, why, task.id if task else None, int(max(reached)) if reached else None, rounds,
+        saved[0] if saved else None, last.get(of_kind("loss", last) or ""), last.get("test_accuracy"),
+    )  # fmt: skip
 
-    @property
-    def entry(self) -> QueuedTask | None:
-        """Slurm's entry of the job that is pending or running, else of the last job."""
-        return self.known.live(self.names) or self.known.last(self.names)
 
-    @property
-    def code(self) -> int | None:
-        """The exit code of the run, or of its Slurm job if the run never began."""
-        begun = self.files.begun or self.files.code is not None
-        return self.files.code if begun or self.entry is None else self.entry.code
+def _judged(
+    code: int | None,
+    begun: bool,
+    task: Task | None,
+    job: str | None,
+    alive: bool | None,
+    known: bool,
+    point: int | None,
+) -> tuple[str, str]:
+    """(state, why) of a run; `job`: that of its last start, `known`: whether Slurm would know a job of it."""
+    ended = code not in (None, Interrupted.exit_code)
+    if task is not None and task.live and not (ended and job == task.number):
+        of_all = point is not None and "_" not in task.id  # a job without array may run several points
+        if not task.running:
+            queued = "queued", f"{task.state.lower()}, {task.reason or 'no reason given'}"
+        else:
+            queued = "queued", f"a later point of job {task.id}"
+        here = task.running and (not of_all or (begun and code is None and job == task.number))
+        if not (of_all and code in FINISHED):
+            return ("running", f"on {task.nodes}" if task.nodes else "running") if here else queued
+    if code in FINISHED:
+        return "done", end_of(code).summary + ("; its result is valid" if code else "")
+    if alive:
+        return "running", "in a process on this machine"
+    if ended and code is not None:
+        return "failed", f"exit {code}, {end_of(code).summary}"
+    gone = f" ({task.state} on {task.nodes})" if task and not task.live and task.state != "COMPLETED" else ""
+    if not begun:
+        return "waiting", f"never begun{gone}" if gone else "not begun"
+    if code == Interrupted.exit_code:
+        return "resumable", f"interrupted{gone}"
+    if alive is False or known:
+        return "resumable", f"killed{gone}"
+    return "unknown", "killed or still running"
 
-    @property
-    def job(self) -> str | None:
-        return self.entry.id if self.entry else None
 
-    def state(self) -> tuple[str, str]:
-        entry, files = self.entry, self.files
-        if entry is not None and entry.live:
-            return self._live(entry)
-        if files.code in FINISHED:
-            return "done", _result(files.code)
-        if files.alive:
-            return "running", "in a process on this machine"
-        if files.code is not None and files.code != Interrupted.exit_code:
-            return "failed", self._failed(files.code)
-        if files.begun:
-            return self._begun(entry)
-        if entry is not None and (entry.code is not None or self._last_words() is not None):
-            return "failed", f"{self._failed(entry.code)}{self._ended(entry)}"
-        if entry is not None and entry.end:
-            ordered = entry.state in ("CANCELLED", "PREEMPTED")  # not a failure
-            return "waiting" if ordered else "failed", f"never begun{self._ended(entry)}"
-        return "waiting", "not begun"
-
-    def _live(self, entry: QueuedTask) -> tuple[str, str]:
-        """(state, why) of a run with a job in the queue; a job without array may run several points."""
-        files, shared = self.files, self.point is not None and "_" not in entry.id
-        if shared and files.code in FINISHED:
-            return "done", _result(files.code)
-        if shared and files.code not in (None, Interrupted.exit_code) and files.job == entry.number:
-            return "failed", self._failed(files.code)
-        if not entry.running:
-            again = f"; it resumes after round {files.checkpoint}" if files.checkpoint else ""
-            return "queued", f"{entry.state.lower()}, {entry.reason or 'no reason given'}{again}"
-        if shared and (not files.begun or files.code is not None or files.job != entry.number):
-            return "queued", f"a later point of job {entry.id}"
-        if files.code in FINISHED and files.job == entry.number:
-            return "done", _result(files.code)
-        return "running", f"on {entry.nodes}" if entry.nodes else "running"
-
-    def _begun(self, entry: QueuedTask | None) -> tuple[str, str]:
-        """(state, why) of a run that has begun and is neither finished nor in the queue."""
-        files = self.files
-        at = files.checkpoint
-        rests = "no checkpoint: it starts over" if at is None else f"checkpoint at round {at}"
-        if files.code == Interrupted.exit_code:
-            return "resumable", f"interrupted{self._ended(entry)}; {rests}"
-        gone = (
-            files.alive is False
-            or (files.job is not None and self.known.whole)
-            or (files.job is None and files.alive is None and self.known.whole and bool(self.names))
-        )
-        if gone:
-            words = self._last_words() or files.failure
-            return "resumable", f"killed{self._ended(entry)}; {rests}{f'; {words}' if words else ''}"
-        return "unknown", f"killed or still running; {rests}"
-
-    def _failed(self, code: int | None) -> str:
-        words = self.files.failure or self._last_words()
-        if code is None:
-            return _bare(words or "failed")
-        return f"exit {code}, {end_of(code).summary}{f': {_bare(words)}' if words else ''}"
-
-    def _ended(self, entry: QueuedTask | None) -> str:
-        return f" ({entry.end})" if entry is not None and entry.end else ""
-
-    def _last_words(self) -> str | None:
-        """The last error in the log of the last submission."""
-        for submission in reversed(self.submissions):
-            if submission.names(self.point):
-                return record.last_words(submission.log_of(self.point))
+def _line(path: Path) -> str | None:
+    """A message of several lines as one line."""
+    try:
+        with open_regular(path) as file:
+            lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    except OSError:
         return None
+    if len(lines) > 1 and "unexpected" in lines[0]:  # a traceback follows
+        lines = [lines[0], lines[-1]]
+    return "; ".join(lines).removeprefix("mpifed: error: ") or None
 
 
-def _bare(text: str) -> str:
-    return text.removeprefix("mpifed: error: ").removeprefix("mpifed: ")
-
-
-def fails_again(state: State) -> bool:
-    """Whether a point failed numerically, which the same job would repeat bit for bit."""
-    return state.exit == NumericalError.exit_code
-
-
-def _result(code: int) -> str:
-    """How a finished run ended."""
-    return end_of(code).summary + ("; its result is valid" if code else "")
+def last_words(log: Path) -> str | None:
+    """The last error in a log, if there is one; of mpifed where it has said one."""
+    try:
+        with open_regular(log) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    errors = [line.strip() for line in lines if _ERROR.search(line)]
+    ours = [line for line in errors if line.startswith("mpifed: ")]
+    return (ours or errors or [""])[-1].removeprefix("mpifed: error: ") or None

@@ -135,7 +135,7 @@ def finish(axes: Axes, which: Literal["x", "y"], name: str, values: Floats, log:
         axis.set_major_formatter(PercentFormatter(1))
     elif column.unit in _UNITS and len(positive):
         size, unit = next((size, unit) for size, unit in _UNITS[column.unit] if values.max() >= 2 * size or size == 1)
-        locator = axis.get_major_locator() if log else MaxNLocator(max(2, round(1.6 * inches)))
+        locator = axis.get_major_locator() if log else MaxNLocator(max(2, round(1.2 * inches)))
         ticks = np.asarray(locator.tick_values(positive.min() / size if log else 0, values.max() / size))
         ticks = ticks[(ticks >= 0) & (ticks <= 1.1 * values.max() / size)]
         axis.set_ticks(ticks * size, [f"{tick:g} {unit}" for tick in ticks])

@@ -112,7 +112,9 @@ def test_other_runs_are_lines_labelled_by_what_sets_them_apart(tmp_path: Path) -
 
 
 def test_private_runs_are_drawn_against_epsilon_too(tmp_path: Path) -> None:
-    picture = mf.plot([write_run(tmp_path / "a"), write_run(tmp_path / "b", name="private", private=True, batch=20)], x=())
+    picture = mf.plot(
+        [write_run(tmp_path / "a"), write_run(tmp_path / "b", name="private", private=True, batch=20)], x=()
+    )
     loss = picture.axes[3]
     assert picture.axes[7].get_xlabel().startswith("epsilon")
     assert lines(loss)["job"].shape == (2, 0)
@@ -168,7 +170,11 @@ def write_sweep(folder: Path, points: Sequence[dict[str, Any]]) -> Path:
     lines = [",".join(["point", "label", "algorithm.batch_size", "seed", *SUMMARY])]
     for number, point in enumerate(points):
         name = f"point-{number:04d}"
-        lines.append(",".join([name, point.pop("label"), str(point.get("batch", 1)), str(point.get("seed", 1)), *[""] * len(SUMMARY)]))
+        lines.append(
+            ",".join(
+                [name, point.pop("label"), str(point.get("batch", 1)), str(point.get("seed", 1)), *[""] * len(SUMMARY)]
+            )
+        )
         if point.get("rounds", ROUNDS):
             write_run(folder / name, **point)
     (folder / "sweep.csv").write_text("\n".join(lines) + "\n")

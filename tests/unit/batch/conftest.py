@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from jobs_in_python import job_table
-from pretended import NO_JOB, SCRIPT, Slurm
+from pretended import NO_JOB, Slurm
 
 
 @pytest.fixture
@@ -42,14 +42,3 @@ def job(nowhere: Path, write_job: Callable[..., Path]) -> Callable[..., Path]:
         return write_job(nowhere / "job.toml", job_table("data", **{"name": "tried", "rounds": 100} | tables))
 
     return job
-
-
-@pytest.fixture
-def scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A batch script that says its arguments."""
-    from mpifed.batch import script
-
-    path = tmp_path / "train.sbatch"
-    path.write_text(SCRIPT)
-    monkeypatch.setattr(script, "SCRIPT", path)
-    return path

@@ -7,19 +7,6 @@ import shlex
 from pathlib import Path
 
 NO_JOB = "slurm_load_jobs error: Invalid job id specified"
-SCRIPT = """\
-#!/bin/bash
-# One run
-#SBATCH --job-name=mpifed
-#SBATCH --nodes=2
-#SBATCH --ntasks-per-node=4
-#SBATCH --time=24:00:00
-#SBATCH --signal=B:USR1@120
-#SBATCH --requeue
-# mpifed submit puts the arguments here
-
-echo "$@"
-"""
 
 
 class Slurm:

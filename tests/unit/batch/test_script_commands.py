@@ -1,8 +1,9 @@
-"""What the batch scripts call, by hand and as `mpifed submit` fills them: mpifed's own parser and job check take it."""
+"""What the batch scripts call, by hand and as `mpifed submit` gives them to sbatch: mpifed's own parser and job check take it."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from pretended import Slurm
 
+from mpifed.batch import submit
 from mpifed.cli import main
 from mpifed.job.reading import read_table
 from mpifed.job.sweep import points
@@ -86,17 +88,18 @@ def test_by_hand(
 
 @pytest.mark.parametrize(
     ("options", "variables"),
-    [([], {}), (["--gpus-per-node", "1", "--partition", "gpu"], GPU), (["--array"], TASK)],
+    [([], {}), (["--gpus-per-task=1", "--partition=gpu"], GPU), (["--array"], TASK)],
 )
 def test_as_submitted(
     options: list[str], variables: dict[str, str], slurm: Slurm, job: Callable[..., Path],
     calls: Callable[..., list[list[str]]],
 ) -> None:  # fmt: skip
     path = job(sweep={"seeds": 2}) if "--array" in options else job()
-    words = ["submit", str(path), "--time", "30", "--set", "name='a b'", "--out", "my runs/a"]
+    words = ["submit", str(path), "--time=30", "--set", "name='a b'", "--out", "my runs/a", "--dry-run"]
     done = CliRunner().invoke(main, [*words, *options])
     assert done.exit_code == 0, done.output
-    called = calls(Path("my runs/a.sbatch"), **variables)
+    given = shlex.split(done.stdout)
+    called = calls(SCRIPT, *given[given.index(str(Path(submit.SCRIPT))) + 1 :], **variables)
     assert [words[0] for words in called] == ["doctor", "run"]
     for words in called:
         check(words)
