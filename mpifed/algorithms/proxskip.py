@@ -119,12 +119,15 @@ class TAMUNA(ProxSkip):
         N = self.problem.clients
         return N * (self.s - 1) / (self.s * (N - 1))
 
+    def sends(self, now: Round, clients: Array) -> Array:
+        """[n, d] which coordinates clients [n] send in a round."""
+        columns = now.rng("masks").permutation(len(now.ids))[np.searchsorted(now.ids, clients)]
+        sent: Array = (columns[:, None] - self.s * np.arange(self.layout.size)) % len(now.ids) < self.s
+        return sent
+
     def masked(self, vectors: Array, local: Local) -> Array:
         """[n, d] what of vectors, [d] or [n, d], the clients send."""
-        clients = local.now.ids
-        columns = local.now.rng("masks").permutation(len(clients))[np.searchsorted(clients, local.block.clients)]
-        sends = (columns[:, None] - self.s * np.arange(self.layout.size)) % len(clients) < self.s
-        return vectors * beside(vectors, sends)
+        return vectors * beside(vectors, self.sends(local.now, local.block.clients))
 
     def upload(self, h_i: Array, sent: Sent, change: Array, local: Local) -> Array:
         return self.masked(change, local)

@@ -31,8 +31,7 @@ def audit(
     """
     from threadpoolctl import threadpool_limits
 
-    from mpifed.audit.command import PARTIES, audited
-    from mpifed.audit.report import as_json, as_text, write
+    from mpifed.audit.command import PARTIES, as_json, as_text, audited, write
     from mpifed.results.text import line_of
     from mpifed.run.folder import check_kind
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from mpifed.audit import exact_checks
-from mpifed.audit.attack_result import ATTACKS, AttackResult
-from mpifed.audit.conditions import UNDERDETERMINED, Condition
-from mpifed.audit.received import Reader
-from mpifed.audit.replay import Replay
+from mpifed.audit.attack import ATTACKS, AttackResult
+from mpifed.audit.conditions import Condition
+from mpifed.audit.recording import Replay
+from mpifed.audit.reveals import undeclared
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
-from mpifed.run.setup import measures_of
 
 UNDECLARED, ANSWERS, CLEAR, DETERMINED = "undeclared", "answers", "in-the-clear", "determined"
 NAMES = {
@@ -23,6 +23,7 @@ NAMES = {
     **exact_checks.NAMES,
     **ATTACKS,
 }
+_SHOWN = 3  # occurrences of a finding
 
 
 class Finding(NamedTuple):
@@ -41,39 +42,31 @@ def check_names(accepted: Sequence[str]) -> None:
 
 
 def findings(
-    reader: Reader, conditions: Sequence[Condition], attacks: Sequence[AttackResult], sealed: exact_checks.ExactChecks
+    replay: Replay, conditions: Sequence[Condition], attacks: Sequence[AttackResult], sealed: exact_checks.ExactChecks
 ) -> list[Finding]:
     """The findings, at most one of each name, and whether the job accepts them."""
-    replay, texts = reader.replay, dict[str, list[str]]()
-    if reader.undeclared:
-        name, where = type(replay.algorithm).__name__, ", ".join(f'"{exchange}"' for exchange in reader.undeclared)
+    texts = defaultdict[str, list[str]](list, sealed.leaks)
+    if silent := undeclared(replay.algorithm):
+        name, where = type(replay.algorithm).__name__, ", ".join(f'"{exchange}"' for exchange in silent)
         give = "give it `reveals`, or with local steps `gain`, see docs/how-to/audit.md"
         texts[UNDECLARED] = [f"{name} declares nothing in {where}: {give}"]
-    plain = replay.channel == "plain"
-    if plain:
+    if replay.channel == "plain":
         texts[ANSWERS] = ['[aggregation] security = "plain" hides nothing from the server']
     else:
-        clear = _in_clear(replay)
-        texts |= {CLEAR: [f"by design, from every client: {', '.join(clear)}"]} if clear else {}
-        texts |= sealed.leaks
-    noisy = replay.job.privacy is not None  # the equations hold up to noise only
-    determined = [
-        f"{condition.exchange}, {condition.party}: {condition.text}"
-        for condition in conditions
-        if condition.unknowns and condition.numbers and condition.verdict != UNDERDETERMINED and not noisy
-    ]
-    texts |= {DETERMINED: determined} if determined else {}
+        played = [play.exchange for play in replay.transcript.plays if play.exchange.clear]
+        for name, fields in {exchange.name: exchange.fields for exchange in played}.items():
+            texts[CLEAR].append(
+                f"by design, from every client: {name} ({', '.join(leaf for leaf, _ in leaves(fields))})"
+            )
+    for condition in conditions if replay.job.privacy is None else ():  # the equations hold up to noise only
+        if condition.determined:
+            texts[DETERMINED].append(f"{condition.exchange}, {condition.party}: {condition.text}")
     for result in attacks:
         if result.success:
-            texts.setdefault(result.attack, []).append(f"{result.seen}: {result.text}")
-    accepted = replay.job.audit.accept
-    return [Finding(name, "; ".join(texts[name]), name in accepted) for name in NAMES if name in texts]
-
-
-def _in_clear(replay: Replay) -> list[str]:
-    """Exchanges that are sent in the clear under every security setting, with their fields."""
-    measures = measures_of(replay.job, replay.algorithm) if replay.job.record.evaluate_every else ()
-    measured = [exchange for measure in measures for exchange in measure.exchanges]
-    played = (*replay.algorithm.setup, *replay.exchanges, *measured)
-    clear = {exchange.name: exchange for exchange in played if exchange.clear}
-    return [f"{name} ({', '.join(leaf for leaf, _ in leaves(exchange.fields))})" for name, exchange in clear.items()]
+            texts[result.attack].append(f"{result.seen}: {result.text}")
+    accepted, listed = replay.job.audit.accept, list[Finding]()
+    for name in (name for name in NAMES if name in texts):
+        more = len(texts[name]) - _SHOWN
+        shown = texts[name][:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+        listed.append(Finding(name, "; ".join(shown), name in accepted))
+    return listed

@@ -20,7 +20,7 @@ from scipy.stats import binom, chisquare
 from small import sensitivity
 from whole_runs import run
 
-from mpifed.audit.replay import Replay, replay_job
+from mpifed.audit.recording import Replay, replay_job
 from mpifed.core.record import leaves
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from jobs_in_python import checked
 
-from mpifed.audit.conditions import NEXT, OPEN, UNDERDETERMINED, Condition, conditions
-from mpifed.audit.replay import Replay, replay_job
+from mpifed.audit.conditions import NEXT, Condition, conditions
+from mpifed.audit.recording import Replay, replay_job
 
 SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 
@@ -33,44 +33,30 @@ def test_gradients_of_a_linear_model(classes: Path, batch: int) -> None:
     found = replay(classes, {"name": "fedavg", "batch_size": batch, "client_optimizer": {"learning_rate": 0.5}})
     one = of(conditions(found), "changes", "server")
     assert (one.rows, one.unknowns, one.numbers) == (batch, 6 * batch, 6 * 3 + 1)
-    assert one.equations == min(one.unknowns, one.numbers)
-    assert one.verdict == (OPEN if batch == 1 else UNDERDETERMINED)
-    assert one.missing == (0 if batch == 1 else 5)
+    assert one.determined == (batch == 1)
+    assert one.text.startswith("not shown" if batch == 1 else "underdetermined by at least 5")
 
 
-def test_ssca_horizontal_as_the_paper_counts(digits: Path) -> None:
-    """B K unknowns against d = J (K + L), for J = 6, K = 64, L = 10; one sample and six hidden cells give it away."""
-    found = replay(digits, {"name": "ssca", "batch_size": 1} | SIZES, model={"name": "mlp", "bias": False, "hidden": 6})
+@pytest.mark.parametrize(("batch", "determined"), [(1, True), (20, False)])
+def test_ssca_horizontal(digits: Path, batch: int, determined: bool) -> None:
+    """B K unknowns against d = J (K + L) and a weight, for J = 6, K = 64, L = 10: one sample is given away."""
+    model = {"name": "mlp", "bias": False, "hidden": 6}
+    found = replay(digits, {"name": "ssca", "batch_size": batch} | SIZES, model=model)
     one = of(conditions(found), "gradients", "server")
-    assert (one.unknowns, one.equations, one.verdict) == (64, 64, OPEN)
-    assert "B K = 1 x 64 = 64" in one.paper and "6 x (64 + 10) = 444: 444" in one.paper
-    many = replay(digits, {"name": "ssca", "batch_size": 20} | SIZES, model={"name": "mlp", "bias": False, "hidden": 6})
-    one = of(conditions(many), "gradients", "server")
-    assert (one.unknowns, one.numbers) == (1280, 445)
-    assert (one.verdict, one.missing) == (UNDERDETERMINED, 1280 - 445)
-    assert "B K = 20 x 64 = 1280" in one.paper
+    assert (one.unknowns, one.numbers, one.determined) == (64 * batch, 6 * (64 + 10) + 1, determined)
 
 
 def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
     """The unknowns add up, the numbers do not: eight rows are too many for 2 hidden cells, one is not."""
-    tables: dict[str, Any] = {"model": {"name": "mlp", "bias": False, "hidden": 2}}
-    plain = conditions(
-        replay(digits, {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}, **tables)
+    steps = {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}
+    model = {"name": "mlp", "bias": False, "hidden": 2}
+    one, total = (
+        of(conditions(replay(digits, steps, model=model, aggregation={"security": channel})), "changes", "server")
+        for channel in ("plain", "masked")
     )
-    masked = conditions(
-        replay(
-            digits,
-            {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}},
-            aggregation={"security": "masked"},
-            **tables,
-        )
-    )
-    one, total = of(plain, "changes", "server"), of(masked, "changes", "server")
-    assert (one.unknowns, one.receives, one.verdict) == (64, "each client's upload", OPEN)
-    assert (total.unknowns, total.receives, total.numbers) == (512, "the sum of 8 uploads", one.numbers)
-    assert total.verdict == UNDERDETERMINED
-    assert total.equations == one.numbers == 2 * 74 + 1
-    assert total.rounds_until == -(-1438 * 64 // total.equations)
+    assert (one.unknowns, one.receives, one.determined) == (64, "each client's upload", True)
+    assert (total.unknowns, total.receives, total.determined) == (512, "the sum of 8 uploads", False)
+    assert total.numbers == one.numbers == 2 * 74 + 1
 
 
 @pytest.mark.parametrize(
@@ -92,27 +78,18 @@ def test_the_next_broadcast_may_be_of_the_same_round(
 
 def test_scores_of_vertical_data(hundred: Path) -> None:
     """J scores of a row against its K_i columns for the server of the plain channel; B J sums for a client."""
-    tables: dict[str, Any] = {"model": {"name": "mlp", "bias": False, "hidden": 4}}
-    found = replay(hundred, {"name": "ssca", "batch_size": 3} | SIZES, **tables)
-    one = of(conditions(found), "scores", "server")
-    assert (one.unknowns, one.numbers, one.equations) == (3 * 12, 3 * 4, 3 * 4)
-    heard = of(conditions(found), "scores", "client 0")
-    others = 64 - 13
-    assert (heard.unknowns, heard.numbers, heard.equations) == ((3 + 4) * others, 12, 12)
-    assert f"sum of J K_i + B K_i = {4 * others} + {3 * others}" in heard.paper
-    assert heard.rounds_until is None  # every round brings weights that are not known
-    wide = replay(
-        hundred, {"name": "ssca", "batch_size": 3} | SIZES, model={"name": "mlp", "bias": False, "hidden": 16}
-    )
-    one = of(conditions(wide), "scores", "server")
-    assert (one.unknowns, one.equations, one.verdict) == (36, 36, OPEN)  # 16 cells, 12 columns
+    ssca = {"name": "ssca", "batch_size": 3} | SIZES
+    found = conditions(replay(hundred, ssca, model={"name": "mlp", "bias": False, "hidden": 4}))
+    one, heard, others = of(found, "scores", "server"), of(found, "scores", "client 0"), 64 - 13
+    assert (one.unknowns, one.numbers, one.determined) == (3 * 12, 3 * 4, False)
+    assert (heard.unknowns, heard.numbers) == ((3 + 4) * others, 12)  # weights of the others are not known either
+    wide = conditions(replay(hundred, ssca, model={"name": "mlp", "bias": False, "hidden": 16}))
+    assert of(wide, "scores", "server").determined  # 16 cells, 12 columns
 
 
 def test_the_server_hears_no_masked_scores(sides: Path) -> None:
     allowed = {"security": "masked", "allow": ["gradients", "all-losses", "certificate-gradients"]}
     found = conditions(replay(sides, {"name": "ssca", "batch_size": 2} | SIZES, aggregation=allowed))
-    scores = of(found, "scores", "server")
-    assert (scores.receives, scores.numbers, scores.verdict) == ("nothing", 0, UNDERDETERMINED)
-    gradients = of(found, "gradients", "server")
-    assert gradients.receives == "each client's own values"
-    assert gradients.numbers == 640
+    scores, gradients = of(found, "scores", "server"), of(found, "gradients", "server")
+    assert (scores.receives, scores.numbers, scores.determined) == ("nothing", 0, False)
+    assert (gradients.receives, gradients.numbers) == ("each client's own values", 640)

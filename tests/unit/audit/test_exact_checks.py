@@ -13,7 +13,7 @@ from lengths import long_unless
 from methods import METHODS, named
 
 from mpifed.audit.exact_checks import ExactChecks, exact_checks
-from mpifed.audit.replay import replay_job
+from mpifed.audit.recording import replay_job
 from mpifed.comm.channels import keys, masked
 from mpifed.comm.channels.graph import MaskGraph
 
@@ -44,7 +44,7 @@ def test_nonces_that_come_again(period: int, six: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(masked, "nonce", lambda turn, client=0: keys.nonce(turn % period, client))
     found = found_in(six, 12)
     assert set(found.leaks) == {"repeated-mask"}
-    assert len(found.occurrences["repeated-mask"]) == 6 * (12 - period)
+    assert len(found.leaks["repeated-mask"]) == 6 * (12 - period)
 
 
 def test_a_mask_that_nobody_takes_away(six: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,7 @@ from methods import METHODS, class_of, named
 from own_reveals import renamed
 
 from mpifed.algorithms.local_method import LocalMethod
-from mpifed.audit.command import audited
-from mpifed.audit.report import Audit, as_json
+from mpifed.audit.command import Audit, as_json, audited
 from mpifed.cli import main
 
 SOFTMAX = {"name": "softmax", "bias": True, "l2": 1e-3}
@@ -130,7 +129,7 @@ def test_raw_gradients_of_one_row(digits: Path, audit: Callable[..., Audit]) -> 
     found = audit(digits, 2, SOFTMAX, {"name": "own_reveals:Said"})
     one = attack(found, "reconstruction")
     assert one.recovered == one.of == 16
-    np.testing.assert_allclose(one.rows, one.truth, atol=1e-3)
+    np.testing.assert_allclose(*zip(*one.pairs, strict=True), atol=1e-3)
     assert as_json(found)["exit"] == 71
     assert [one.name for one in found.leaks][:3] == ["answers", "determined", "reconstruction"]
 
@@ -168,9 +167,9 @@ def test_the_example_of_the_tutorial_says_it(
     ("kind", "text"),
     [
         ("Raises", "AttributeError: 'Parameters' object has no attribute 'modell'; correct the method"),
-        ("WrongShape", "`gradient` Parameters(first (10, 64)"),
+        ("WrongShape", "MeanGradient with arrays of shapes [(10, 64)"),
         ("DividesByZero", "MeanGradient with numbers that are not finite"),
-        ("NoKind", "gives a Parameters, which is no kind of"),
+        ("NoKind", "Parameters is no kind of"),
     ],
 )
 def test_a_wrong_method(kind: str, text: str, digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> None:
@@ -181,5 +180,5 @@ def test_a_wrong_method(kind: str, text: str, digits: Path, write_job: Callable[
     job = write_job(tmp_path / "job.toml", table)
     ended = CliRunner().invoke(main, ["audit", str(job), "--rounds", "1"])
     assert ended.exit_code == 2, ended.output
-    assert f"{kind}.reveals of the " in ended.stderr and 'in "what-i-saw": ' in ended.stderr
+    assert f"{kind}.reveals of client " in ended.stderr and 'in "what-i-saw": ' in ended.stderr
     assert text in ended.stderr and "Traceback" not in ended.output
