@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise, product
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.audit.attack import EXACT, INVERSION, RECONSTRUCTION, SHOWN, AttackResult, Floats, Match, count, match
-from mpifed.audit.inversion import Recovered, rows_behind
+from mpifed.audit.inversion import rows_behind
+from mpifed.audit.networks import rows_behind_network
 from mpifed.audit.received import DECLARED, EACH, HIDDEN, SEALED, SUM, Reader
 from mpifed.audit.recording import Replay
-from mpifed.core.record import bare_leaves
 from mpifed.core.reveals import MeanGradient, Received
-from mpifed.maths.objectives import NeuralNetwork, Parameters
+from mpifed.maths.objectives import NeuralNetwork
 
 MOST_CLIENTS = 16  # most clients that are attacked individually
 LARGEST_BATCH = 10  # most rows of a minibatch that inversion separates
@@ -47,8 +47,10 @@ def gradient_attacks(reader: Reader) -> Iterator[AttackResult]:
         here = [target for target in targets if target.seen == seen]
         ones = [target for target in here if target.batch == 1]
         more = [target for target in here if target.batch > 1 and target.separable]
-        few_of = more[:1] + more[1:][-1:] if seen == EACH else more[:1]  # each takes its time
-        for name, chosen in ((RECONSTRUCTION, ones), (INVERSION, few_of)):
+        more = more[:1] + more[1:][-1:] if seen == EACH else more[:1]  # each takes its time
+        if isinstance(replay.problem.objective, NeuralNetwork):
+            ones = ones[:1] + ones[1:][-1:]
+        for name, chosen in ((RECONSTRUCTION, ones), (INVERSION, more)):
             if chosen:
                 yield _attacked(replay, name, chosen, known)
             elif here:
@@ -98,7 +100,8 @@ def _attacked(replay: Replay, name: str, targets: Sequence[Target], known: bool)
     objective, of, seen = replay.problem.objective, sum(target.batch for target in targets), targets[0].seen
     for target in targets:
         if isinstance(objective, NeuralNetwork):
-            end = _first_layer(target.mean.gradient, replay.problem.features, target.batch)
+            shape = replay.problem.features, replay.problem.outputs
+            end = rows_behind_network(objective, target.mean, target.batch, *shape, known)
         else:
             end = rows_behind(objective, target.mean, target.batch, known)
         if len(end.rows):
@@ -112,6 +115,8 @@ def _attacked(replay: Replay, name: str, targets: Sequence[Target], known: bool)
             chance += match(end.rows, others)
             pairs += [(end.rows[one.of], rows[one.at]) for one in found]
             sure += len(end.rows) * end.sure
+    if isinstance(objective, NeuralNetwork) and not pairs:
+        return AttackResult(name, seen, "no attack on such a network is built in; that proves nothing")
     good, by_chance = (count(some, "row", "direction") for some in (matches, chance))
     close, near = (count(some, "close") for some in (matches, chance))
     up_to_length = count(matches, "direction")
@@ -123,17 +128,3 @@ def _attacked(replay: Replay, name: str, targets: Sequence[Target], known: bool)
     success = good > by_chance + 3 * np.sqrt(by_chance)  # more than matches of other rows explain
     success |= close > near + 3 * np.sqrt(near + 1)  # rows of a class are similar, too
     return AttackResult(name, seen, text, True, bool(success), good, of, tuple(pairs[:SHOWN]))
-
-
-def _first_layer(gradient: Parameters, features: int, batch: int) -> Recovered:
-    """The row of a minibatch of one, from a first layer of a network that sees all features and has biases.
-
-    A unit's gradient is (derivative by its input) x the row, and that of its bias the derivative itself.
-    """
-    for both in pairwise(bare_leaves(gradient.head)):
-        for w, b in (both, both[::-1]):
-            if batch == 1 and b.ndim == 1 and w.ndim == 2 and {*w.shape} == {len(b), features}:
-                unit = int(np.argmax(np.abs(b)))
-                each = w if w.shape == (len(b), features) else w.T  # as of JAX
-                return Recovered(each[None, unit] / np.float64(b[unit] or np.inf), bool(b[unit]))
-    return Recovered(np.zeros((0, features)), False)
