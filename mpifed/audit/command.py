@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import isqrt
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -173,5 +173,5 @@ def write(audit: Audit, folder: Path) -> str:
             return "pictures need matplotlib; install it with `pip install 'mpifed[plot]'`"
         lines = [np.hstack([row.reshape(side, side) for row in rows]) for rows in zip(*result.pairs, strict=True)]
         with replaced(folder / f"{number:02d}-{result.attack}{_KINDS.get(result.seen, '')}.png") as file:
-            imsave(file, np.vstack(lines[::-1]), cmap="gray", format="png")  # the originals above
+            imsave(cast("BinaryIO", file), np.vstack(lines[::-1]), cmap="gray", format="png")  # the originals above
     return ""

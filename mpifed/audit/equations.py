@@ -133,7 +133,7 @@ def _weights_of_rows(reader: Reader) -> dict[int, tuple[int, Floats]]:
     for position, exchange in enumerate(reader.rounds):
         sent, items = defaultdict[int, dict[int, Floats]](dict), dict[int, DualVariables]()
         for play, client, item in reader.of_clients(DualVariables, [exchange]):
-            sent[play.round][client] = np.bincount(item.rows, item.values, len(zeros))
+            sent[play.round][client] = np.bincount(item.rows, item.values, len(zeros)).astype(np.float64)
             items[play.round] = item
         now, before, last = zeros, zeros, dict[int, Floats]()
         for index, by_client in sent.items():

@@ -96,8 +96,10 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     whole = isinstance(upload, WithGradient)
     if isinstance(upload, WithGradient):
         yield MeanGradient(model, _of_loss(method, model, method.record(np.float64(upload.gradient) / total)))
-    masks = isinstance(method, TAMUNA) and method.s < method.cohort
-    if gain is None or (masks and len(clients) > 1):
+    sends = None  # [1, d] which numbers of a model; None: all
+    if isinstance(method, TAMUNA) and method.s < method.cohort:
+        sends = method.sends(received.now, clients)
+    if gain is None or (sends is not None and len(clients) > 1):
         return
     moved, rate = np.float64(bare_leaves(upload)[0]) / (total * gain), _rate(method, received, weights)
     before = received.earlier if _prepares(method) else None
@@ -115,7 +117,7 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
         first=method.guard.work.remembers and before is None,
         batch=int(np.minimum(method.problem.counts[clients], steps * method.batch_size).sum()) * whole,
         scaled=not isinstance(method, DeltaSGD) or bool((steps == 1).all()),
-        known=method.record(method.sends(received.now, clients)[0]).first if masks else None,
+        known=None if sends is None else method.record(sends[0]).first,
     )
 
 
@@ -190,8 +192,9 @@ def _derivatives(method: Algorithm, received: Received) -> Iterator[ScoreDerivat
 def _parts(method: Algorithm, received: Received) -> Iterator[MeanGradient]:
     """Each client's own part of the gradient, where a pass does not measure."""
     if not received.answer.tally:
-        both = received.question.model, map_leaves(lambda leaf: leaf[0], received.answer.statistics.gradient)
-        yield MeanGradient(*(record._replace(first=record.first[received.columns]) for record in both), parts=True)
+        mean = map_leaves(lambda leaf: leaf[0], received.answer.statistics.gradient)
+        model, mean = (one._replace(first=one.first[received.columns]) for one in (received.question.model, mean))
+        yield MeanGradient(model, mean, parts=True)
 
 
 def _products(method: Algorithm, received: Received) -> Iterator[InnerProducts]:

@@ -16,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from disclosed import PUBLIC, RAW, RELEASED, TIMING, kind_of
 from federations import common
 from jobs_in_python import checked
 from lengths import long_unless
@@ -25,7 +26,7 @@ from whole_runs import run
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
-from mpifed.privacy.disclosure import PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
+from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.testing import Solo
 
 RUNS = 4  # of each data set

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from disclosed import PUBLIC, RAW, RELEASED, TIMING, kind_of
 from jobs_in_python import checked
 from registry import table
 from safetensors import safe_open
@@ -20,7 +21,7 @@ from written_files import read_json
 from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
 from mpifed.job.reading import dotted
-from mpifed.privacy.disclosure import NOTE, PUBLIC, RAW, RAW_FOLDERS, RELEASED, TIMING, kind_of
+from mpifed.privacy.disclosure import NOTE, RAW_FOLDERS
 from mpifed.run.setup import prepare
 from mpifed.testing import Solo
 
