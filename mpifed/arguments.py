@@ -13,12 +13,6 @@ from mpifed.core.text import shown, wrong_line
 
 Given: TypeAlias = Any  # a value on the command line, before click has converted it and after
 _NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
-_TABLES = (
-    "data", "model", "algorithm", "client_optimizer", "server_optimizer", "minimize", "constraint", "regularizer",
-    "participation", "aggregation", "record", "server", "compute", "stop", "privacy", "audit",
-    "simulated_network", "observe", "sweep",
-)  # fmt: skip
-_OBSERVERS = ("tensorboard", "mlflow")  # by name: their module loads more than a shell waits for
 
 
 class _Path(click.Path):
@@ -64,20 +58,3 @@ def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     from mpifed.maths.objectives import OBJECTIVES
 
     return [name for name in OBJECTIVES if name.startswith(incomplete)]
-
-
-def explained_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The names that `mpifed explain` knows, but for keys and findings of an audit, which take long to list."""
-    from mpifed.algorithms import ALGORITHMS
-    from mpifed.core.errors import ENDS
-    from mpifed.files.columns import shown as columns
-    from mpifed.maths.objectives import OBJECTIVES
-    from mpifed.maths.regularizers import REGULARIZERS
-    from mpifed.maths.schedules import SCHEDULES
-    from mpifed.maths.terms import TERMS
-
-    parent = ctx.parent.command if ctx.parent is not None else None
-    commands = parent.list_commands(ctx) if isinstance(parent, click.Group) else []
-    names = [*_TABLES, *ALGORITHMS, *OBJECTIVES, *TERMS, *REGULARIZERS, *SCHEDULES, "step-size", *_OBSERVERS, *commands]
-    names += [column.name for column in columns("history")] + [str(end.code) for end in ENDS]
-    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]

@@ -13,14 +13,14 @@ import click
 from click.core import ParameterSource
 
 from mpifed import __version__
-from mpifed.arguments import FOLDER, Finite, explained_names
+from mpifed.arguments import FOLDER, Finite
 from mpifed.audit.cli import audit
 from mpifed.batch.cli import status, submit
 from mpifed.core.errors import ENDS, MpifedError
 from mpifed.core.io_errors import explaining, say_at_end
-from mpifed.core.text import on_screen, prose, screen_width, shown_lines
+from mpifed.core.text import on_screen, screen_width, shown_lines
 from mpifed.data.command import data
-from mpifed.explain.cli import new
+from mpifed.explain.cli import explain, new
 from mpifed.plots.cli import plot
 from mpifed.results.cli import compare
 
@@ -52,7 +52,7 @@ def main() -> None:
     """Federated optimization at HPC scale, over MPI."""
 
 
-for _command in (audit, compare, data, new, plot, status, submit):
+for _command in (audit, compare, data, explain, new, plot, status, submit):
     main.add_command(_command)
 
 
@@ -143,33 +143,6 @@ def show(run: Path, as_json: bool) -> None:
     from mpifed.results.show import run_summary, run_text
 
     click.echo(json.dumps(run_summary(run), indent=2) if as_json else on_screen(run_text(run)))
-
-
-@main.command(short_help="What a name of a job or result means.")
-@click.argument("name", default="algorithm", shell_complete=explained_names)
-@click.option("--json-schema", is_flag=True, help="Print the JSON Schema of jobs, for editors that complete and check.")
-def explain(name: str, json_schema: bool) -> None:
-    """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
-
-    Without a name, the algorithms are listed.
-
-    For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands.
-    For a class of your own, "module:Class", its docstring and keys are shown; to read them, the class is imported.
-    """
-    from mpifed.audit.findings import NAMES
-    from mpifed.explain.answers import explained
-    from mpifed.explain.entries import Explanation, schema_of_jobs
-
-    if json_schema:
-        click.echo(json.dumps(schema_of_jobs(), indent=2))
-        return
-    more = [
-        Explanation("command", title, (command.help or "").partition("\n\n")[0], ())
-        for title, command in main.commands.items()
-    ]
-    more += [Explanation("audit finding", title, text, ()) for title, text in NAMES.items()]
-    text, width = explained(name, more), screen_width()
-    click.echo(text if width is None else prose(text, width))
 
 
 @main.command(short_help="Check the installation and the machine.")

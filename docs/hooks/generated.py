@@ -15,7 +15,7 @@ from method_rows import method_rows
 from mpifed.audit.findings import NAMES
 from mpifed.cli import main
 from mpifed.core.errors import ENDS
-from mpifed.explain.entries import Key, entries
+from mpifed.explain.reference import Key, entries
 from mpifed.files.columns import shown
 
 PLURALS = {

@@ -1,17 +1,19 @@
-"""The command `mpifed new`; its modules are imported only when it runs."""
+"""The commands `mpifed new` and `mpifed explain`; their modules are imported only when they run."""
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import click
 
 from mpifed.arguments import FOLDER, algorithms, models
 from mpifed.core.errors import UsageError
-from mpifed.core.text import command_line
+from mpifed.core.text import command_line, prose, screen_width, wrong_name
 
 
-@click.command(short_help="Write a job with every key explained.")
+@click.command(short_help="Write a short job that runs as it is.")
 @click.argument("job", required=False, type=FOLDER)
 @click.option(
     "--algorithm", default="fedavg", show_default=True, metavar="NAME", shell_complete=algorithms,
@@ -22,26 +24,45 @@ from mpifed.core.text import command_line
 )
 @click.option("--data", type=FOLDER, default="data/digits", show_default=True, help="Folder that mpifed data made.")
 def new(job: Path | None, algorithm: str, model: str | None, data: Path) -> None:
-    """Write a job that runs as it is, with every key that its algorithm and model read, each with a line on it.
+    """Write a short job that runs as it is; without JOB, or with -, it is printed.
 
-    Keys that have a default stand behind #. Without JOB, or with -, the job is printed. If the data are there, the
-    model and the size of minibatches are chosen to fit them. An existing file is not replaced.
+    If the data are there, the model is one for them. An existing file is not replaced.
     """
-    from mpifed.explain.new_job import name_for, new_job
+    from mpifed.explain.new_job import new_job
     from mpifed.files.write import replace_text
 
     path = None if job is None or str(job) == "-" else job
-    text = new_job(name_for(path, algorithm), algorithm, str(data), model)
+    name = algorithm.rpartition(":")[2] if path is None or wrong_name(path.stem) else path.stem
+    text = new_job(name, algorithm, str(data), model)
     if path is None:
         click.echo(text, nl=False)
         return
-    try:
-        path.touch(exist_ok=False)
-    except FileExistsError as error:
-        raise UsageError(f"{path}: exists already; remove it, or choose another name") from error
-    try:
-        replace_text(path, text)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+    if os.path.lexists(path):
+        raise UsageError(f"{path}: exists already; remove it, or choose another name")
+    replace_text(path, text)
     click.echo(f"job: {path}\nnext: {command_line('mpifed', 'check', path)}")
+
+
+@click.command(short_help="What a name of a job or result means.")
+@click.argument("name", default="", shell_complete=algorithms)
+@click.option("--json-schema", is_flag=True, help="Print the JSON Schema of jobs, for editors that complete and check.")
+@click.pass_context
+def explain(context: click.Context, name: str, json_schema: bool) -> None:
+    """What a name means: a table or key of a job, an algorithm, a model, a column of a history, a command.
+
+    Without a name, all names are listed.
+
+    For instance batch_size, aggregation.security, fedavg, model (all of them), history, "exit codes", commands.
+    For a class of your own, "module:Class", its docstring and keys are shown; to read them, the class is imported.
+    """
+    from mpifed.audit.findings import NAMES
+    from mpifed.explain.reference import Entry, explained, schema_of_jobs
+
+    if json_schema:
+        click.echo(json.dumps(schema_of_jobs(), indent=2))
+        return
+    commands = getattr(context.find_root().command, "commands", {})
+    more = [Entry("command", title, (each.help or "").partition("\n\n")[0]) for title, each in commands.items()]
+    more += [Entry("finding", title, text) for title, text in NAMES.items()]
+    text, width = explained(name, more), screen_width()
+    click.echo(text if width is None else prose(text, width))

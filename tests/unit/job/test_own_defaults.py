@@ -13,7 +13,7 @@ from jobs_in_python import as_in_a_file
 from mpifed import FedAvg
 from mpifed.core.contract import remember
 from mpifed.core.errors import UsageError
-from mpifed.explain.entries import entry_of
+from mpifed.explain.reference import entry_of
 from mpifed.maths.objectives import Softmax
 from mpifed.testing import Job
 
