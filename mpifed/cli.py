@@ -115,13 +115,19 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, timed: bool, as_json:
     if timed:
         if click.get_current_context().get_parameter_source("ranks") is not ParameterSource.DEFAULT:
             raise click.UsageError("--ranks does not go with --time, which plays on the ranks of mpirun; leave it out")
-        from mpifed.forecast.timing import check_timed
+        from mpifed.forecast.timing import timed_forecast
 
-        sys.exit(check_timed(job, changes, as_json))
-    from mpifed.forecast.job import forecast, forecast_text
+        found = timed_forecast(job, changes)
+        if isinstance(found, int):  # of another rank
+            sys.exit(found)
+    else:
+        from mpifed.forecast.job import forecast, read
 
-    result = forecast(job, changes, ranks)
-    click.echo(json.dumps(result, indent=2) if as_json else forecast_text(result, screen_width()))
+        first, number = read(job, changes)
+        found = {**forecast(first, ranks), "points": number}
+    from mpifed.forecast.text import forecast_text
+
+    click.echo(json.dumps(found, indent=2) if as_json else forecast_text(found, screen_width()))
 
 
 @main.command(short_help="How a run ended, and what it cost.")

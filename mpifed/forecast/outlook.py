@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.tables import Table
+from mpifed.core.text import counted
 from mpifed.job.job import Job
 from mpifed.privacy.calibration import budget_of, spending_of
 from mpifed.privacy.ledger import finite, most_within
@@ -51,57 +52,46 @@ def outlook(job: Job, algorithm: Algorithm) -> Table | None:
 
 def outlook_lines(summary: Table, rounds: int) -> Iterator[str]:
     """The privacy cost as text, in the columns of the forecast."""
-    yield f"\n{'Privacy':12}protects {summary['protects']} (level {summary['level']})"
+
+    def shown(name: str, absent: str = "infinite") -> str:
+        return absent if summary[name] is None else f"{summary[name]:.4g}"
+
     indent = " " * 12
+    yield f"\n{'Privacy':12}protects {summary['protects']} (level {summary['level']})"
     yield f"{indent}from {summary['from']} (model {summary['model']})"
     if summary["not_private"]:
         yield f"{indent}NOT PRIVATE: {summary['not_private']}"
-    yield f"{indent}{_noise(summary)}"
-    yield f"{indent}{_sampled(summary)}"
+    noise = f"{summary['distribution']} noise on the {summary['noise_on']}"
+    multiplier = f"noise multiplier {summary['noise_multiplier']:.4g}"
+    if summary["calibrated_for"] is not None:
+        whose = " in the paper's accounting" if summary["accounting"] == "paper" else ""
+        multiplier += f", computed for epsilon = {summary['calibrated_for']:g}{whose}"
+    yield f"{indent}clip {summary['clip']:g}, {noise}, {multiplier}"
+    (least, most), (client, rows), (few, many) = (summary[name] for name in ("rates", "most_sampled", "rounds_counted"))
+    rates = f"rate {most:.4g}"
+    if least < most:
+        rates = f"rates from {least:.4g} to {most:.4g}, that of client {client}, whose {rows} rows decide all noise"
+    charged = f"{many}" if few == many else f"{few} to {many}"
+    yield (
+        f"{indent}{counted(summary['mechanisms_per_round'], 'mechanism')} per round, {rates} ({summary['sampling']} "
+        f"sampling); a client is charged for {charged} rounds"
+    )
     yield f"{indent}after {rounds} rounds, at delta = {summary['delta']:g}:"
-    epsilons = {name: _shown(summary[name]) for name in summary if name.startswith("epsilon")}
     if summary["epsilon_if_secret"] is not None:
-        secret = epsilons["epsilon_if_secret"]
+        secret = shown("epsilon_if_secret")
         yield f"{indent}  epsilon: none; it would be {secret} if the noise were secret and made of integers"
     else:
-        yield f"{indent}  epsilon {epsilons['epsilon']} for the client who spends most"
-        yield f"{indent}  without amplification by sampling {epsilons['epsilon_unamplified']}"
+        yield f"{indent}  epsilon {shown('epsilon')} for the client who spends most"
+        yield f"{indent}  without amplification by sampling {shown('epsilon_unamplified')}"
     if "colluding" in summary:
         colluding, fewest = summary["colluding"]
         yield (
             f"{indent}  if {colluding} of a round's {fewest} clients reveal their noise to the server, "
-            f"{epsilons['epsilon_colluding']}, which the budget does not cover"
+            f"{shown('epsilon_colluding')}, which the budget does not cover"
         )
-    paper = _shown(summary["epsilon_paper"], "nothing is stated")
+    paper = shown("epsilon_paper", "nothing is stated")
     yield f"{indent}  by the formula of the FedPDM-DP paper, which is no bound: {paper}"
     if summary["budget"] is not None:
         ends = summary["budget_ends_after"]
         text = "is enough for all rounds" if ends is None else f"ends the run after round {ends} (exit 70)"
         yield f"{indent}{summary['budget_of']} = {summary['budget']:g} {text}"
-
-
-def _noise(summary: Table) -> str:
-    text = f"clip {summary['clip']:g}, {summary['distribution']} noise on the {summary['noise_on']}, noise multiplier "
-    text += f"{summary['noise_multiplier']:.4g}"
-    if summary["calibrated_for"] is None:
-        return text
-    whose = " in the paper's accounting" if summary["accounting"] == "paper" else ""
-    return f"{text}, computed for epsilon = {summary['calibrated_for']:g}{whose}"
-
-
-def _sampled(summary: Table) -> str:
-    least, most = summary["rates"]
-    client, rows = summary["most_sampled"]
-    rates = f"rate {most:.4g}"
-    if least < most:
-        rates = f"rates from {least:.4g} to {most:.4g}, that of client {client}, whose {rows} rows decide all noise"
-    count, (few, many) = summary["mechanisms_per_round"], summary["rounds_counted"]
-    times = f"{many}" if few == many else f"{few} to {many}"
-    return (
-        f"{count} mechanism{'s' * (count > 1)} per round, {rates} ({summary['sampling']} sampling); a client is "
-        f"charged for {times} rounds"
-    )
-
-
-def _shown(epsilon: float | None, absent: str = "infinite") -> str:
-    return absent if epsilon is None else f"{epsilon:.4g}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,8 @@ from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import Interrupted, MpifedError, NotCertified, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
-from mpifed.files.write import replace_text
 from mpifed.job.job import Job, read_table
+from mpifed.job.reading import check_data
 from mpifed.job.schema import MODEL, REGULARIZER, TERM
 from mpifed.job.settings import Wrong, table_of, tables_in
 from mpifed.job.sweep import SweepPoint, points
@@ -275,18 +274,13 @@ def check(
     )
 
     def forecasted() -> str:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "job.toml"
-            if isinstance(algorithm, (str, Path)):
-                path = Path(algorithm)
-            if not isinstance(algorithm, (str, Path)) or settings:
-                path = Path(folder) / "job.toml"
-                replace_text(path, written.text())
-            result = forecast(path, (), integer(ranks, "ranks"))
-            objects = [each for each in settings.get("observers", ()) if isinstance(each, Observer)]
-            unnamed = checked_observers([each for each in objects if not describe.observers([each])])
-            result["who_learns"] += [observer_statement(observer, written) for observer in unnamed]
-            return str(forecast_text(result))
+        if isinstance(algorithm, (str, Path)):
+            check_data(Path(algorithm), Path(written.data.path))
+        result = forecast(written, integer(ranks, "ranks"))
+        objects = [each for each in settings.get("observers", ()) if isinstance(each, Observer)]
+        unnamed = checked_observers([each for each in objects if not describe.observers([each])])
+        result["who_learns"] += [observer_statement(observer, written) for observer in unnamed]
+        return forecast_text(result)
 
     return alike(comm, forecasted)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from ended import run
+from forecasts import forecast
 from lengths import long_unless
 from methods import PEOPLE_BY_CHANCE
 from registry import CASES, FEW, NAMES, table
 
 from mpifed.comm.mpi import Solo
 from mpifed.files.json_file import read_json
-from mpifed.forecast.job import forecast
 from mpifed.job.job import Job
 
 # but for clients who take part by coins of their own: how many will is known to nobody

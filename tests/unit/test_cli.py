@@ -53,7 +53,7 @@ def test_a_message_steers_no_terminal(tmp_path: Path, monkeypatch: pytest.Monkey
     def fails(*arguments: object) -> None:
         raise DataError("a\x1b[2Jb.h5: damaged")
 
-    monkeypatch.setattr(job, "forecast", fails)
+    monkeypatch.setattr(job, "read", fails)
     (tmp_path / "job.toml").write_text("")
     end = CliRunner().invoke(main, ["check", str(tmp_path / "job.toml")])
     assert (end.exit_code, end.stderr) == (3, "mpifed: error: a\\x1b[2Jb.h5: damaged\n")
