@@ -4,7 +4,7 @@ HDF5 locks a file that it opens (flock), and fails where the file system has no 
 flock`, some NFS, BeeGFS and GPFS. `best-effort` of HDF5 ignores ENOSYS only, and not ENOLCK or EOPNOTSUPP. mpifed needs
 no locks: a file is written under a temporary name by one process, synced, and renamed when complete, and no process
 opens it before; afterwards it is only read. The environment variable HDF5_USE_FILE_LOCKING, set to TRUE or BEST_EFFORT,
-overrides this and enables locks: `mpifed doctor` reports it.
+overrides this and enables locks.
 
 Files are written through Python, since HDF5 does not survive a failed write: its file cannot be closed any more, and
 the process ends with a segmentation fault. Here errors are hidden from HDF5, and raised when the file is closed.

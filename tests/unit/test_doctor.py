@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import shutil
 import sys
@@ -31,10 +30,6 @@ def command(folder: Path, name: str, says: str = "") -> dict[str, str]:
     return {"PATH": str(folder)}
 
 
-def refuse(*_: object) -> None:
-    raise OSError(37, "No locks available")
-
-
 @pytest.mark.parametrize(
     ("says", "library", "level"),
     [
@@ -47,14 +42,14 @@ def refuse(*_: object) -> None:
     ],
 )
 def test_a_launcher_and_its_library(tmp_path: Path, says: str, library: str | None, level: str) -> None:
-    assert levels(doctor.launcher(library, command(tmp_path, "mpiexec", says))) == [level]
+    assert levels(doctor.launcher(library, command(tmp_path, "mpiexec", says)))[1] == level
 
 
 def test_ranks_that_joined() -> None:
     place = RankLocation("a", frozenset({0}))
     assert levels(doctor.joined([place], {}, None)) == ["ok"]
     (found,) = doctor.joined([place, place._replace(host="b")], {"PMI_SIZE": "2"}, None)
-    assert found == CheckResult("ok", "2 ranks joined, on a, b")
+    assert found == CheckResult("2 ranks joined, on a, b")
     (found,) = doctor.joined([place, place], {"SLURM_STEP_NUM_TASKS": "4"}, None)
     assert found.level == "error" and found.what == "4 ranks launched, 2 joined"
 
@@ -76,19 +71,10 @@ def test_cores(places: list[RankLocation], expected: list[str]) -> None:
 
 
 def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert levels(doctor.folder(tmp_path, {})) == ["ok", "ok"]
-    assert levels(doctor.folder(tmp_path / "nothing", {})) == ["error"]
+    assert levels(doctor.folder(tmp_path)) == ["ok"]
+    assert levels(doctor.folder(tmp_path / "nothing")) == ["error"]
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
-    assert levels(doctor.folder(tmp_path, {})) == ["ok", "warning"]
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    (locks, _) = doctor.folder(tmp_path, {})
-    assert locks == CheckResult(
-        "ok",
-        f"{tmp_path}: no file locks (No locks available); a run killed on another machine leaves its lock",
-    )
-    for setting, level in (("false", "ok"), ("TRUE", "error"), ("BEST_EFFORT", "error")):
-        (locks, _) = doctor.folder(tmp_path, {"HDF5_USE_FILE_LOCKING": setting})
-        assert locks.level == level and (level == "ok" or locks.remedy == "unset it, or set it to FALSE")
+    assert levels(doctor.folder(tmp_path)) == ["warning"]
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +87,9 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("cudaErrorInsufficientDriver")
 
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert list(doctor.devices()) == [CheckResult("ok", "no CuPy: everything runs on the CPU")]
+    assert list(doctor.devices()) == [CheckResult("no CuPy: everything runs on the CPU")]
     cupy(lambda: 2)
-    assert list(doctor.devices()) == [CheckResult("ok", "CuPy 13.0: A device, A device")]
+    assert list(doctor.devices()) == [CheckResult("CuPy 13.0: A device, A device")]
     cupy(broken)
     assert levels(doctor.devices()) == ["warning"]
 
@@ -111,22 +97,13 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slurm_and_the_library(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     environment = command(folder, "sbatch") | command(folder, "srun", "MPI plugin types are...\n\tnone\n\tpmi2")
-    found = list(doctor.slurm(MPICH, environment))
-    assert [one.what for one in found] == [
-        "this library needs `srun --mpi=pmi2`, which `srun --mpi=list` lists; no rank was started",
-        f"Slurm: {folder / 'sbatch'}; `sinfo` lists partitions",
-    ]
-    found = list(doctor.slurm(OPEN_MPI, environment))
-    assert levels(found) == ["warning", "ok"] and "needs srun --mpi=pmix" in found[0].what
+    said = "this library needs `srun --mpi=pmi2`, which `srun --mpi=list` "
+    assert list(doctor.slurm(MPICH, environment)) == [CheckResult(f"{said}lists; no rank was started")]
+    (found,) = doctor.slurm(OPEN_MPI, environment)
+    assert found.level == "warning" and "needs srun --mpi=pmix" in found.what
+    assert levels(doctor.slurm(MPICH, environment | {"SLURM_CONF": "/nothing"})) == ["ok", "warning"]
     (folder / "srun").unlink()
-    said = next(doctor.slurm(MPICH, environment)).what
-    assert said == "this library needs `srun --mpi=pmi2`, which `srun --mpi=list` did not list"
-    command(folder, "srun", "MPI plugin types are...\n\tnone\n\tpmi2")
-    assert levels(doctor.slurm(MPICH, environment)) == ["ok", "ok"]
-    inside = list(doctor.slurm(MPICH, environment | {"SLURM_JOB_ID": "7"}))
-    assert "`srun --mpi=pmi2 mpifed doctor`" in inside[1].what
-    command(folder, "mpiexec", "HYDRA build details:\n    Version: 5.0.2")
-    assert f"batch jobs use {folder / 'mpiexec'}" in list(doctor.slurm(MPICH, environment))[1].what
+    assert list(doctor.slurm(MPICH, environment)) == [CheckResult(f"{said}did not list")]
 
 
 def test_any_error_is_the_exit_code(
@@ -145,7 +122,7 @@ def test_any_error_is_the_exit_code(
 @pytest.mark.launch
 def test_three_ranks_and_one_report(launch: Callable[..., Any], tmp_path: Path) -> None:
     ended = launch(3, "doctor", cwd=tmp_path)
-    assert ended.out.count("3 ranks joined") == ended.out.count("files can be written and locked") == 1, ended.text
+    assert ended.out.count("3 ranks joined") == ended.out.count("files can be written") == 1, ended.text
 
 
 @pytest.mark.launch
