@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from typing_extensions import Self
 
@@ -22,8 +22,8 @@ from mpifed.job.reading import put_key as put_key
 from mpifed.job.reading import read_table as read_table
 from mpifed.job.reading import refuse
 from mpifed.job.reading import set_value as set_value
-from mpifed.job.schema import ALGORITHM, CLIENT, CONSTRAINT, MODEL, REGULARIZER, SERVER, TERM, JobSettings, Security
-from mpifed.job.settings import Kind, Wrong, errors_of, table_of
+from mpifed.job.schema import ALGORITHM, CLIENT, SERVER, JobSettings, Security
+from mpifed.job.settings import Wrong, errors_of, table_of
 from mpifed.maths.optimizers import OPTIMIZERS, Watched
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Job(JobSettings):
         algorithm = None
         with suppress(UsageError, AttributeError):
             algorithm = ALGORITHM.part(table["algorithm"].get("name")) if "algorithm" in table else None
-        given = {**dict.fromkeys(OPTIMIZERS), **table}  # which may have defaults
+        given = {**dict.fromkeys(OPTIMIZERS), "minimize": {"name": "loss"}, **table}  # whose defaults are read too
         try:
             job = adapter().validate_json(json.dumps(given, default=str), context=algorithm)
         except ValidationError as error:
@@ -83,17 +83,6 @@ class Job(JobSettings):
         import tomli_w
 
         return tomli_w.dumps(self.table())
-
-    def told(self) -> Iterator[tuple[tuple[str, str], Table]]:
-        """What `TOLD` has of this job, on all ranks, which then make its objects without reading tables."""
-        given: list[tuple[Kind[Any] | None, Table | None]]  # of any class
-        given = [(MODEL, self.model), (ALGORITHM, self.algorithm)]
-        given += [(TERM, self.minimize), (REGULARIZER, self.regularizer)]
-        given += [(CONSTRAINT, table) for table in self.constraint]
-        given += [(CLIENT.of(self.method), self.client_optimizer), (SERVER.of(self.method), self.server_optimizer)]
-        for kind, table in given:
-            if kind is not None:
-                yield from kind.told(table)
 
     def make_algorithm(self, problem: Problem) -> Algorithm:
         """The algorithm for a problem, which may still lack the noise multiplier that is to be calibrated.

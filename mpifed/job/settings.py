@@ -6,7 +6,6 @@ and all that is wrong with it is told at once.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import math
@@ -197,6 +196,12 @@ def name_of(kind: type) -> str | None:
 # --- tables as objects ------------------------------------------------------------------------------------------------
 
 
+class CheckedTable(dict[str, Any]):
+    """A checked table that names its class, with all defaults; rank 0 alone reads one, and others need no pydantic."""
+
+    read: Table | None = None  # what an object is made of; of a class of the user's, whom pickles do not know, None
+
+
 @dataclasses.dataclass(frozen=True)
 class Kind(Generic[Part]):
     """Marks a table whose `name` says which class its other keys are of: of a registry, or the user's "module:Class".
@@ -247,7 +252,9 @@ class Kind(Generic[Part]):
             what = f"{type(error).__name__}: {error}"
             raise _Faulty([at_name._replace(what=what, remedy="correct its annotations")]) from error
         fields, values = type(read).model_fields, read.model_dump(mode="json", exclude_none=True)
-        return {key: value for key, value in values.items() if not _absent(value, fields[key].default)}
+        checked = CheckedTable((key, value) for key, value in values.items() if not _absent(value, fields[key].default))
+        checked.read = None if own_module(name) else vars(read)
+        return checked
 
     def _errors(self, wrong: ValidationError, part: type, table: Table, at_name: Error) -> Iterator[Error]:
         """The errors of a table; those of defaults are the class's."""
@@ -264,17 +271,11 @@ class Kind(Generic[Part]):
         """The object of a checked table, and of what the run gives; `split`: of the data, if there is any."""
         part: Any = self.part(table["name"])  # an algorithm, or a class of any other kind
         made = part.for_split(split) if split else part
-        place = self.base.__name__, json.dumps(table)
-        read = copy.deepcopy(TOLD[place]) if place in TOLD else vars(self.read(part, table))
+        read = getattr(table, "read", None) or vars(self.read(part, table))
         found: Part = made(
             **given, **{field.name: read[key] for field in fields_of(made) if (key := key_of(field)) in table}
         )
         return found
-
-    def told(self, table: ReadOnlyTable | None) -> Iterator[tuple[tuple[str, str], Table]]:
-        """What `TOLD` has of a checked table of the package's own classes."""
-        if table and own_module(table["name"]) is None:
-            yield (self.base.__name__, json.dumps(table)), vars(self.read(self.part(table["name"]), table))
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
         from pydantic_core.core_schema import with_info_plain_validator_function
@@ -340,7 +341,6 @@ def keys_of(part: type, beside: type | None = None, name: str = "") -> type[Base
     return model
 
 
-TOLD: dict[tuple[str, str], Table] = {}  # values of tables, as rank 0 has read them, by base class and table
 made_of: dict[type, tuple[type, ...]] = {}  # the classes of what `keys_of` gives
 
 

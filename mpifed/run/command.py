@@ -19,7 +19,6 @@ from mpifed.core.io_errors import say
 from mpifed.core.text import command_line, counted, on_screen, screen_width
 from mpifed.job.job import Job, read_table
 from mpifed.job.reading import check_data
-from mpifed.job.settings import TOLD
 from mpifed.job.sweep import SweepPoint, points
 from mpifed.run.agreement import begin_call
 from mpifed.run.api import run
@@ -62,7 +61,6 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
         print(f"mpifed: error: {error}", file=sys.stderr)
         return error.exit_code
     all_points, is_sweep = _on_server(comm, read)
-    TOLD.update(_on_server(comm, lambda: dict(told for point in all_points for told in point.job.told())))
     if comm.rank == 0 and loops.compiled is None:
         say("mpifed: note: no compiled loops: short rounds take longer, the bits are the same", file=sys.stderr)
     folder = out or Path("runs") / all_points[0].job.name
