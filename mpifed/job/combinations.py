@@ -6,7 +6,7 @@ between tables of a job are here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import chain
 
 from mpifed.algorithms import ALGORITHMS
@@ -18,7 +18,6 @@ from mpifed.core.algorithm import Algorithm, with_noise
 from mpifed.core.privacy import Privacy, conflicts
 from mpifed.core.record import bare_leaves
 from mpifed.core.refusals import Refusal, messages
-from mpifed.core.tables import ReadOnlyTable
 from mpifed.core.text import shown
 from mpifed.data.statistics import intercept_warnings
 from mpifed.data.store import Federation
@@ -27,7 +26,6 @@ from mpifed.job.participation import left_out
 from mpifed.job.schema import JobSettings
 from mpifed.job.time_model import wrong_network
 from mpifed.maths.objectives import LinearScores, Objective
-from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.regularizers import Regularizer
 
 _KIND = {
@@ -43,10 +41,7 @@ _MEASURED = {"multilabel": "accuracies of labels and micro-F1", "regression": "R
 def wrong_together(job: JobSettings) -> list[str]:
     """Errors in the combination of a job's tables, independent of the data, one message each."""
     private = () if job.privacy is None else conflicts(job.privacy)
-    wrong = messages(
-        chain(_of_optimizers(vars(job), job.method), private, _of_tables(job), wrong_network(job.simulated_network))
-    )
-    return [*wrong, *(_wrong_limits(vars(job), job.method) if wrong else ())]
+    return messages(chain(private, _of_tables(job), wrong_network(job.simulated_network)))
 
 
 def _of_tables(job: JobSettings) -> Iterator[Refusal]:
@@ -137,51 +132,6 @@ def _of_tables(job: JobSettings) -> Iterator[Refusal]:
             f"{nothing} [stop] {name} cannot be reached",
             either,
         )
-
-
-# --- of a job's method, in its raw tables ----------------------------------------------------------------------------
-
-
-def _of_optimizers(table: ReadOnlyTable, method: type[Algorithm]) -> Iterator[Refusal]:
-    """[client_optimizer] and [server_optimizer], which not every algorithm takes."""
-    for key in OPTIMIZERS:
-        yield Refusal(
-            table.get(key) and key not in method.__dataclass_fields__,
-            f"[{key}]",
-            f'[algorithm] name = "{table["algorithm"]["name"]}" takes none',
-            f"leave the table out, as by --set {key}={{}}",
-        )
-
-
-def _wrong_limits(table: ReadOnlyTable, method: type[Algorithm]) -> list[str]:
-    """The error of [[constraint]] or [minimize] with one of mpifed's methods that takes neither."""
-    name, minimize = table["algorithm"]["name"], table.get("minimize")
-    other = isinstance(minimize, Mapping) and minimize.get("name", "loss") != "loss"
-    takes = name not in ALGORITHMS or not isinstance(method.constrained, property)  # which needs an object
-    return messages([_unconstrained(not takes and (table.get("constraint") or other), name)])
-
-
-def _unconstrained(applies: object, name: str) -> Refusal:
-    """An algorithm that takes neither constraints nor another objective."""
-    return Refusal(
-        applies,
-        f'[algorithm] name = "{name}"',
-        "takes no [[constraint]] and no [minimize] but the mean loss",
-        "take ssca, or leave them out, as by --set 'constraint=[]' --set 'minimize={name=\"loss\"}'",
-    )
-
-
-def of_other_method(table: ReadOnlyTable) -> list[str]:
-    """Further errors of a job whose [algorithm] has keys of another method than it names, with a hint."""
-    algorithm = table.get("algorithm")
-    if not isinstance(algorithm, Mapping) or (name := str(algorithm.get("name"))) not in ALGORITHMS:
-        return []
-    method = ALGORITHMS[name]
-    known = {key for kind in ALGORITHMS.values() for key in kind.__dataclass_fields__}
-    if (known - method.__dataclass_fields__.keys()).isdisjoint(algorithm):
-        return []
-    hint = f"to change the method, set the whole table: --set 'algorithm={{name=\"{name}\", batch_size=...}}'"
-    return [*messages(_of_optimizers(table, method)), *_wrong_limits(table, method), hint]
 
 
 # --- of a job with its data ------------------------------------------------------------------------------------------
@@ -345,7 +295,12 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
             f"and a delta of 1/{count} would allow to publish one of them whole",
             f"{0.1 / count:.0e} is usual",
         )
-    yield _unconstrained(constrains(problem) and not algorithm.constrained, name)
+    yield Refusal(
+        constrains(problem) and not algorithm.constrained,
+        f'[algorithm] name = "{name}"',
+        "takes no [[constraint]] and no [minimize] but the mean loss",
+        "take ssca, or leave them out, as by --set 'constraint=[]' --set 'minimize={name=\"loss\"}'",
+    )
     yield Refusal(present > clients, some, f"{job.data.path} has {clients} clients", "lower it")
     yield Refusal(
         part.stragglers and not isinstance(algorithm, LocalMethod),

@@ -17,13 +17,13 @@ from mpifed.core.contract import own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.job.combinations import of_other_method, wrong_fit, wrong_together
+from mpifed.job.combinations import wrong_fit, wrong_together
+from mpifed.job.reading import listed_errors, refuse
 from mpifed.job.reading import put_key as put_key
 from mpifed.job.reading import read_table as read_table
-from mpifed.job.reading import refuse
 from mpifed.job.reading import set_value as set_value
 from mpifed.job.schema import ALGORITHM, CLIENT, SERVER, JobSettings, Security
-from mpifed.job.settings import Wrong, errors_of, table_of
+from mpifed.job.settings import Wrong, errors_of, hints_of, table_of
 from mpifed.maths.optimizers import OPTIMIZERS, Watched
 
 if TYPE_CHECKING:
@@ -47,15 +47,16 @@ class Job(JobSettings):
 
         refuse(table, source)
         algorithm = None
-        with suppress(UsageError, AttributeError):
-            algorithm = ALGORITHM.part(table["algorithm"].get("name")) if "algorithm" in table else None
+        with suppress(Exception):  # which [algorithm] then reports
+            named = ALGORITHM.part(table["algorithm"]["name"])
+            algorithm = hints_of(named) and named
         given = {**dict.fromkeys(OPTIMIZERS), "minimize": {"name": "loss"}, **table}  # whose defaults are read too
         try:
             job = adapter().validate_json(json.dumps(given, default=str), context=algorithm)
         except ValidationError as error:
-            raise Wrong.of(source, list(errors_of(error, cls)), of_other_method(table)) from None
+            raise Wrong.of(source, list(errors_of(error, cls))) from None
         if wrong := wrong_together(job):
-            raise Wrong.of(source, [], wrong)
+            raise UsageError(listed_errors(source, wrong))
         return job
 
     @classmethod

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from typing import (
@@ -99,36 +99,28 @@ class Error(NamedTuple):
 
 
 class Wrong(UsageError):
-    """All that is wrong with a job, in the words of TOML.
+    """All that is wrong with the values of a job, in the words of TOML."""
 
-    Attributes
-    ----------
-    source : the file, or the function
-    errors : those of single values, which Python words otherwise
-    more : further messages
-    """
-
-    source: str = ""
-    errors: Sequence[Error] = ()
-    more: Sequence[str] = ()
+    source: str  # the file, or the function
+    errors: Sequence[Error]
 
     @classmethod
-    def of(cls, source: str, errors: Sequence[Error], more: Sequence[str] = ()) -> Wrong:
-        wrong = cls(listed_errors(source, [*(error.in_toml() for error in errors), *more]))
-        wrong.source, wrong.errors, wrong.more = source, errors, more
+    def of(cls, source: str, errors: Sequence[Error]) -> Wrong:
+        wrong = cls(listed_errors(source, [error.in_toml() for error in errors]))
+        wrong.source, wrong.errors = source, errors
         return wrong
 
     def in_python(self) -> UsageError:
         """The same, in the words of Python."""
-        return UsageError(listed_errors(self.source, [*(error.in_python() for error in self.errors), *self.more]))
+        return UsageError(listed_errors(self.source, [error.in_python() for error in self.errors]))
 
 
 class _Faulty(ValueError):
     """The errors of a table that names its class, by keys within it."""
 
-    def __init__(self, errors: Iterable[Error]) -> None:
+    def __init__(self, errors: list[Error]) -> None:
         super().__init__()
-        self.errors = list(errors)
+        self.errors = errors
 
 
 def errors_of(wrong: ValidationError, kind: type, known: Sequence[str] = ()) -> Iterator[Error]:
@@ -152,7 +144,7 @@ def errors_of(wrong: ValidationError, kind: type, known: Sequence[str] = ()) -> 
 
 def tables_in(kind: type) -> dict[str, type]:
     """The classes of the tables that are keys of a class's table, by key."""
-    parts = [(key, part) for key, hint in _hints(kind).items() for part in (hint, *get_args(hint))]
+    parts = [(key, part) for key, hint in hints_of(kind).items() for part in (hint, *get_args(hint))]
     return {key: part for key, part in parts if isinstance(part, type) and is_dataclass(part)}
 
 
@@ -238,30 +230,22 @@ class Kind(Generic[Part]):
         at_name = Error(("name",), ... if name is None else name, "")
         try:
             part = self.part(name)
-            if isinstance(info.context, type) and _hints(part).get("bias") == bool | None:  # type: ignore[arg-type]
+            if isinstance(info.context, type) and hints_of(part).get("bias") == bool | None:  # type: ignore[arg-type]
                 table = {"bias": getattr(info.context, "intercepts", True), **table}
             read = self.read(part, table)
         except UsageError as error:
             reasons = str(error).removeprefix("name: ").split("\nname: ")
-            raise _Faulty(at_name._replace(what=reason) for reason in reasons) from error
+            raise _Faulty([at_name._replace(what=reason) for reason in reasons]) from error
         except ValidationError as error:
-            raise _Faulty(self._errors(error, part, table, at_name)) from error
+            known = list(keys_of(part, self.beside).model_fields)  # type: ignore[arg-type]  # classes hash
+            raise _Faulty([*errors_of(error, part, known)]) from error
         except Exception as error:  # annotations of the user's own class
-            if name in self.known:
-                raise
             what = f"{type(error).__name__}: {error}"
             raise _Faulty([at_name._replace(what=what, remedy="correct its annotations")]) from error
         fields, values = type(read).model_fields, read.model_dump(mode="json", exclude_none=True)
         checked = CheckedTable((key, value) for key, value in values.items() if not _absent(value, fields[key].default))
         checked.read = None if own_module(name) else vars(read)
         return checked
-
-    def _errors(self, wrong: ValidationError, part: type, table: Table, at_name: Error) -> Iterator[Error]:
-        """The errors of a table; those of defaults are the class's."""
-        for error in errors_of(wrong, part, list(keys_of(part, self.beside).model_fields)):
-            what = f"the default of {error.key[0]}, {shown(repr(error.value))}: {error.what}"
-            of_class = error.value is not ... and error.key[0] not in table
-            yield at_name._replace(what=what, remedy="correct the class") if of_class else error
 
     def read(self, part: type, table: ReadOnlyTable) -> BaseModel:
         """The values of a class's table; pydantic's ValidationError where one is wrong."""
@@ -298,20 +282,17 @@ class Optimizer(Kind[Part]):
 
     def of(self, algorithm: type) -> Kind[object] | None:
         """The optimizers that an algorithm takes there."""
-        hint = _hints(algorithm).get(self.table)
+        hint = hints_of(algorithm).get(self.table)
         return None if hint is None else Kind(hint, own=False)
 
     def whole(self, table: object, info: ValidationInfo) -> Table | None:
-        try:
-            kind = self.of(info.context) if isinstance(info.context, type) else None
-        except Exception:  # annotations of the user's own class, which [algorithm] reports
-            if info.context in ALGORITHMS.values():
-                raise
-            return None
-        if table is None or isinstance(table, dict):
-            table = table or {}
-            return kind.whole({"name": "sgd", **table}, info) if kind else table or None  # which is refused
-        raise _Faulty([Error((), table, "expected a table")])
+        kind = self.of(info.context) if isinstance(info.context, type) else self
+        if kind is not None and (table is None or isinstance(table, dict)):
+            return kind.whole({"name": "sgd", **(table or {})}, info) if kind is not self else None
+        if table:
+            wrong = "[algorithm] takes none" if kind is None else "expected a table"
+            raise _Faulty([Error((), ..., wrong, f"leave it out, as by --set {self.table}={{}}")])
+        return None
 
 
 @cache
@@ -351,7 +332,7 @@ def key_of(field: dataclasses.Field[object]) -> str:
 
 
 @cache
-def _hints(part: type) -> Table:
+def hints_of(part: type) -> Table:
     """The annotations of a class, evaluated once."""
     return get_type_hints(part)
 
