@@ -64,9 +64,7 @@ def test_defaults_out_of_range_are_refused() -> None:
     assert "[algorithm] passes = 0: expected a number above 0" in text
     assert '[algorithm] rule = "mode": expected "mean" or "median"' in text
     assert job({"name": name, "decay": 0.5, "passes": 1, "rule": "mean"}).algorithm["decay"] == 0.5
-    with pytest.raises(
-        UsageError, match=r"\[model\] steepness = -1.0: expected a number above 0"
-    ):
+    with pytest.raises(UsageError, match=r"\[model\] steepness = -1.0: expected a number above 0"):
         job({"name": "fedavg"}, {"name": remember(SteepSoftmax)})
 
 

@@ -78,7 +78,7 @@ def test_methods_are_whole_tables_that_change_together() -> None:
         ([AVERAGED, 3], "methods: must be a list of tables"),
         ([{"algorithm": "fedavg"}], "algorithm = 'fedavg': must be a whole table"),
         ([{"algorithm.batch_size": 4}], "batch_size = 4: must be a whole table"),
-        ([{"algorithm": SSCA, "client_optimizer": {"learning_rate": 0.1}}], 'client_optimizer: [algorithm] takes none'),
+        ([{"algorithm": SSCA, "client_optimizer": {"learning_rate": 0.1}}], "client_optimizer: .algorithm. takes none"),
     ],
 )
 def test_methods_that_are_none(methods: Any, said: str) -> None:
