@@ -21,6 +21,7 @@ from mpifed.files.columns import shown
 PLURALS = {
     "job": "Top level", "table": "Tables", "algorithm": "Algorithms", "model": "Models", "term": "Terms",
     "regularizer": "Regularizers", "observer": "Observers", "schedule": "Schedules of learning rates",
+    "client optimizer": "Optimizers of clients", "server optimizer": "Optimizers of the server",
 }  # fmt: skip
 
 

@@ -38,12 +38,12 @@ _TYPES = {
 }  # fmt: skip
 _KINDS: dict[type, str] = {
     Algorithm: "algorithm", Objective: "model", Term: "term", Regularizer: "regularizer", Observer: "observer",
-    ClientOptimizer: "optimizer of clients", ServerOptimizer: "optimizer of the server",
+    ClientOptimizer: "client optimizer", ServerOptimizer: "server optimizer",
 }  # fmt: skip
 # the tables where what is of a kind stands, or what else it is asked for by; others by the name of their kind
 _PLACES = {
     "term": ("constraint", "minimize"), "observer": ("observe",), "column": ("history", "columns"),
-    "optimizer of clients": ("client_optimizer",), "optimizer of the server": ("server_optimizer",),
+    "client optimizer": ("client_optimizer",), "server optimizer": ("server_optimizer",),
 }  # fmt: skip
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^()]*\)")  # its text may have brackets
 _SWEEP = """Many runs in one file: a run for each combination of the values that are listed, each with all seeds.
@@ -154,12 +154,13 @@ def explained(name: str, more: Sequence[Entry] = ()) -> str:
                 holders.setdefault(_key_line(key), []).append(f"[{place}]")
     parts += [f"{', '.join(places)}\n  {line}" for line, places in holders.items()]
     choices = [
-        f"  {entry.name}: {_plain(entry.text.partition(chr(10))[0])}"
+        entry
         for entry in known
         if not table and entry.name not in entry.places and wanted in (entry.kind, f"{entry.kind}s", *entry.places)
     ]
     if choices:
-        parts.append("\n".join(["of which `mpifed explain NAME` tells more:", *choices]))
+        lines = (f"  {entry.name}: {_plain(entry.text.partition(chr(10))[0])}" for entry in choices)
+        parts.append("\n".join([f"{choices[0].kind}s, for one of which `mpifed explain NAME` tells more:", *lines]))
     if not parts:
         names = [name for entry in known for name in (entry.name, *(key.name for key in entry.keys))]
         raise UsageError(f"{shown(name)}: nothing has that name{nearest(wanted, names)}")

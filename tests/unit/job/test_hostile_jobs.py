@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from forecasts import forecast
-from jobs_in_python import fedavg
 from test_job import complaints, table
 
 from mpifed.core.errors import UsageError
@@ -50,30 +49,18 @@ def test_control_characters_are_refused_in_all_texts(character: str) -> None:
     ("changes", "said"),
     [
         ({"rounds": 2**63}, "rounds = 9223372036854775808: must be less than 2^63"),
-        ({"seed": -(2**63) - 1}, "seed = -9223372036854775809: must be less than 2^63"),
-        ({"rounds": 10**400}, "rounds = a number of 1329 bits: must be less than 2^63"),
         ({"rounds": 16**5000}, "rounds = a number of 20001 bits"),
         ({"rounds": 10**8}, "rounds = 100000000: expected a number below 100000000"),
-        ({"data": {"path": "x", "block": 2**62}}, "[data] block = 4611686018427387904: expected a number "),
         ({"seed": datetime.date(2024, 1, 1)}, "seed = 2024-01-01: is a date or a time"),
-        ({"model": {"name": "softmax", "bias": False, "l2": datetime.time(1)}}, "[model] l2 = 01:00:00: is a date"),
         ({"aggregation": {"allow": NESTED}},
         "[aggregation] allow: has more than 16 tables and lists within each other"),
         ({"model": {"name": "softmax", "bias": False, "l2": 3.5e38}}, "l2 = 3.5e+38: expected a number of at most"),
         ({"model": {"name": "softmax", "bias": False, "l2": float("nan")}}, "[model] l2 = NaN: "),
         ({"model": {"name": "mlp", "bias": False, "hidden": 10**12}
         }, "[model] hidden = 1000000000000: expected a number"),
-        ({"client_optimizer": {"learning_rate": 1e308}}, "[client_optimizer] learning_rate = 1e+308: "),
-        ({"client_optimizer": {"learning_rate": {"initial": 0.1, "exponent": 2000.0}}}, "rate.exponent = 2000.0: "),
-        ({"algorithm": fedavg(local_steps=10**12)}, "] local_steps"),
-        ({"algorithm": {"name": "cocoa", "sigma": 1e308}}, "[algorithm] sigma = 1e+308: expected a number "),
-        ({"privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1e300}}, "[privacy] noise_multiplier = 1e+300: "),
         ({"record": {"evaluate_every": 2**62}}, "[record] evaluate_every = 4611686018427387904: expected a number "),
-        ({"constraint": [{"name": "loss", "limit": -1e300}]}, "limit = -1e+300: expected a number of at least"),
-        ({"stop": {"seconds": 1e300}}, "[stop] seconds = 1e+300: expected a number of at most 1e+30"),
         ({"minimize": {"name": "mpifed.maths.objectives:Softmax"}}, "is no Term; derive it from mpifed.maths"),
         ({"minimize": {"name": "os:environ"}}, "is no class"),
-        ({"minimize": {"name": "a.:B"}}, "is not known; give one of"),
         ({"minimize": {"name": "a\u200b b:B"}}, 'name = "a\\u200b b:B": is not known'),
         ({"seed": "x" * 10**6}, f'seed = "{"x" * 199}...'),
     ],
@@ -120,15 +107,11 @@ def test_keys_of_a_sweep_that_are_none(check_sweep: Any, key: str) -> None:
     ("grid", "said"),
     [
         ({"seeds": 10**9}, "seeds = 1000000000: expected how many, from 1 to 10000"),
-        ({"seeds": 10**18}, "expected how many, from 1 to 10000"),
         ({"seeds": True}, "seeds = True: expected how many"),
         ({f"algorithm.k{i}": list(range(10)) for i in range(12)}, "has 1000000000000 points, and may have 10000"),
         ({"seeds": 3, "seed": [1, 2]}, "each sets the seeds; give one of them"),
         ({"rounds": 5}, "must be a list"),
         ({"name": ["a", "../b"]}, "must be the name of one folder"),
-        ({"algorithm.batch_size": []}, "must be a list"),
-        ({"seeds": 0}, "seeds = 0: "),
-        ({"seeds": "two"}, "seeds = 'two': "),
         ({"algorithm.batch_size": [1, "x"]}, '[algorithm] batch_size = "x"'),
         ({"algorithm.bath": [1, 2]}, "[algorithm] bath: unknown key"),
         ({"rounds.more": [1]}, "rounds is a value and no table"),

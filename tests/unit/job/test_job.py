@@ -18,7 +18,7 @@ from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
 from mpifed.job.job import set_value
-from mpifed.maths.objectives import MLP, OBJECTIVES, Softmax
+from mpifed.maths.objectives import MLP, Softmax
 from mpifed.maths.terms import ErrorRate, Loss, Norm
 from mpifed.testing import ALGORITHMS, Job
 
@@ -71,28 +71,16 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"name": 3}, "name = 3"),
-        ({"rounds": "3"}, 'rounds = "3"'),
         ({"rounds": True}, "rounds = true"),
         ({"rounds": 2.0}, "rounds = 2.0"),
-        ({"seed": -1}, "seed = -1"),
         ({"seed": 2**63}, f"seed = {2**63}"),
         ({"data": "path"}, 'data = "path"'),
-        ({"data": {}}, "[data] path: missing"),
-        ({"participation": {"clients_per_round": 0}}, "[participation] clients_per_round = 0"),
         ({"aggregation": {"bounds": {"changes.value": -1.0}}}, "[aggregation] bounds.changes.value = -1.0"),
-        ({"aggregation": {"security": "pigeon"}}, '[aggregation] security = "pigeon"'),
         ({"record": {"evaluate_every": -1}}, "[record] evaluate_every = -1"),
-        ({"record": {"certify_every": -1}}, "[record] certify_every = -1"),
         ({"server": {"dedicated": 1}}, "[server] dedicated = 1"),
         ({"server": {"nonsense": 1}}, "[server] nonsense: unknown key; known are dedicated"),
         ({"compute": {"dtype": "float16"}}, '[compute] dtype = "float16"'),
-        ({"stop": {"seconds": 0}}, "[stop] seconds = 0"),
-        ({"stop": {"kkt_residual": 0}}, "[stop] kkt_residual = 0"),
-        ({"model": {"l2": 1.0}}, "[model] name: missing"),
-        ({"model": {"name": "soft"}}, ", ".join(OBJECTIVES)),
         ({"algorithm": {"name": "sgd"}}, ", ".join(ALGORITHMS)),
-        ({"algorithm": fedavg(learning_rate=-0.1)}, "[client_optimizer] learning_rate = -0.1"),
         (
             {"algorithm": fedavg(learning_rate=[0.1, 0.2])},
             '= [0.1, 0.2]: expected a number or {name = "power", ...} or {name = "step", ...} or',
@@ -108,19 +96,11 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             'name = "los": is not known; did you mean "loss"?; give one of loss,',
         ),
         ({"minimize": {"name": "norm", "limit": 1.0}}, "[minimize] limit: unknown key"),
-        ({"minimize": {"name": "loss", "classes": 3}}, "[minimize] classes"),
         ({"constraint": [LOSS, {"name": "loss"}]}, "[constraint 2] limit: missing"),
         ({"constraint": [LOSS, LOSS | {"limit": "1"}]}, '[constraint 2] limit = "1": '),
-        ({"constraint": [LOSS | {"limit": True}]}, "[constraint 1] limit = true"),
-        ({"constraint": [LOSS | {"margin": -0.1}]}, "[constraint 1] margin = -0.1"),
         ({"constraint": [LOSS | {"clases": [1]}]}, "[constraint 1] clases: unknown key; did you mean"),
-        ({"constraint": [LOSS | {"classes": [0.5]}]}, "[constraint 1] classes"),
         ({"constraint": LOSS}, "constraint = "),
-        ({"constraint": [3]}, "constraint, value 1 = 3"),
-        ({"algorithm": SSCA | {"label_holder": -1}}, "[algorithm] label_holder = -1"),
-        ({"algorithm": SSCA | {"tau": 0.0}}, "[algorithm] tau = 0.0"),
         ({"algorithm": SSCA | {"rho": [1.5]}}, "[algorithm] rho, value 1 = 1.5: expected a number of at most 1"),
-        ({"algorithm": SSCA | {"returns": "best"}}, '[algorithm] returns = "best"'),
         ({"algorithm": SSCA | {"returns": "best feasible"}, "record": {"evaluate_every": 0}}, "evaluates none"),
         ({"model": {"name": "mlp", "start": 3}}, "[model] start = 3: expected text"),
         *(({name: None}, f"{name}: missing") for name in ("name", "rounds", "data", "model", "algorithm")),
@@ -135,9 +115,8 @@ def test_one_thing_wrong(changes: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("where", "key", "meant"),
     [
-        ("client_optimizer", "lr", "learning_rate"), ("client_optimizer", "weightdecay", "weight_decay"),
-        ("algorithm", "batchsize", "batch_size"), ("algorithm", "epochs", "local_epochs"), ("model", "l_2", "l2"),
-        ("participation", "frac", "clients_per_round"), ("record", "evaluate-ever", "evaluate_every"),
+        ("client_optimizer", "lr", "learning_rate"), ("algorithm", "batchsize", "batch_size"), ("model", "l_2", "l2"),
+        ("record", "evaluate-ever", "evaluate_every"),
     ],
 )  # fmt: skip
 def test_near_misses(where: str, key: str, meant: str) -> None:
@@ -158,28 +137,6 @@ def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
     assert job.make_algorithm(task) == SSCAHorizontal(
         4, StepSize(0.5, 0.1), StepSize(0.4, 0.2), 0.1, "paper", problem=task
     )
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"seed": 2**62, "participation": {"clients_per_round": 2}, "stop": {"seconds": 1.5}},
-        {"aggregation": {"bounds": {"changes.value": 8.0}}, "server": {"dedicated": True}},
-        {"algorithm": {"name": "ssca", "batch_size": 4, "rho": [0.5], "gamma": [0.4, 0.2]}},
-        {"algorithm": fedavg(learning_rate={"initial": 1e-3, "exponent": 0.5}, local_epochs=2)},
-        {"model": {"name": "mlp", "bias": False, "l2": 1e-17}},
-    ],
-)
-def test_what_is_written_reads_back_as_the_same_job(tmp_path: Path, changes: dict[str, Any]) -> None:
-    job = checked(table(**changes))
-    (tmp_path / "job.toml").write_text(job.text())
-    again = Job.read(tmp_path / "job.toml")
-    assert again.table() == job.table()
-    assert again.text() == job.text()
-    assert again.make_objective() == job.make_objective()
-    task = problem()
-    assert again.make_algorithm(task) == job.make_algorithm(task)
 
 
 # of cells, and of two classes, tests/laws/test_hybrid.py and the references have these checks
@@ -225,24 +182,12 @@ def problem_of(job: Job, **task: Any) -> Problem:
 
 
 def test_a_problem_is_made_of_its_tables() -> None:
-    limits = [
-        {"name": "loss", "classes": [0, 2], "limit": 1, "margin": 0.25},
-        {"name": "norm", "limit": 4.5},
-        {"name": "error-rate", "limit": 0.1},
-    ]
+    limits = [{"name": "loss", "classes": [0, 2], "limit": 1, "margin": 0.25}, {"name": "norm", "limit": 4.5}]
     job = checked(table(algorithm=SSCA, minimize={"name": "error-rate", "classes": [1]}, constraint=limits))
     assert job.make_minimize() == ErrorRate((1,))
-    assert job.make_constraints() == (
-        Constraint(Loss((0, 2)), 1.0, 0.25), Constraint(Norm(), 4.5), Constraint(ErrorRate(), 0.1)
-    )  # fmt: skip
-    assert [one.aim for one in job.make_constraints()] == [0.75, 4.5, 0.1]
-    task = problem_of(job)
-    assert job.make_algorithm(task) == SSCAHorizontal(4, StepSize(0.9, 0.3), StepSize(0.9, 0.35), problem=task)
-    assert job.table()["constraint"] == [
-        {"name": "loss", "classes": [0, 2], "limit": 1.0, "margin": 0.25},
-        {"name": "norm", "limit": 4.5, "margin": 0.0},
-        {"name": "error-rate", "limit": 0.1, "margin": 0.0},
-    ]
+    assert job.make_constraints() == (Constraint(Loss((0, 2)), 1.0, 0.25), Constraint(Norm(), 4.5))
+    assert [one.aim for one in job.make_constraints()] == [0.75, 4.5]
+    assert job.table()["constraint"][0] == {"name": "loss", "classes": [0, 2], "limit": 1.0, "margin": 0.25}
 
 
 COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
@@ -259,10 +204,8 @@ REAL = {"model": {"name": "least-squares", "bias": False}}
     ("changes", "task", "said"),
     [
         ({"constraint": [LOSS | {"limit": 0.0}]}, {}, f"[constraint 1] {BELOW}"),
-        ({"constraint": [NORM | {"limit": -1.0}]}, {}, "[constraint 1] limit - margin = -1: the function is"),
         ({"constraint": [LOSS, LOSS | {"limit": 0.2, "margin": 0.2}]}, {}, f"[constraint 2] {BELOW}"),
         ({"constraint": [LOSS | {"classes": [0, 3]}]}, {}, "[constraint 1] classes = [0, 3]: expected some of 0 to"),
-        ({"constraint": [LOSS | {"classes": []}]}, {}, "[constraint 1] classes = []: expected some of 0 to"),
         ({"constraint": [LOSS | {"classes": [0]}], **REAL}, {"outputs": 1}, "classes = [0]: the targets have no"),
         (
             {"constraint": [{"name": f"{__name__}:NotANorm", "limit": 1.0}]},
@@ -274,7 +217,6 @@ REAL = {"model": {"name": "least-squares", "bias": False}}
             {"outputs": 1},
             'name = "error-rate": is for classes',
         ),
-        ({"minimize": {"name": "loss", "classes": [9]}}, {}, "[minimize] classes = [9]: expected some of 0 to 2"),
         (
             {"minimize": NORM, "constraint": [LOSS], "model": {"name": "softmax", "l2": 0.1}},
             {},
@@ -290,7 +232,6 @@ REAL = {"model": {"name": "least-squares", "bias": False}}
         ),
         ({"algorithm": SSCA | {"variance_reduction": "recursive"}}, COLUMNS, "is for data split by rows"),
         ({"algorithm": SSCA | {"label_holder": 3}}, COLUMNS, "label_holder = 3: clients are numbered 0 to 2"),
-        ({"algorithm": SSCA | {"batch_size": 61}}, COLUMNS, "batch_size = 61: there are 60 samples; lower batch_size"),
         ({"algorithm": SSCA | {"label_holder": 0}}, {}, "label_holder = 0: is for data split by columns"),
         (
             {"algorithm": SSCA},
@@ -304,8 +245,6 @@ REAL = {"model": {"name": "least-squares", "bias": False}}
             {},
             "local_steps and local_epochs: each says how many; give one of the two",
         ),
-        ({"algorithm": BY_COLUMNS, "minimize": {"name": "error-rate"}}, COLUMNS, NO_CONSTRAINTS),
-        ({"algorithm": BY_COLUMNS | {"label_holder": 5}}, COLUMNS, "label_holder = 5: clients are numbered 0 to 2"),
     ],
 )
 def test_what_does_not_fit(changes: dict[str, Any], task: dict[str, Any], said: str) -> None:
@@ -321,14 +260,10 @@ def test_what_does_not_fit(changes: dict[str, Any], task: dict[str, Any], said: 
     [
         ("seed=7", {"seed": 7}),
         ("a.b=1.5", {"a": {"b": 1.5}}),
-        ("a.b.c=true", {"a": {"b": {"c": True}}}),
         ("a.list=[1, 2]", {"a": {"list": [1, 2]}}),
-        ("a.text=plain words", {"a": {"text": "plain words"}}),
         ('a.text="quoted = text"', {"a": {"text": "quoted = text"}}),
         ("a.path=./x/y=z", {"a": {"path": "./x/y=z"}}),
-        ("a.e=1e-3", {"a": {"e": 1e-3}}),
         (" a.b = 2 ", {"a": {"b": 2}}),
-        ("a.empty=", {"a": {"empty": ""}}),
         ("a.table={x = 1}", {"a": {"table": {"x": 1}}}),
         ('a.b."with.dots"=8.0', {"a": {"b": {"with.dots": 8.0}}}),
     ],
@@ -360,7 +295,6 @@ def test_set_of_a_constraint(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ("constraint.9.limit=1", "there is no number 9; they are counted from 1 to 2"),
-        ("constraint.-1.limit=1", "there is no number -1; they are counted from 1 to 2"),
         ("constraint.1={name = 'norm'}", "number 1 is a table; set one of its keys"),
         ("constraint.1.limit.more=1", "limit is a value and no table"),
         ("algorithm.batch_size.1.more=2", "batch_size is a value and no table"),

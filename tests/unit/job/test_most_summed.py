@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from jobs_in_python import checked
 
 from mpifed.comm.sums import Message
@@ -13,6 +14,7 @@ from mpifed.job.participation import arithmetic
 from mpifed.maths.objectives import Softmax
 from mpifed.testing import Job
 
+FEW = {"clients_per_round": 100}
 CLIENTS = 100_000  # times the default bound of 2^50 steps: beyond one int64
 
 
@@ -28,40 +30,25 @@ def algorithm_of(**changes: Any) -> tuple[Job, Any]:
     return job, job.make_algorithm(problem)
 
 
-def limbs(job: Job, algorithm: Any, exchange: Any) -> list[int]:
-    message = Message(exchange, CLIENTS, arithmetic(job, algorithm))
-    return [place.form.limbs for place in message.places if place.field.shape]
-
-
 def most_summed(job: Job, algorithm: Any, exchange: Any) -> int:
     return arithmetic(job, algorithm).most.get(exchange.name, CLIENTS)
 
 
-def test_few_of_many_clients_need_one_integer_a_value() -> None:
-    job, algorithm = algorithm_of(participation={"clients_per_round": 100})
+COINS = {
+    "delta": 1e-6, "clip": 1.0, "noise_multiplier": 1.0, "level": "client", "sampling": "poisson", "trust": "central"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "most", "limbs"),
+    [({"participation": FEW}, 100, 1), ({}, CLIENTS, 2), ({"participation": FEW, "privacy": COINS}, CLIENTS, 1)],
+)
+def test_the_most_that_are_summed(more: dict[str, Any], most: int, limbs: int) -> None:
+    """Coins may bring any number; measures sum over all."""
+    job, algorithm = algorithm_of(**more)
     (exchange,) = algorithm.exchanges
-    assert most_summed(job, algorithm, exchange) == 100
-    assert set(limbs(job, algorithm, exchange)) == {1}
-
-
-def test_all_of_them_need_two() -> None:
-    job, algorithm = algorithm_of()
-    (exchange,) = algorithm.exchanges
-    assert most_summed(job, algorithm, exchange) == CLIENTS
-    assert set(limbs(job, algorithm, exchange)) == {2}
-
-
-def test_measures_sum_over_all() -> None:
-    job, algorithm = algorithm_of(participation={"clients_per_round": 100})
+    assert most_summed(job, algorithm, exchange) == most
+    message = Message(exchange, CLIENTS, arithmetic(job, algorithm))
+    assert {place.form.limbs for place in message.places if place.field.shape} == {limbs}
     measured = [one for measure in algorithm.measures for one in measure.exchanges]
-    assert measured
-    assert {most_summed(job, algorithm, one) for one in measured} == {CLIENTS}
-
-
-def test_coins_may_bring_any_number() -> None:
-    privacy = {
-        "delta": 1e-6, "clip": 1.0, "noise_multiplier": 1.0,
-        "level": "client", "sampling": "poisson", "trust": "central",
-    }  # fmt: skip
-    job, algorithm = algorithm_of(participation={"clients_per_round": 100}, privacy=privacy)
-    assert most_summed(job, algorithm, algorithm.exchanges[0]) == CLIENTS
+    assert {most_summed(job, algorithm, one) for one in measured} <= {CLIENTS}
