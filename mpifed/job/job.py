@@ -54,7 +54,7 @@ class Job(JobSettings):
         try:
             job = adapter().validate_json(json.dumps(given, default=str), context=algorithm)
         except ValidationError as error:
-            raise Wrong.of(source, list(errors_of(error, cls))) from None
+            raise Wrong.of(source, list(errors_of(error, cls, given))) from None
         if wrong := wrong_together(job):
             raise UsageError(listed_errors(source, wrong))
         return job

@@ -18,7 +18,7 @@ from mpifed.core.privacy import Privacy
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import wrong_name
 from mpifed.files.columns import HistoryTarget, target_of
-from mpifed.job.settings import Apart, Kind, Optimizer, Settings, tables_in
+from mpifed.job.settings import Kind, Optimizer, Settings, tables_in
 from mpifed.maths.objectives import Objective
 from mpifed.maths.optimizers import ClientOptimizer, ServerOptimizer
 from mpifed.maths.ranges import Size, Weight
@@ -52,7 +52,7 @@ class DataTable(Settings):
 
     path: str = field(metadata=_FREE)
     """Folder that `mpifed data` made."""
-    block: Annotated[Positive | Literal["auto"], Apart()] = "auto"
+    block: Positive | Literal["auto"] = "auto"
     """Clients computed together, in batched matrix products; auto: as many as rows and model make worth it, a number
     that job.toml has."""
     memory_gib: Weight = field(default=4.0, metadata=_FREE)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import cache
 from typing import (
@@ -21,10 +20,9 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
+    TypeAlias,
     TypeVar,
-    Union,
     get_args,
-    get_origin,
     get_type_hints,
 )
 
@@ -49,17 +47,16 @@ from mpifed.observers import OBSERVERS, Observer
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, ValidationInfo
-    from pydantic_core import CoreSchema
+    from pydantic_core import CoreSchema, ErrorDetails
 
 STRICT: ConfigDict = {
     "extra": "forbid", "strict": True, "allow_inf_nan": False, "arbitrary_types_allowed": True,
     "protected_namespaces": (),
 }  # fmt: skip
 Part = TypeVar("Part")  # a dataclass
+Key: TypeAlias = tuple[str | int, ...]
 _GIVEN = ("problem", *OPTIMIZERS)  # fields of algorithms that are no keys of [algorithm]
-# forms of a value, which pydantic has in its places, in words
-_FORMS = {"<number>": "a number", "<list>": "a list", "<text>": "text"}
-_FORMS |= {f"<{name}>": f'{{name = "{name}", ...}}' for name in SCHEDULES}
+_SCHEDULES = {kind.__name__: kind for kind in SCHEDULES.values()}  # as pydantic names the forms of a learning rate
 # the classes of a job that have names in it, by their base class
 REGISTRIES: dict[type, Mapping[str, type]] = {
     Objective: OBJECTIVES, Algorithm: ALGORITHMS, Term: TERMS, Regularizer: REGULARIZERS, Observer: OBSERVERS,
@@ -80,10 +77,11 @@ class Settings(MadeByKeywords):
 class Error(NamedTuple):
     """What is wrong with a value, or with what is missing."""
 
-    key: tuple[str | int, ...]  # a table and its keys; tables of a list, and values of one, are counted from 0
+    key: Key  # a table and its keys; tables of a list, and values of one, are counted from 0
     value: object  # `...` where there is none
     what: str
     remedy: str = ""
+    of_type: bool = False  # whether the value is of another type than is expected
 
     def in_toml(self) -> str:
         """The error, for who reads a file."""
@@ -123,23 +121,52 @@ class _Faulty(ValueError):
         self.errors = errors
 
 
-def errors_of(wrong: ValidationError, kind: type, known: Sequence[str] = ()) -> Iterator[Error]:
-    """What pydantic has found in a table of a class; `known`: its keys, where not all fields are."""
+def errors_of(wrong: ValidationError, kind: type, given: object, known: Sequence[str] = ()) -> Iterator[Error]:
+    """What pydantic has found in what was given for a class; `known`: its keys, where not all fields are.
+
+    Of a value that may have several forms, it has found the errors of each: told are those of the form that was meant.
+    """
+    unions: dict[Key, dict[str, list[Error]]] = {}
     for entry in wrong.errors(include_url=False):
-        place, value, inner = entry["loc"], entry["input"], entry.get("ctx", {}).get("error")
-        forms = [SCHEDULES[part[1:-1]] for part in map(str, place) if part[1:-1] in SCHEDULES and part in _FORMS]
-        key = tuple(part for part in place if part not in _FORMS)
-        if isinstance(inner, _Faulty):
-            yield from (error._replace(key=(*key, *error.key)) for error in inner.errors)
-        elif entry["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            table = [kind if len(place) == 1 else tables_in(kind).get(str(place[0]), kind), *forms][-1]
-            names = (len(place) == 1 and known) or [key_of(field) for field in fields_of(table)]
-            remedy = f"known are {', '.join(names) or 'none'}"
-            yield Error(key, ..., f"unknown key{nearest(str(key[-1]), names)}", remedy)
-        elif entry["type"] == "missing":
-            yield Error(key, ..., "missing")
-        elif entry["type"] != "too_short" or not value:  # else one of its values is wrong
-            yield Error(key, value, expected(entry))
+        key, form, at, place = Key(), "", given, entry["loc"]
+        for number, part in enumerate(place, 1):
+            inside = part in at if isinstance(at, dict) else isinstance(at, list) and isinstance(part, int)
+            if inside or number == 1 or (entry["type"] == "missing" and number == len(place)):
+                key, at = (*key, part), at[part] if inside else None  # type: ignore[index]  # a table or a list
+            elif not form:  # no key, but what pydantic calls a form
+                form = str(part)
+                unions.setdefault(key, {})
+        found = list(_of_entry(entry, key, kind, _SCHEDULES.get(form), known))
+        if not form:
+            yield from found
+            continue
+        union = next(place for place in unions if place == key[: len(place)])
+        unions[union].setdefault(form, []).extend(found)
+    for place, forms in unions.items():
+        meant = [
+            errors for errors in forms.values() if not any(error.key == place and error.of_type for error in errors)
+        ]
+        if meant:
+            yield from min(meant, key=lambda errors: (any(error.key[-1] == "name" for error in errors), len(errors)))
+        else:
+            (first, *_), *_ = forms.values()
+            whats = dict.fromkeys(error.what.removeprefix("expected ") for errors in forms.values() for error in errors)
+            yield first._replace(what=f"expected {' or '.join(whats)}")
+
+
+def _of_entry(entry: ErrorDetails, key: Key, kind: type, form: type | None, known: Sequence[str]) -> Iterator[Error]:
+    value, inner = entry["input"], entry.get("ctx", {}).get("error")
+    if isinstance(inner, _Faulty):
+        yield from (error._replace(key=(*key, *error.key)) for error in inner.errors)
+    elif entry["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        table = form or (kind if len(key) == 1 else tables_in(kind).get(str(key[0]), kind))
+        names = (len(key) == 1 and known) or [key_of(field) for field in fields_of(table)]
+        remedy = f"known are {', '.join(names) or 'none'}"
+        yield Error(key, ..., f"unknown key{nearest(str(key[-1]), names)}", remedy)
+    elif entry["type"] == "missing":
+        yield Error(key, ..., "missing")
+    elif entry["type"] != "too_short" or not value:  # else one of its values is wrong
+        yield Error(key, value, expected(entry), of_type=entry["type"].endswith(("_type", "literal_error")))
 
 
 def tables_in(kind: type) -> dict[str, type]:
@@ -238,7 +265,7 @@ class Kind(Generic[Part]):
             raise _Faulty([at_name._replace(what=reason) for reason in reasons]) from error
         except ValidationError as error:
             known = list(keys_of(part, self.beside).model_fields)  # type: ignore[arg-type]  # classes hash
-            raise _Faulty([*errors_of(error, part, known)]) from error
+            raise _Faulty([*errors_of(error, part, table, known)]) from error
         except Exception as error:  # annotations of the user's own class
             what = f"{type(error).__name__}: {error}"
             raise _Faulty([at_name._replace(what=what, remedy="correct its annotations")]) from error
@@ -307,7 +334,7 @@ def keys_of(part: type, beside: type | None = None, name: str = "") -> type[Base
         for field in fields_of(kind):
             if issubclass(kind, Algorithm) and field.name in _GIVEN:
                 continue
-            hint, default = _told_apart(hints[field.name]), field.default
+            hint, default = hints[field.name], field.default
             if isinstance(default, float) and math.isinf(default):  # such as a bound that may be absent
                 hint = Annotated[hint, AllowInfNan(True)]
             if field.default_factory is not dataclasses.MISSING:
@@ -335,42 +362,3 @@ def key_of(field: dataclasses.Field[object]) -> str:
 def hints_of(part: type) -> Table:
     """The annotations of a class, evaluated once."""
     return get_type_hints(part)
-
-
-def _told_apart(hint: Any) -> Any:  # a type, of which Python has no type
-    """A union of which it is known before validation which form is meant, so that an error is about that form."""
-    given = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
-    forms = [form for form in given if form is not type(None)]
-    tags = [_form(get_args(form)[0] if get_origin(form) is Annotated else form) for form in forms]
-    if len(set(tags)) < max(2, len(tags)) or not _FORMS.keys() >= {*tags}:
-        return hint
-    from pydantic import Discriminator, Tag
-
-    kinds = tuple(Annotated[form, Tag(tag)] for form, tag in zip(forms, tags, strict=True))
-    words = (
-        " or ".join(map(json.dumps, get_args(form))) if get_origin(form) is Literal else _FORMS[tag]
-        for form, tag in zip(forms, tags, strict=True)
-    )
-    told = Discriminator(_form, "form", f"expected {' or '.join(words)}")
-    absent = (type(None),) * (len(given) - len(forms))
-    whole: tuple[object, ...] = (Annotated[Union[kinds], told],)
-    return Union[whole + absent]
-
-
-class Apart:
-    """Marks a union of which it is known before validation which form is meant."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: Callable[[object], Any]) -> Any:  # a core schema
-        return handler(_told_apart(source))
-
-
-def _form(value: object) -> str:
-    """The form of a value, or of the values of a type."""
-    if isinstance(value, dict):
-        return f"<{value.get('name', value.get('schedule', 'power'))}>"
-    if isinstance(value, list | tuple) or get_origin(value) is tuple:
-        return "<list>"
-    words = get_args(value) if get_origin(value) is Literal else (value,)
-    if all(word is str or isinstance(word, str) for word in words):
-        return "<text>"
-    return f"<{getattr(value, 'name', 'number')}>"

@@ -83,7 +83,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ({"algorithm": {"name": "sgd"}}, ", ".join(ALGORITHMS)),
         (
             {"algorithm": fedavg(learning_rate=[0.1, 0.2])},
-            '= [0.1, 0.2]: expected a number or {name = "power", ...} or {name = "step", ...} or',
+            "= [0.1, 0.2]: expected a number or a table",
         ),
         (
             {"algorithm": fedavg(learning_rate={"schedule": "step", "initial": 0.1, "factor": 0.5, "every": 2})},
