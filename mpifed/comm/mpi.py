@@ -203,8 +203,10 @@ class Intracomm:
 
     def __init__(self, comm: Communicator, per_node: int = 0) -> None:
         self.mpi, self.rank, self.size = comm, comm.rank, comm.size
-        self.Barrier, self.bcast, self.reduce = comm.Barrier, comm.bcast, comm.reduce
-        self.gather, self.allgather = comm.gather, comm.allgather
+        from mpi4py.util import pkl5
+
+        self.bcast = pkl5.Intracomm(comm).bcast  # long arrays from where they lie
+        self.Barrier, self.reduce, self.gather, self.allgather = comm.Barrier, comm.reduce, comm.gather, comm.allgather
         if per_node:
             self.node = comm.Split(self.rank // per_node, self.rank)
         else:

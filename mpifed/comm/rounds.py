@@ -19,7 +19,6 @@ from mpifed.comm.channels.base import (
     Plan,
     Protection,
     check_groups,
-    check_rounds,
 )
 from mpifed.comm.costs import gathered
 from mpifed.comm.mpi import Comm
@@ -28,45 +27,18 @@ from mpifed.core.device import Device, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, answering, hearing
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array, Integers, Record, map_leaves, on_host, put, take
+from mpifed.core.record import Array, Integers, Record, put, take
 from mpifed.core.round import SETUP, Round
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
 
 LastAnswers: TypeAlias = Mapping[str, Mapping[int, Array]]  # by `Exchange.keeps`, of each client
-_LONG = 2**16  # bytes of an array from which on a copy takes longer than another message
 
 
 class Request:
     """Whether this rank was asked, by a signal, to end the run at the next round."""
 
     asked = False
-
-
-def broadcast(comm: Comm, order: int, question: Record) -> tuple[int, Record]:
-    """(rank 0's order, its question): in one message, but for long arrays, of which that says the forms. Collective."""
-    serves, long = comm.rank == 0, list[Array]()
-    if comm.size == 1:
-        return order, question
-
-    def form(leaf: Array) -> object:  # of what is long, a dtype with its shape
-        leaf = on_host(leaf)
-        if getattr(leaf, "nbytes", 0) < _LONG:  # a number of Python has none
-            return leaf
-        long.append(np.ascontiguousarray(leaf))
-        return np.dtype((leaf.dtype, leaf.shape))
-
-    def room_for(leaf: object) -> object:
-        if isinstance(leaf, np.dtype):
-            long.append(leaf := np.empty((), leaf))
-        return leaf
-
-    order, sent = comm.bcast((order, map_leaves(form, question)) if serves else None)
-    if not serves:
-        question = map_leaves(room_for, sent)
-    for array in long:
-        comm.Bcast(array)
-    return order, question
 
 
 class Ranks:
@@ -129,14 +101,13 @@ class Ranks:
             for name in names:
                 if not any(names_field(name, field) for field in known):
                     raise UsageError(f'{table} "{name}": no such field; known are {", ".join(known)}')
-        if self.channel.name != "plain":
-            check_groups([message for message in messages if not message.exchange.clear], self.protection)
+        self.check_rounds(exchanges, ())
 
     def check_rounds(self, exchanges: Sequence[Exchange], rounds: Iterable[Round]) -> None:
-        """UsageError, naming fields and rounds, where a sum would be over fewer clients than the job allows."""
+        """UsageError, naming fields, where a sum of all clients or of a round's would be over fewer than allowed."""
         if self.channel.name != "plain":
             messages = [self.plan(exchange).message for exchange in exchanges if not exchange.clear]
-            check_rounds(messages, self.protection, rounds)
+            check_groups(messages, self.protection, rounds)
 
     def agree_on_keys(self) -> None:
         """Prepare the channel, once, before the first exchange. Collective."""
@@ -324,7 +295,7 @@ def play(
             continue
         plan = ranks.plan(exchange)
         question = ranks.serve(plan, exchange.ask, server, here)
-        ranks.order, question = broadcast(ranks.comm, ranks.order, question)
+        ranks.order, question = ranks.comm.bcast((ranks.order, question))
         if ranks.order and not measured:
             break
         total = ranks.sum(plan, states, question, here, measured)

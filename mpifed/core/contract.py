@@ -8,7 +8,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from mpifed.core.errors import UsageError
@@ -17,10 +17,6 @@ from mpifed.core.nearest import nearest
 SESSION = "session"  # in the place of a module: what only this process knows
 NO_DATACLASS = "must be a dataclass; its fields are the keys of the table"
 _NEAR = 0.85  # how alike two names are, of 1, for the first to count as a misspelling of the second
-_DERIVED = {  # base classes that give more, by the name of what they derive from
-    "Algorithm": "mpifed.algorithms.horizontal.Rows (data split by rows), mpifed.algorithms.columns.Columns, "
-    "mpifed.algorithms.cells.Grid, or "
-}
 
 
 def breaches(part: type, base: type) -> Iterator[str]:
@@ -29,9 +25,10 @@ def breaches(part: type, base: type) -> Iterator[str]:
     A public name of the user's class that is nearly one of the base's would be ignored in silence, and its default
     would count: so it is refused, unless the name is a field, or one of a class of mpifed that the class derives from.
     """
+    from difflib import get_close_matches  # for messages alone
+
     if not issubclass(part, base):
-        derived = f"{_DERIVED.get(base.__name__, '')}{base.__module__}.{base.__qualname__}"
-        yield f"is no {base.__name__}; derive it from {derived}"
+        yield f"is no {base.__name__}; derive it from {base.__module__}.{base.__qualname__}, or a class made from that"
         return
     if not dataclasses.is_dataclass(part):
         yield NO_DATACLASS
@@ -48,21 +45,18 @@ def breaches(part: type, base: type) -> Iterator[str]:
     for name in dict.fromkeys(name for kind in own for name in (*vars(kind), *inspect.get_annotations(kind))):
         if name[0] == "_":
             continue
-        if name in fields and name in taken - keys:
-            meaning = "which says in the table what class this is"
-            if name != "name":
-                meaning = f"a name that {base.__name__} has for something else"
+        if name in fields & taken - keys:
             yield (
-                f'has a key "{name}", {meaning}; rename the field (the job can keep its key by '
-                'field(metadata={"key": ...})), or annotate a constant as ClassVar'
+                f'has a key "{name}", a name that {base.__name__} has for something else; rename the field (the job '
+                'can keep its key by field(metadata={"key": ...})), or annotate a constant as ClassVar'
             )
         elif name in final:
             yield (
                 f'has "{name}", which is {final[name]}\'s for all methods; leave it out, and say what differs by '
                 f"{final[name]}'s hooks, or derive from its base class"
             )
-        elif name not in taken | fields and (near := _near(name, members)):
-            yield f'has "{name}": did you mean "{near}"? If not, rename it, or begin it with an underscore'
+        elif name not in taken | fields and (near := get_close_matches(name, members, 1, _NEAR)):
+            yield f'has "{name}": did you mean "{near[0]}"? If not, rename it, or begin it with an underscore'
 
 
 def _is_final(member: object) -> bool:
@@ -73,24 +67,9 @@ def _is_final(member: object) -> bool:
     return inspect.isfunction(function) and getattr(function, "__final__", False)
 
 
-@cache
-def _breaches(part: type, base: type) -> tuple[str, ...]:
-    """The same, looked for once: a run asks for its classes many times."""
-    return tuple(breaches(part, base))
-
-
 def depth(kind: type, name: str) -> int:
     """Index in the method resolution order of the class that defines a member."""
     return next((i for i, ancestor in enumerate(kind.__mro__) if name in vars(ancestor)), len(kind.__mro__))
-
-
-def _near(name: str, members: list[str]) -> str:
-    """The member that a name nearly is, but for two neighbours that are swapped, or by most of its letters; or ""."""
-    from difflib import get_close_matches  # for messages alone
-
-    swapped = {name[:at] + name[at + 1] + name[at] + name[at + 2 :] for at in range(len(name) - 1)}
-    turned = sorted(swapped.intersection(members))
-    return next(iter(turned or get_close_matches(name, members, n=1, cutoff=_NEAR)), "")
 
 
 def own_module(name: object) -> str | None:
@@ -106,16 +85,16 @@ def own_class(name: str, base: type, place: str) -> type:
     ------
     UsageError : when it cannot be imported, or does not keep to its base class.
     """
-    part = own_object(name, place, base)
+    part = own_object(name, place)
     if not isinstance(part, type):
         raise UsageError(f"{place}: is no class")
-    if wrong := _breaches(part, base):
-        raise UsageError("\n".join(f"{place}: {breach}" for breach in wrong))
+    if wrong := [f"{place}: {breach}" for breach in breaches(part, base)]:
+        raise UsageError("\n".join(wrong))
     return part
 
 
-def own_object(name: str, place: str, base: type = object) -> Any:  # a class, or a function of any kind
-    """What "module:name" names, imported; `base` is the base class of what is expected, for a message.
+def own_object(name: str, place: str) -> Any:  # a class, or a function of any kind
+    """What "module:name" names, imported.
 
     Raises
     ------
@@ -135,20 +114,14 @@ def own_object(name: str, place: str, base: type = object) -> Any:  # a class, o
         sys.path.insert(0, "")  # a module in the folder where the job is started
     try:
         imported = importlib.import_module(module)
-    except SystemExit as error:
-        raise UsageError(f"{place}: importing {module} leaves the program (sys.exit)") from error
-    except Exception as error:  # it is the user's own code
-        exists = not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}.")
-        remedy = "correct it" if exists else "the module must be importable from the folder where you start"
-        raise UsageError(f"{place}: importing {module}: {type(error).__name__}: {error}; {remedy}") from error
+    except (Exception, SystemExit) as error:  # it is the user's own code
+        raise UsageError(
+            f"{place}: importing {module}: {type(error).__name__}: {error}; correct it, or start where it is importable"
+        ) from error
+    own = [name for name, value in vars(imported).items() if getattr(value, "__module__", None) == module]
     if not hasattr(imported, attribute):
-        what, wanted = ("functions", object) if base is object else ("classes", type)
-        own = [value for value in vars(imported).values() if getattr(value, "__module__", None) == module]
-        own = [value for value in own if callable(value) and isinstance(value, wanted)]
-        names = [value.__name__ for value in own if base is object or issubclass(value, base)]
-        names = names or [value.__name__ for value in own]
-        known = f"its {what} are {', '.join(names)}" if names else f"it has no {what}"
-        raise UsageError(f"{place}: {module} has no {attribute}{nearest(attribute, names)}; {known}")
+        known = ", ".join(own) or "nothing"
+        raise UsageError(f"{place}: {module} has no {attribute}{nearest(attribute, own)}; it defines {known}")
     return getattr(imported, attribute)
 
 

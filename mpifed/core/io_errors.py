@@ -45,15 +45,6 @@ _REMEDIES = {
     ENAMETOOLONG: "choose a shorter name",
     EMFILE: "raise the limit on open files (`ulimit -n`)",
 }
-_LIBRARIES = {
-    "click",
-    "h5py",
-    "numpy",
-    "matplotlib",
-    "PIL",
-    "rich",
-    "safetensors",
-}  # they read and write files on mpifed's behalf
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
@@ -120,35 +111,16 @@ def explaining() -> Iterator[None]:
 
 
 def explained(error: BaseException) -> MpifedError | None:
-    """The `MpifedError` for an error of the operating system; None for a defect of mpifed or of a user's class."""
+    """The `MpifedError` for an error of the operating system; None for any other."""
     if isinstance(error, SystemExit):
-        where = "".join(f" in {frame.filename}, line {frame.lineno}" for frame in _frames(error)[-1:])
+        frames = traceback.extract_tb(error.__traceback__)[-1:]
+        where = "".join(f" in {frame.filename}, line {frame.lineno}" for frame in frames)
         return MpifedError(f"the program was left, by sys.exit({error.code!r}){where}; raise an exception instead")
     if isinstance(error, MemoryError):
         why = str(error) or "none is left"
         return MpifedError(f"not enough memory: {why}; take a smaller model, smaller batches or blocks, or more nodes")
-    if not isinstance(error, OSError) or isinstance(error, BrokenPipeError) or not _own(error):
+    if not isinstance(error, OSError) or isinstance(error, BrokenPipeError):
         return None  # click ends a command in silence whose output nobody reads
     name, what = error.filename or "a file, or the output", os.strerror(error.errno) if error.errno else str(error)
     remedy = _REMEDIES.get(error.errno or 0, "see whether the file and its disk are as they should be")
     return DataError(f"{name if isinstance(name, str) else os.fsdecode(name)}: {what}; {remedy}")
-
-
-def _own(error: BaseException) -> bool:
-    """Whether an error comes from mpifed or from a library that it called, and not from a user's class."""
-    files = [frame.filename for frame in _frames(error)]
-    here = [number for number, file in enumerate(files) if _PACKAGE in Path(file).parents]
-    return bool(here) and all(_is_library(Path(file)) for file in files[here[-1] + 1 :])
-
-
-def _is_library(path: Path) -> bool:
-    if str(path).startswith("<frozen"):
-        return True
-    return bool(_LIBRARIES & set(path.parts)) or (_STANDARD in path.parents and "site-packages" not in path.parts)
-
-
-def _frames(error: BaseException) -> traceback.StackSummary:
-    return traceback.extract_tb(error.__traceback__)
-
-
-_PACKAGE, _STANDARD = Path(__file__).parents[1], Path(os.__file__).parent

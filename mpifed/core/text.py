@@ -75,11 +75,18 @@ def on_screen(text: str) -> str:
 
 
 def fitted(text: str, width: int) -> str:
-    """A text whose lines have at most `width` characters; what a line says after its label stays beside the label.
+    """A text whose lines have at most `width` characters, the rest of a line below what stands after its label.
 
     Words that are longer, such as paths, stay whole, and so does a line with a command, so that both can be copied.
     """
-    return "\n".join(part for line in text.split("\n") for part in _broken(line, width))
+    lines = []
+    for line in text.split("\n"):
+        label = re.match(r" *(?:\S+(?: \S+)* {2,})?", line)
+        assert label is not None
+        indent = " " * (label.end() if label.end() <= width // 2 else 4)
+        options: dict[str, bool] = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
+        lines += [line] if line.startswith(_WHOLE) else wrap(line, width, subsequent_indent=indent, **options) or [""]
+    return "\n".join(lines)
 
 
 def prose(text: str, width: int) -> str:
@@ -91,23 +98,3 @@ def prose(text: str, width: int) -> str:
         else:
             parts.append(fitted("\n".join(lines), width))
     return "\n".join(parts)
-
-
-def _broken(line: str, width: int) -> Iterator[str]:
-    if len(line) <= width or line.startswith(_WHOLE):
-        yield line
-        return
-    margin = len(line) - len(line.lstrip())
-    between = [gap for gap in re.finditer(r" {2,}(?=\S)", line) if width // 2 < gap.start() <= width]
-    label = re.match(r" *\S+(?: \S+)* {2,}(?=\S)", line)
-    indent = label.end() if label and label.end() <= width // 2 else margin + 2
-    if max(map(len, line.split())) > width - indent:
-        indent = min(indent, 4)
-    if between:  # the columns of a table
-        yield line[: between[-1].start()]
-        yield from _broken(" " * indent + line[between[-1].end() :], width)
-        return
-    yield from wrap(
-        line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False,
-        replace_whitespace=False, drop_whitespace=True,
-    )  # fmt: skip

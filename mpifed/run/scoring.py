@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from mpifed.algorithms.functions import CHUNK
 from mpifed.comm.mpi import Comm
-from mpifed.comm.rounds import broadcast
 from mpifed.core.device import host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Columns, Problem
@@ -97,8 +96,7 @@ class TestRows:
         """
         if self._y is None and self.own is None:
             return {}, None
-        _, shared = broadcast(self._comm, 0, model)
-        parameters: Parameters = shared  # type: ignore[assignment]  # as it was sent
+        parameters: Parameters = self._comm.bcast(model)
         columns: Columns = {} if self._y is None else self._of_common(parameters, self._y)
         clients = None if self.own is None else self._of_clients(parameters, self.own, personal)
         if clients is not None:

@@ -311,7 +311,7 @@ def test_refused(name: str) -> None:
     ({"loss_name": "nets:averaged"}, r"gives \[\], float32 for 3 samples, with a derivative; .* reduction=\"none\""),
     ({"loss_name": "nets:ranked"}, "and of its own alone: their mean is taken here"),
     ({"loss_name": "nets:detached"}, r"gives \[3\], float32 for 3 samples, without a derivative; .* leave out detach"),
-    ({"loss_name": "nets:nothing"}, "nets has no nothing; .*its functions are .*smoothed"),
+    ({"loss_name": "nets:nothing"}, "nets has no nothing; .*it defines .*smoothed"),
     ({"build": "nets:convolutoins"}, "nets has no convolutoins; did you mean \"convolutions\""),
     ({"build": "no_such_module:net"}, "importing no_such_module: ModuleNotFoundError"),
     ({"build": "convolutions"}, 'give it as "module:name"'),

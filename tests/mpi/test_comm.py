@@ -13,7 +13,6 @@ from sub_worlds import worlds
 
 from mpifed.comm import mpi as module
 from mpifed.comm.mpi import Intracomm, connect
-from mpifed.comm.rounds import broadcast
 from mpifed.core.errors import DataError, MpifedError, NumericalError, UsageError
 from mpifed.core.record import leaves
 
@@ -87,7 +86,7 @@ def test_questions_are_broadcast_in_any_shapes() -> None:
         for size in (3, 2**14, 2**13 + 1, 0):
             numbers = np.arange(3 * size, dtype="f4").reshape(3, size)
             asked = Question(numbers, np.float64(0.1), (), Question(numbers.T, numbers > 7, numbers[:, ::2], size))
-            order, question = broadcast(comm, *((75, asked) if comm.rank == 0 else (0, ())))
+            order, question = comm.bcast((75, asked) if comm.rank == 0 else None)
             assert order == 75 and [name for name, _ in leaves(question)] == [name for name, _ in leaves(asked)]
             for (_, found), (_, expected) in zip(leaves(question), leaves(asked), strict=True):
                 assert np.asarray(found).dtype == np.asarray(expected).dtype

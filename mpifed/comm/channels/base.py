@@ -7,7 +7,7 @@ sum for those who may receive it: rank 0, or the ranks that host clients who hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +21,6 @@ from mpifed.core.exchange import answering, hearing
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import Array, Flags, Integers, Record, leaves, map_leaves, nbytes, of_columns
 from mpifed.core.round import Round
-from mpifed.core.text import counted
 from mpifed.data.roster import located
 
 
@@ -217,57 +216,34 @@ def small(message: Message, protection: Protection, present: Flags) -> Iterator[
             yield place.name, count
 
 
-def _allowing(fields: Iterable[str]) -> str:
-    """The setting under which values of single clients in these fields may be opened."""
-    names = ", ".join(f'"{name}"' for name in dict.fromkeys(field.partition(".")[0] for field in fields))
-    return f"[aggregation] allow = [{names}]"
-
-
-def check_groups(messages: Iterable[Message], protection: Protection) -> None:
-    """UsageError, naming fields, for a job whose sums would be over too few clients even if all participate."""
-    too_small = {
-        name: str(count)
-        for message in messages
-        for name, count in small(message, protection, np.ones(message.clients, dtype=bool))
-    }
-    _refuse(
-        protection, too_small,
-        "these fields have values of fewer clients, which no channel can hide from the receiver of the sum: ",
-        "if they may be known",
-    )  # fmt: skip
-
-
-def check_rounds(messages: Iterable[Message], protection: Protection, rounds: Iterable[Round]) -> None:
-    """UsageError, naming fields and first rounds, where a sum would be over too few participating clients."""
-    first_round: dict[str, str] = {}
+def check_groups(messages: Sequence[Message], protection: Protection, rounds: Iterable[Round]) -> None:
+    """UsageError, naming fields, where sums would be over too few clients: of all of them, or of those of a round."""
+    named = dict[str, str]()
+    for message in messages:
+        everybody = np.ones(message.clients, dtype=bool)
+        named |= {name: f"{count}, if all participate" for name, count in small(message, protection, everybody)}
     partial = [message for message in messages if any(place.held is not None for place in message.places)]
     for now in rounds if partial else ():  # elsewhere all participating clients fill every entry
         for message in partial:
-            for name, _ in small(message, protection, message.exchange.at(now, 0).present):
-                first_round.setdefault(name, f"first in round {now.index}")
-    _refuse(
-        protection, first_round,
-        "in these rounds fewer participating clients fill values, and their sum would not be opened: ",
-        "let more clients participate, or if single clients' values may be known",
-    )  # fmt: skip
-
-
-def _refuse(protection: Protection, fields: Mapping[str, str], why: str, remedy: str) -> None:
-    """UsageError where there are such fields, with a word on each."""
-    if fields:
-        listed = ", ".join(f"{name} ({word})" for name, word in fields.items())
-        raise UsageError(
-            f"[aggregation] min_clients = {protection.min_clients}: {why}{listed}; {remedy}, allow them by name: "
-            f"{_allowing(fields)}"
-        )
+            for name, count in small(message, protection, message.exchange.at(now, 0).present):
+                named.setdefault(name, f"{count}, first in round {now.index}")
+    if named:
+        raise UsageError(_refusal(protection, named))
 
 
 def refuse_small(message: Message, protection: Protection, now: Round) -> None:
-    """Refuse to open a sum of too few uploads: on all ranks alike, TooFewClients naming the field."""
-    for name, count in small(message, protection, now.present):
-        raise TooFewClients(
-            f"{name}: round {now.index} has uploads of {counted(count, 'client')}, and [aggregation] min_clients = "
-            f"{protection.min_clients}: their sum is not opened; let more clients participate in a round, or, if the "
-            f"value of a single client may be known, allow it by name: {_allowing([name])}",
-            agreed=True,
-        )
+    """Refuse to open a sum of too few uploads: on all ranks alike, TooFewClients naming the fields."""
+    named = {name: f"{count} in round {now.index}" for name, count in small(message, protection, now.present)}
+    if named:
+        raise TooFewClients(_refusal(protection, named), agreed=True)
+
+
+def _refusal(protection: Protection, named: Mapping[str, str]) -> str:
+    """What is said of fields, with a word on the clients of each."""
+    listed = ", ".join(f"{name} (clients: {word})" for name, word in named.items())
+    allowed = ", ".join(f'"{name}"' for name in dict.fromkeys(name.partition(".")[0] for name in named))
+    return (
+        f"[aggregation] min_clients = {protection.min_clients}: sums over fewer are not opened, since no channel hides "
+        f"single clients in them: {listed}; let more clients participate, or, if their values may be known, allow them "
+        f"by name: [aggregation] allow = [{allowed}]"
+    )

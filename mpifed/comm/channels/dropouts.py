@@ -13,14 +13,12 @@ Differs from the paper: there, the second secret is the client's private key, so
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import struct
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import lru_cache, reduce
-from hmac import compare_digest
 from itertools import chain
 from math import prod
 from typing import NamedTuple, TypeAlias
@@ -95,11 +93,6 @@ def threshold(neighbours: int, most: int) -> int:
     return neighbours - most
 
 
-def _commitment(secret: bytes, context: bytes) -> bytes:
-    """Hash commitment [32] to a secret, by which a wrong reconstruction is detected."""
-    return hashlib.sha256(context + secret).digest()
-
-
 # --- a turn -----------------------------------------------------------------------------------------------------------
 
 
@@ -119,7 +112,7 @@ class Deposit(NamedTuple):
     """What a client sends to the server before it uploads."""
 
     client: int
-    commitments: dict[bytes, bytes]  # to its seed and its key
+    commitments: dict[bytes, bytes]  # to its seed and its key, by which a wrong reconstruction is detected
     keys: bytes  # of its pairwise masks, in the order of its partners; sealed
     shares: list[bytes]  # of both, for its neighbours, ascending, each sealed for it
 
@@ -168,7 +161,7 @@ class Dropouts:
         keys = b"".join(self.message_key(client, other) for other in turn.graph.partners(client))
         return Deposit(
             client,
-            {what: _commitment(secret, turn.context(what, client)) for what, secret in drawn.items()},
+            {what: derive(secret, turn.context(what, client)) for what, secret in drawn.items()},
             seal(derive(drawn[_KEY], PROTOCOL + b", deposit"), _DEPOSIT_NONCE, keys, turn.context(b"keys", client)),
             [
                 seal(*self._between(client, holder, client), b"".join(both), turn.context(b"shares", client))
@@ -246,7 +239,7 @@ class Dropouts:
         for client in graph.near:
             secret, what = rebuild(shares[client], self._threshold(client)), _SEED if present[client] else _KEY
             deposit, context = self.deposits[client], turn.context(what, client)
-            if not compare_digest(_commitment(secret, context), deposit.commitments[what]):
+            if derive(secret, context) != deposit.commitments[what]:
                 raise BrokenProtocol(
                     f"{context.decode()}: the reconstructed secret is not what the client has committed to: at least "
                     "one share was changed, and nothing is opened"

@@ -55,8 +55,8 @@ class Encrypted(Channel):
 
         Raises BrokenProtocol when the sum of all clients' largest integers is not decrypted correctly.
         """
-        keyring, hosted = Keyring(self.setting), self.hosted.tolist()
-        keyring.prepare(self.keys.timed)
+        keyring, hosted = Keyring(self.setting, self.keys.timed), self.hosted.tolist()
+        keyring.prepare()
         key = derive(keyring.group, _LABEL + b"secret key") if hosted else b""
         made = None
         if 0 in hosted:

@@ -87,12 +87,14 @@ def unseal(key: bytes, nonce: bytes, sealed: bytes, context: bytes = b"") -> byt
 
 
 class Keyring:
-    """The keys of this rank's clients; the ranks pass on public keys."""
+    """The keys of this rank's clients; the ranks pass on public keys. `timed` is entered where there is cryptography."""
 
-    def __init__(self, setting: ChannelSetting) -> None:
+    def __init__(
+        self, setting: ChannelSetting, timed: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         self.comm, self.hosted, self.clients, _ = setting
+        self._timed = timed
         self.public: dict[int, bytes] = {}  # of 32 bytes, of each client who has taken part; on every rank
-        self._different: set[bytes] = set()  # of these
         self._private: dict[int, X25519PrivateKey] = {}
         self._group: bytes | None = None
         self._prf = cache(lambda i, j: Cipher(algorithms.AES256(self.pair(i, j)), modes.ECB()).encryptor().update)
@@ -101,19 +103,26 @@ class Keyring:
         others = (KEY_BYTES + TAG_BYTES) * (self.clients - 1)
         self.setup_bytes = KEY_BYTES * self.clients + others, 2 * KEY_BYTES * (self.clients - 1) + others  # up, down
 
-    def prepare(self, timed: Callable[[], AbstractContextManager[None]] = nullcontext) -> dict[int, bytes]:
-        """Forget all keys, and agree on a new group key. Collective; gives and raises what `introduce` does."""
-        self._prf.cache_clear()
-        self.public, self._private, self._different = {}, {}, set()
+    def prepare(self) -> dict[int, bytes]:
+        """Agree on a group key, which client 0 generates and the first client of each other rank receives for that one.
+        Collective, once; gives and raises what `introduce` does.
+
+        (In a deployment every client receives it, which is what is counted.)
+        """
         first = [client for clients in self.comm.allgather(self.hosted[:1].tolist()) for client in clients]
-        own = self.introduce(np.union1d(0, first), timed)
-        with timed():
-            self._agree_on_group(first)
+        own, sealed = self.introduce(np.union1d(0, first)), {}
+        with self._timed():
+            if 0 in self._private:
+                self._group = os.urandom(KEY_BYTES)
+                for client in filter(None, first):
+                    sealed[client] = seal(self._group_seal(0, client), _GROUP_NONCE, self._group)
+        sealed = next(filter(None, self.comm.allgather(sealed)), {})
+        with self._timed():
+            for client in sealed.keys() & self._private.keys():
+                self._group = unseal(self._group_seal(client, 0), _GROUP_NONCE, sealed[client])
         return own
 
-    def introduce(
-        self, clients: Integers, timed: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> dict[int, bytes]:
+    def introduce(self, clients: Integers) -> dict[int, bytes]:
         """Generate and distribute the keys of those of `clients` [n] who have none: [32] of this rank's. Collective.
 
         BrokenProtocol when clients share a key, or one has none. `clients` are the same, ascending, on every rank.
@@ -121,37 +130,18 @@ class Keyring:
         new = np.array([client for client in clients.tolist() if client not in self.public], dtype=np.int64)
         if not len(new):
             return {}
-        with timed():
+        with self._timed():
             private = {
                 client: X25519PrivateKey.generate() for client in self.hosted[located(new, self.hosted)].tolist()
             }
             own = {client: key.public_key().public_bytes_raw() for client, key in private.items()}
         self._private |= private
-        known = len(self._different) + len(new)
+        known = len(self.public) + len(new)
         for keys in self.comm.allgather(own):
             self.public |= keys
-            self._different.update(keys.values())
-        if len(self._different) < known:
-            raise BrokenProtocol(
-                f"{known} clients, but {len(self._different)} different public keys of {len(self.public)} of them: "
-                "each must have its own"
-            )
+        if (different := len(set(self.public.values()))) < known:
+            raise BrokenProtocol(f"{known} clients have {different} different public keys: each must have its own")
         return own
-
-    def _agree_on_group(self, first: list[int]) -> None:
-        """Client 0 generates the group key; the `first` client of each other rank receives it for that rank.
-
-        (In a deployment every client receives it, which is what is counted.)
-        """
-        sealed = {}
-        if 0 in self._private:
-            self._group = os.urandom(KEY_BYTES)
-            for client in filter(None, first):
-                sealed[client] = seal(self._group_seal(0, client), _GROUP_NONCE, self._group)
-        sealed = next(filter(None, self.comm.allgather(sealed)), {})
-        for client in first:
-            if client and client in self._private:
-                self._group = unseal(self._group_seal(client, 0), _GROUP_NONCE, sealed[client])
 
     def _group_seal(self, i: int, j: int) -> bytes:
         return derive(self.pair(i, j), PROTOCOL + b", group key")

@@ -42,7 +42,9 @@ class Masked(Channel):
 
     def __init__(self, setting: ChannelSetting) -> None:
         super().__init__(setting)
-        self.keyring, self.pad, self._turns = Keyring(setting), Pad(), Turns()
+        keyring = self.keyring = Keyring(setting, self.keys.timed)
+        self.pad, self._turns = Pad(), Turns()
+        self._stream = lru_cache(_STREAMS)(lambda i, j: Stream(keyring.key(i, j, b"streams", 0)))
         most = setting.protection.max_dropouts
         self._dropouts = Dropouts(setting, self.keyring, self.pad) if most else None
         self._turn: Turn
@@ -54,14 +56,12 @@ class Masked(Channel):
         return n - 1 if n <= _FEW else enough(n, self.protection.max_dropouts)
 
     def prepare(self, plans: list[Plan]) -> None:
-        keyring, clients = self.keyring, self.clients
-        self._publish(keyring.prepare(self.keys.timed))
-        self._turns = Turns()
-        self._stream = lru_cache(_STREAMS)(lambda i, j: Stream(keyring.key(i, j, b"streams", 0)))
+        clients = self.clients
+        self._publish(self.keyring.prepare())
         if self.comm.rank == 0:
             # all are introduced to their partners; the group key takes those of client 0 and its partners anyway
             sums = [plan for plan in plans if plan.exchange.answer is not None]
-            up, down = keyring.setup_bytes
+            up, down = self.keyring.setup_bytes
             if any(not unit.by_all for plan in sums for unit in plan.message.units):
                 everybody = Round(SETUP, 0, np.ones(clients, dtype=bool))
                 sent = self._introduced([self._graph(plan, everybody) for plan in sums], np.arange(clients))
@@ -90,7 +90,7 @@ class Masked(Channel):
     def begin(self, plan: Plan, now: Round) -> None:
         """Start a new turn; where clients may leave, they first share its secrets. Collective in that case."""
         super().begin(plan, now)
-        self._publish(self.keyring.introduce(now.asked_ids, self.keys.timed))
+        self._publish(self.keyring.introduce(now.asked_ids))
         self._movers = {}
         if plan.kept is not None and plan.exchange.hear is not None and plan.exchange.answer is not None:
             holders = (np.flatnonzero(now.asked & unit.who) for unit in plan.message.units)

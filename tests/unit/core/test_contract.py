@@ -86,7 +86,7 @@ class ShadowingTerm(Loss):
         (Shadowing, Algorithm, [
             SHADOWS.format("needs_everybody", "Algorithm"),
             SHADOWS.format("trust", "Algorithm"),
-            'has a key "name", which says in the table what class this is; rename the field',
+            SHADOWS.format("name", "Algorithm"),
         ]),
         (ShadowingTerm, Term, [SHADOWS.format("counted", "Term")]),
         (Unfinished, Objective, [

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from mpifed.core import io_errors
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import explaining
 from mpifed.core.text import shown_lines
@@ -31,7 +30,6 @@ def test_an_error_of_the_system_names_file_and_remedy(
         raise OSError(code, "as the system says it")
 
     monkeypatch.setattr(os, "fsync", fails)
-    monkeypatch.setattr(io_errors, "_LIBRARIES", {Path(__file__).parent.name})
     with pytest.raises(DataError, match=rf"run.json.*: {os.strerror(code)}; .*{remedy}"), explaining():
         write_json(tmp_path / "run.json", {})
     assert list(tmp_path.iterdir()) == []

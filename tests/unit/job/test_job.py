@@ -387,8 +387,8 @@ def test_own_terms() -> None:
     ("name", "said"),
     [
         ("no_such_module:Mine", "No module named 'no_such_module'"),
-        (f"{__name__}:Nobody", f"{__name__} has no Nobody; its classes are Mine"),
-        (f"{__name__}:Mime", f'{__name__} has no Mime; did you mean "Mine"?; its classes are Mine'),
+        (f"{__name__}:Nobody", f"{__name__} has no Nobody; it defines "),
+        (f"{__name__}:Mime", f'{__name__} has no Mime; did you mean "Mine"?; it defines '),
         (f"{__name__}:table", "is no class"),
     ],
 )
