@@ -124,22 +124,21 @@ class StateFile:
 
     def read(self, first: int, kind: str) -> dict[str, Array]:
         """The arrays of that kind of a block; DataError where the file ends before."""
-        at, _, form = self.blocks[first]
-        found: dict[str, Array] = {}
-        if all(name.split("/")[0] != kind for name, _, _ in form):
-            return found
+        begin, end, form = self.blocks[first]
         try:
             with self.open("rb") as file:
-                for name, dtype, shape in form:
-                    array: Array = np.empty(shape or (), dtype)
-                    if name.split("/")[0] == kind:
-                        file.seek(at)
-                        if file.readinto(array.data) < array.nbytes:
-                            raise OSError(0, "it ends before")
-                        found[name] = array[()] if shape is None else array
-                    at += array.nbytes
+                file.seek(begin)
+                content = file.read(end - begin)
+            if len(content) < end - begin:
+                raise OSError(0, "it ends before")
         except OSError as error:
             raise DataError(f"{self.path}: cannot be read ({error.strerror}); {REMEDY}") from error
+        found, at = dict[str, Array](), 0
+        for name, dtype, shape in form:
+            array: Array = np.ndarray(shape or (), dtype, content, at)
+            at += array.nbytes
+            if name.split("/")[0] == kind:
+                found[name] = array[()] if shape is None else array.copy()
         return found
 
 

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from textwrap import wrap

@@ -87,7 +87,7 @@ def unseal(key: bytes, nonce: bytes, sealed: bytes, context: bytes = b"") -> byt
 
 
 class Keyring:
-    """The keys of this rank's clients; the ranks pass on public keys. `timed` is entered where there is cryptography."""
+    """The keys of this rank's clients; the ranks pass on public keys. `timed` counts the seconds of cryptography."""
 
     def __init__(
         self, setting: ChannelSetting, timed: Callable[[], AbstractContextManager[None]] = nullcontext
