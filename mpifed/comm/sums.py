@@ -27,7 +27,6 @@ from mpifed.maths.fixedpoint import Encoder, SumGrid, decode, grid, outside
 ENOUGH = 2.0**8  # steps of a grid: where the largest value has fewer, more than a part in 500 of it may be lost
 OF_ALL_ROWS = "-of-all-rows"  # suffix of an exchange that evaluates on all rows, where others evaluate on a subset
 _LARGEST = 1e29  # beyond it no job can give a bound
-_DIVERGED = "lower the learning rate or step sizes, or scale the columns and targets"
 
 
 class Arithmetic(NamedTuple):
@@ -315,19 +314,17 @@ def named(settings: Mapping[str, float], field: str) -> float | None:
 
 def out_of_bounds(place: Place, clients: Integers, values: Array) -> NumericalError:
     """Error for a client whose values, or several clients whose sum, are not all within the bound of so many."""
-    n, values = len(clients), on_host(values)
-    finite = values[np.isfinite(values)]
-    largest, unknown = float(np.abs(finite).max(initial=0.0)), values.size - finite.size
+    n, largest = len(clients), float(np.abs(on_host(values)).max())  # NaN where a value is none
     who, exact = f"client {clients[0]}", ""
     if n > 1:
         listed = ", ".join(map(str, clients[:8])) + (f" and {n - 8} more" if n > 8 else "")
         who = f"the sum over clients {listed}, a block,"
         exact = ', or set [aggregation] arithmetic = "exact" to learn which client it comes from'
-    what = f"{unknown} values that are not finite" if unknown else f"a value of {largest:.6g} in absolute value"
-    if unknown or largest > _LARGEST:
-        return NumericalError(f"{place.name}: {who} has {what}: training diverged; {_DIVERGED}{exact}")
+    if largest <= _LARGEST:
+        enough = f"{2 * max(largest / n, place.form.bound):g}"
+        exact += f'; if such values are expected, raise the bound: [aggregation.bounds] "{place.name}" = {enough}'
     return NumericalError(
-        f"{place.name}: {who} has {what}, outside {f'{n} times ' * (n > 1)}the bound {place.form.bound:g}; {_DIVERGED}"
-        f'{exact}; if such values are expected, raise the bound: [aggregation.bounds] "{place.name}" = '
-        f"{2 * max(largest / n, place.form.bound):g}"
+        f"{place.name}: {who} has a value of {largest:.6g} in absolute value, outside {f'{n} times ' * (n > 1)}the bound "
+        f"{place.form.bound:g}: training diverged; lower the learning rate or step sizes, or scale the columns and "
+        f"targets{exact}"
     )

@@ -6,9 +6,7 @@ Shapes: n clients, s samples, p features, h scores; leading axes broadcast.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
-
-import numpy as np
+from typing import Any, NamedTuple, TypeAlias
 
 from mpifed.core.record import Array
 
@@ -16,29 +14,7 @@ from mpifed.core.record import Array
 Head: TypeAlias = Any
 
 
-class CsrRows(Protocol):
-    """A CSR matrix [s, p] of SciPy."""
-
-    data: Array
-    indices: Array
-    indptr: Array
-
-    @property
-    def shape(self) -> tuple[int, int]: ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]: ...  # of any kind of number
-
-    @property
-    def T(self) -> CsrRows: ...
-
-    def __getitem__(self, at: slice | Array | tuple[slice, Array]) -> CsrRows: ...
-
-    def __matmul__(self, weights: Array) -> Array: ...
-
-    def toarray(self) -> Array: ...
-
-
+CsrRows: TypeAlias = Any  # a CSR matrix [s, p] of SciPy, which has no types
 # [b, p] rows of a shard, dense or CSR as its `sparse` says, which mypy cannot follow
 Piece: TypeAlias = Any
 Features: TypeAlias = "Array | tuple[CsrRows, ...]"  # [..., s, p], or n CSR matrices [s, p]
