@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial, reduce
-from typing import Any, ClassVar, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -27,8 +27,6 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 ABSENT: Any = ()  # in place of an array or record that is not needed: which are, the settings say, not the types
 
 Class = TypeVar("Class", bound=type)
-
-ArrayModule: TypeAlias = Any  # numpy or cupy, of which the second has no types
 
 
 class NamedArrays(tuple[Any, ...]):  # of arrays, or of what `map_leaves` puts in their place
@@ -79,13 +77,26 @@ def of_columns(broadcast: Record) -> tuple[str, ...]:
     return names
 
 
+class ArrayModule(Protocol):
+    """What numpy and cupy have in common: functions that give arrays, and what is named here."""
+
+    def __getattr__(self, name: str) -> Callable[..., Array]: ...
+
+    def __hash__(self) -> int: ...
+
+    def finfo(self, dtype: DTypeLike) -> np.finfo[Any]: ...  # of any float
+
+
+_NUMPY = cast("ArrayModule", np)  # mypy looks for each of its names
+
+
 def namespace(array: object) -> ArrayModule:
     """The module whose functions work on `array`: numpy, or cupy for arrays on a device."""
     if type(array) is not np.ndarray and type(array).__module__.startswith("cupy"):
         import cupy
 
-        return cupy
-    return np
+        return cast("ArrayModule", cupy)
+    return _NUMPY
 
 
 def beside(like: Record, values: ArrayLike, dtype: DTypeLike | None = None) -> Array:

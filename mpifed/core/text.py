@@ -83,8 +83,13 @@ def fitted(text: str, width: int) -> str:
         label = re.match(r" *(?:\S+(?: \S+)* {2,})?", line)
         assert label is not None
         indent = " " * (label.end() if label.end() <= width // 2 else 4)
-        options: dict[str, bool] = {"break_long_words": False, "break_on_hyphens": False, "replace_whitespace": False}
-        lines += [line] if line.startswith(_WHOLE) else wrap(line, width, subsequent_indent=indent, **options) or [""]
+        if line.startswith(_WHOLE):
+            lines.append(line)
+            continue
+        lines += wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False,
+            replace_whitespace=False,
+        ) or [""]  # fmt: skip
     return "\n".join(lines)
 
 
