@@ -110,7 +110,7 @@ class TestRows:
     def _summed(self, table: Array) -> Array | None:
         """On rank 0, the table with the lines of all ranks. Collective."""
         flat = table.reshape(-1)
-        self._comm.Reduce(flat, flat)
+        self._comm.Allreduce(flat)
         return table if self._comm.rank == 0 else None
 
     def _of_common(self, parameters: Parameters, y: Array) -> Columns:

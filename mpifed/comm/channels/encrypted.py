@@ -130,7 +130,8 @@ class Encrypted(Channel):
         """
         refuse_small(plan.message, self.protection, now)
         serves = self.comm.rank == 0
-        self.comm.Reduce(plan.sum.numbers[-1:], plan.reduced[-1:] if serves else None)
+        self.comm.Allreduce(plan.sum.numbers[-1:])
+        plan.reduced[-1] = plan.sum.numbers[-1]
         receivers = self._receivers(plan, now)
         counted = self._flags(answering(plan.exchange, now)) if plan.kept is None else plan.kept.answered
         if not counted.any():  # nothing was encrypted: the sum of no uploads is 0
