@@ -33,6 +33,7 @@ _MPI_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_R
 _RANKS = (
     *_MPI_RANKS, "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK", "PALS_RANKID", "ALPS_APP_PE", "PBS_VNODENUM", "SLURM_PROCID",
 )  # fmt: skip
+_FROM_1 = ("PALS_LOCAL_SIZE", "LSF_PM_TASKID")  # which are above the number of no rank
 _STEP_SIZES = (
     "SLURM_STEP_NUM_TASKS", "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE",
     "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE",
@@ -85,11 +86,10 @@ def _launch(environment: Mapping[str, str]) -> tuple[int, str]:
     """(number of ranks, "NAME=value" of the variable that says so); (1, "") of a single process."""
     if environment.get(PROCESS, str(os.getpid())) != str(os.getpid()):
         return 1, ""
-    ranks = {name: int(environment[name]) for name in _STEP_SIZES if environment.get(name, "").isdecimal()}
+    given = {name: int(value) for name, value in environment.items() if value.isdecimal()}
+    ranks = {name: given[name] for name in _STEP_SIZES if name in given}
     if not ranks:  # else those of daemons, which launchers of MPI start by pbsdsh or blaunch, would count
-        ranks = {name: int(environment[name]) + 1 for name in _RANKS if environment.get(name, "").isdecimal()}
-        from_1 = "PALS_LOCAL_SIZE", "LSF_PM_TASKID"
-        ranks |= {name: int(environment[name]) for name in from_1 if environment.get(name, "").isdecimal()}
+        ranks = {name: given[name] + (name in _RANKS) for name in (*_RANKS, *_FROM_1) if name in given}
     most = max(ranks, key=ranks.__getitem__, default="")
     return (ranks[most], f"{most}={environment[most]}") if ranks.get(most, 0) > 1 else (1, "")
 
@@ -252,7 +252,5 @@ def connect(environment: Mapping[str, str] = os.environ) -> Comm:
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             Path(name).touch()
         except OSError as error:
-            raise UsageError(
-                f"{JOINED}={name} cannot be created ({error}): name a file that can, or unset it"
-            ) from error
+            raise UsageError(f"{JOINED}={name} cannot be created ({error}): name another file, or unset it") from error
     return ranks

@@ -65,21 +65,17 @@ def rebuild(shares: Mapping[int, bytes], threshold: int) -> bytes:
             f"{len(shares)} shares of a secret that takes {threshold}: the sum is not opened; let fewer clients leave"
         )
     numbers = tuple(sorted(shares)[:threshold])
-    values = (int.from_bytes(shares[number], "little") for number in numbers)
-    secret = sum(a * value for a, value in zip(_coefficients(numbers), values, strict=True)) % PRIME
+    secret = sum(a * int.from_bytes(shares[x], "little") for x, a in _coefficients(numbers).items()) % PRIME
     if secret >> (8 * SECRET_BYTES):
         raise BrokenProtocol(f"shares number {numbers} do not belong to one secret: a share was changed")
     return secret.to_bytes(SECRET_BYTES, "little")
 
 
 @lru_cache(maxsize=1024)
-def _coefficients(numbers: tuple[int, ...]) -> list[int]:
-    """Lagrange coefficients at 0, mod p: once for all secrets whose shares come from the same holders."""
-    coefficients = []
-    for x in numbers:
-        others = [other for other in numbers if other != x]
-        coefficients.append(prod(others) * pow(prod(other - x for other in others), -1, PRIME) % PRIME)
-    return coefficients
+def _coefficients(numbers: tuple[int, ...]) -> dict[int, int]:
+    """By number, Lagrange coefficients at 0, mod p: once for all secrets whose shares come from the same holders."""
+    others = {x: [other for other in numbers if other != x] for x in numbers}
+    return {x: prod(y) * pow(prod(other - x for other in y), -1, PRIME) for x, y in others.items()}
 
 
 def threshold(neighbours: int, most: int) -> int:
@@ -129,10 +125,8 @@ class Dropouts:
         self.turn: Turn
         self.seeds: dict[int, bytes] = {}  # [16] of the self-masks of this rank's clients
         self.deposits: dict[int, Deposit] = {}  # by client
+        self._least: dict[int, int] = {}  # by client, how many shares of its secrets reconstruct them
         self._revealed: dict[tuple[int, int], bool] = {}  # by holder and giver, whether the giver had uploaded
-
-    def _threshold(self, client: int) -> int:
-        return threshold(len(self.turn.graph.near[client]), self.most)
 
     def _hosted(self, chosen: Flags) -> list[int]:
         here = self.turn.graph.asked
@@ -141,10 +135,8 @@ class Dropouts:
 
     def begin(self, turn: Turn, tap: Tap) -> None:
         """Participating clients share their secrets. Collective; TooFewClients when so few do that nobody may leave."""
-        self.turn = turn
-        for client in turn.graph.near:
-            self._threshold(client)
-        self.seeds, self._revealed = {}, {}
+        self.turn, self.seeds, self._revealed = turn, {}, {}
+        self._least = {client: threshold(len(near), self.most) for client, near in turn.graph.near.items()}
         with turn.plan.account.timed():
             own = [self.deposit(client) for client in self._hosted(turn.now.asked)]
         for client, commitments, keys, shares in own:
@@ -157,7 +149,7 @@ class Dropouts:
         turn, near = self.turn, self.turn.graph.near[client].tolist()
         drawn = {what: os.urandom(SECRET_BYTES) for what in (_SEED, _KEY)}
         self.seeds[client] = drawn[_SEED]
-        shares = zip(*(split(secret, len(near), self._threshold(client)) for secret in drawn.values()), strict=True)
+        shares = zip(*(split(secret, len(near), self._least[client]) for secret in drawn.values()), strict=True)
         keys = b"".join(self.message_key(client, other) for other in turn.graph.partners(client))
         return Deposit(
             client,
@@ -182,7 +174,7 @@ class Dropouts:
         """Refuse to open the sum when too many clients have left to reconstruct every secret. Alike on all ranks."""
         plan, now, graph, _ = self.turn
         for client, near in graph.near.items():
-            staying, least = int(now.staying[near].sum()), self._threshold(client)
+            staying, least = int(now.staying[near].sum()), self._least[client]
             if staying < least:
                 raise TooFewClients(
                     f"{plan.exchange.name}: in round {now.index} {staying} clients are left who hold shares of client "
@@ -237,7 +229,7 @@ class Dropouts:
         for giver, number, share in revealed:
             shares[giver][number] = share
         for client in graph.near:
-            secret, what = rebuild(shares[client], self._threshold(client)), _SEED if present[client] else _KEY
+            secret, what = rebuild(shares[client], self._least[client]), _SEED if present[client] else _KEY
             deposit, context = self.deposits[client], turn.context(what, client)
             if derive(secret, context) != deposit.commitments[what]:
                 raise BrokenProtocol(
@@ -256,8 +248,8 @@ class Dropouts:
 
     def traffic(self, now: Round, graph: MaskGraph) -> tuple[Integers, Integers]:
         """[n] bytes of deposits and shares that each client uploads and receives, as in a deployment."""
-        near = np.array([len(graph.near[client]) for client in graph.asked.tolist()], dtype=np.int64)
-        partners = np.array([len(graph.partners(client)) for client in graph.asked.tolist()], dtype=np.int64)
-        stays = now.staying[graph.asked]
+        asked, stays = graph.asked.tolist(), now.staying[graph.asked]
+        near = np.array([len(graph.near[client]) for client in asked])
+        partners = np.array([len(graph.partners(client)) for client in asked])
         up = 2 * _COMMITMENT_BYTES + partners * STREAM_BYTES + TAG_BYTES + near * (SEALED_BYTES + SHARE_BYTES * stays)
         return up, near * SEALED_BYTES + -(-near // 8) * stays  # a bit for each neighbour: whether it has uploaded

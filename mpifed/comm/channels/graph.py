@@ -37,7 +37,7 @@ def neighbours(asked: Integers, k: int, places: Integers) -> dict[int, Integers]
     """
     n = len(asked)
     if n - 1 <= k:
-        return {client: np.delete(asked, i) for i, client in enumerate(asked.tolist())}
+        return {client: asked[asked != client] for client in asked.tolist()}
     ring = asked[np.argsort(places[asked])]
     steps = np.r_[-(k // 2) : 0, 1 : k // 2 + 1]
     near = np.sort(ring[(np.arange(n)[:, None] + steps) % n], axis=1)

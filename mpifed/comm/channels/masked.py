@@ -76,8 +76,8 @@ class Masked(Channel):
 
     def _introduced(self, graphs: list[MaskGraph], clients: Integers) -> Integers:
         """[n] bytes of public keys that each of `clients` [n] is sent: those of its partners."""
-        partners = (set[int]().union(*(graph.partners(client) for graph in graphs)) for client in clients.tolist())
-        return KEY_BYTES * np.array([len(others) for others in partners], dtype=np.int64)
+        partners = [set[int]().union(*(graph.partners(client) for graph in graphs)) for client in clients.tolist()]
+        return KEY_BYTES * np.array(list(map(len, partners)))
 
     def _graph(self, plan: Plan, now: Round) -> MaskGraph:
         graph = self._graphs.get(plan.exchange.name)
