@@ -312,6 +312,12 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         slow,
         "with [privacy] all clients take the local steps, and all take part, that are accounted for",
     )
+    yield Refusal(
+        part.drop_stragglers and not part.stragglers,
+        "[participation] drop_stragglers = true",
+        "without a share of stragglers it drops nobody",
+        "give stragglers, or leave it out",
+    )
     late = left_out(part, present)
     yield Refusal(late and algorithm.needs_everybody, slow, everybody, "set drop_stragglers = false")
     yield Refusal(late >= present, slow, "all clients of a round would be dropped", "lower it")

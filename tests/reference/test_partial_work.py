@@ -78,6 +78,7 @@ def test_who_they_are_and_how_much_they_do(digits: Path) -> None:
         ("fedavg", {"local_steps": 2, "local_least": 3}, {}, "local_least = 3: more than local_steps = 2; lower it"),
         ("fedavg", {}, SLOW, "[algorithm] local_steps = 1: there is none that a client could leave out"),
         ("fedavg", {}, {"participation": {"stragglers": 1.0, "drop_stragglers": True}}, "all clients of a round would"),
+        ("fedavg", {}, {"participation": {"drop_stragglers": True}}, "drops nobody; give stragglers"),
         ("fedsplit", {"s": 1.0}, {"participation": {"stragglers": 0.5, "drop_stragglers": True}}, "needs all"),
         ("proxskip", {"p": 0.3}, SLOW, "[participation] stragglers: a coin ends the steps of all clients"),
         ("ssca", {"rho": [0.5], "gamma": [0.5]}, SLOW, '"ssca" takes no local steps on rows'),
