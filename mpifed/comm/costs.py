@@ -27,20 +27,20 @@ class Spent(NamedTuple):
     down_bytes: int = 0
     up_most: int = 0  # bytes uploaded by the client who uploads most, each time
     down_most: int = 0  # bytes received by the client who receives most
-    sealed_most: int = 0  # values of the largest upload, where uploads are masked or encrypted
-    opened_most: int = 0  # values unmasked or decrypted by the party who opens most
+    sealed_most: int = 0  # integers of the largest upload, where uploads are masked or encrypted
+    opened_most: int = 0  # integers unmasked or decrypted by the party who opens most
     up_clear: int = 0  # bytes of an opened sum sent to the server by the client who opened it
     down_clear: int = 0  # bytes of the broadcast, to the client who receives most of it
-    added: int = 0  # values that the server sums
+    added: int = 0  # integers that the server sums
 
 
 class Account:
     """What an exchange has cost so far.
 
-    Besides `Spent`: `played`, how often; seconds of this rank: `crypto_s`; `answer_s`, arithmetic of the slowest block
-    of clients each time, divided by their number; `work_s`, all its clients' arithmetic and summing; `sum_s`, until the
-    reduction is done; `gradients`, rows of the minibatches that its clients have drawn; and on rank 0 `server_s`, `ask`
-    and `absorb`.
+    Besides `Spent`: `played`, how often; seconds of this rank: `crypto_s`; `answer_s`, of the slowest block of clients
+    each time, divided by their number; `work_s`, of all its clients: arithmetic, rounding and sealing; `sum_s`, until
+    the reduction is done; `gradients`, rows of the minibatches that its clients have drawn; and on rank 0 `server_s`,
+    `ask` and `absorb`.
     """
 
     def __init__(self) -> None:

@@ -209,20 +209,20 @@ class Ranks:
         add = channel.add if plan.kept is None else channel.add_one_by_one
         summed = type(channel) is Channel and plan.kept is None  # where they are computed, and as sums of blocks
 
-        def answer_block(state: Record, block: Block) -> tuple[Record, float]:
+        def answer_block(state: Record, block: Block) -> Record:
             assert answer is not None
             after, upload = answer(state, question, block, now)
-            start, lazy = time.perf_counter(), isinstance(upload, Lazy)
-            total = summed and self._arithmetic.by_blocks and lazy and upload.total is not None
-            whole = upload.total() if total else upload
-            for few, part in upload.parts() if lazy and not total else [(slice(None), whole)]:
+            if total := summed and self._arithmetic.by_blocks and isinstance(upload, Lazy) and upload.total is not None:
+                upload = upload.total()
+            for few, part in upload.parts() if isinstance(upload, Lazy) else [(slice(None), upload)]:
                 part = part if summed or self.device.on_host else host_record(part)
                 plan.noted = plan.noted or note_steps(self.steps, plan.message.places, part)
                 if total:
                     plan.sum.add(part, block.clients, total=True)
                 else:
                     add(plan, part, block.clients[few], now)
-            return after, 0.0 if lazy else time.perf_counter() - start  # what is lazy was made while it was added
+            kept: Record = after
+            return kept
 
         self._renew(plan, answering(plan.exchange, now), states, now, measured, answer_block)
 
@@ -231,11 +231,11 @@ class Ranks:
         hear, total = plan.exchange.hear, self.device.record(total)
         assert hear is not None
         who = hearing(plan.exchange, now)
-        self._renew(plan, who, states, now, measured, lambda own, block: (hear(own, total, block, now), 0.0))
+        self._renew(plan, who, states, now, measured, lambda own, block: hear(own, total, block, now))
 
     def _renew(
         self, plan: Plan, chosen: Integers, states: States, now: Round, measured: bool,
-        turn: Callable[[Record, Block], tuple[Record, float]],
+        turn: Callable[[Record, Block], Record],
     ) -> None:  # fmt: skip
         """Renew the states of the `chosen` clients of this rank, block by block.
 
@@ -244,7 +244,7 @@ class Ranks:
 
         Parameters
         ----------
-        turn : (states of a block's chosen clients, these clients) -> their new states, its seconds without arithmetic
+        turn : (states of a block's chosen clients, these clients) -> their new states
         """
         began, slowest, gradients, void = time.perf_counter(), 0.0, 0, now.leaving is not None
         for i, who in self.blocks.among(chosen):
@@ -252,8 +252,8 @@ class Ranks:
             state, block = self.device.record(states.take(i)), whole.only(who)
             before, gradients = state if block is whole else take(state, who), gradients - block.drawn[0]
             start = time.perf_counter()
-            after, adding_s = turn(before, block)
-            slowest = max(slowest, (time.perf_counter() - start - adding_s) / len(who))
+            after = turn(before, block)
+            slowest = max(slowest, (time.perf_counter() - start) / len(who))
             gradients += block.drawn[0]
             if after is not before:  # most clients have no state, or do not change it
                 if block is not whole:

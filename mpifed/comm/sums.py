@@ -46,7 +46,6 @@ class Place:
         self.dtype = "float64" if field.wide or field.whole or not field.shape else dtype  # of the decoded sum
         self.shape = field.shape or (1,)  # a scalar has one value along one axis
         self.held, self.clients, self.encoder = field.holdings(clients), clients, Encoder(form)
-        self.nbytes = 8 * form.limbs  # of a value
 
     def rows(self, leaf: Array | Placed, clients: int) -> Array:
         """The leaf [n, ...] as [n, size] floats, where it is; UsageError if it has another shape."""
@@ -81,15 +80,12 @@ class Place:
         """How the entries at these positions along the field's axis are indexed."""
         return (slice(None),) * self.field.axis + (at,)
 
-    def sizes(self, clients: Integers) -> Integers:
-        """[n] values that each of `clients` [n] fills."""
-        if self.held is None:
-            return np.full(len(clients), self.field.size)
-        return self.field.size // self.held.length * self.held.widths(clients)
-
-    def received(self, clients: Integers) -> Integers:
-        """[n] values that each of `clients` [n] receives, if it receives the sum."""
-        return self.sizes(clients) if self.field.to_holders else np.full(len(clients), self.field.size)
+    def sizes(self, clients: Integers, whole: bool = False) -> Integers:
+        """[n] bytes of what each of `clients` [n] fills, or of all with `whole`."""
+        nbytes = 8 * self.form.limbs * self.field.size
+        if self.held is None or whole:
+            return np.full(len(clients), nbytes)
+        return nbytes // self.held.length * self.held.widths(clients)
 
     def fewest(self, present: Flags) -> int:
         """Smallest number of participating clients behind any entry of the field; 0 where nobody fills one.
@@ -135,11 +131,12 @@ class Message:
 
     def sent(self, clients: Integers) -> Integers:
         """[n] bytes that each of `clients` [n] uploads."""
-        return sum((place.nbytes * place.sizes(clients) for place in self.places), np.zeros(len(clients), np.int64))
+        return sum((place.sizes(clients) for place in self.places), np.zeros(len(clients), np.int64))
 
     def received(self, clients: Integers) -> Integers:
         """[n] bytes of the sum that each of `clients` [n] receives."""
-        return sum((place.nbytes * place.received(clients) for place in self.places), np.zeros(len(clients), np.int64))
+        sizes = (place.sizes(clients, not place.field.to_holders) for place in self.places)
+        return sum(sizes, np.zeros(len(clients), np.int64))
 
     @cached_property
     def units(self) -> list[Unit]:
@@ -292,8 +289,9 @@ def named(settings: Mapping[str, float], field: str) -> float | None:
 
 def out_of_bounds(place: Place, clients: Integers, values: Array) -> NumericalError:
     """Error for a client whose values, or several clients whose sum, are not all within the bound of so many."""
-    n, largest = len(clients), float(np.abs(on_host(values)).max())  # NaN where a value is none
+    n, largest = len(clients), float(np.abs(on_host(values)).max())
     who, exact = f"client {clients[0]}", ""
+    what = f"a value of {largest:.6g} in absolute value" if np.isfinite(largest) else "values that are not finite"
     if n > 1:
         listed = ", ".join(map(str, clients[:8])) + (f" and {n - 8} more" if n > 8 else "")
         who = f"the sum over clients {listed}, a block,"
@@ -303,7 +301,7 @@ def out_of_bounds(place: Place, clients: Integers, values: Array) -> NumericalEr
         exact += f'; if such values are expected, raise the bound: [aggregation.bounds] "{place.name}" = {enough}'
     times = f"{n} times " * (n > 1)
     return NumericalError(
-        f"{place.name}: {who} has a value of {largest:.6g} in absolute value, outside {times}the bound "
+        f"{place.name}: {who} has {what}, outside {times}the bound "
         f"{place.form.bound:g}: training diverged; lower the learning rate or step sizes, or scale the columns and "
         f"targets{exact}"
     )

@@ -262,10 +262,6 @@ def hearing(exchange: Exchange, now: Round) -> Integers:
     return staying if exchange.hears is None else staying[exchange.hears(now)[staying]]
 
 
-def _nothing(block: Block, clients: object) -> tuple[()]:
-    return ()
-
-
 @dataclass(frozen=True)
 class Measure(Generic[Server, Outcome]):
     """Exchanges outside the measured time, run `turns` times, whose outcome becomes columns of the history.
@@ -278,7 +274,7 @@ class Measure(Generic[Server, Outcome]):
     start: Callable[[Server], Record]  # (server) -> what the exchanges take as the server's state
     # (server, that state at the end, what `first` has given of the first iterate) -> columns
     report: Callable[[Server, Outcome, FirstNumbers], Columns]
-    start_clients: Callable[[Block, Record], Record] = _nothing  # (block, the algorithm's states) -> the measure's
+    start_clients: Callable[[Block, Record], Record] = lambda block, clients: ()  # (block, states) -> the measure's
     turns: int = 1
     certificate: tuple[str, ...] = ()  # the columns of a certificate, which is made when the job asks for one
     # (server, state at the end) -> numbers of the first iterate: every checkpoint holds them

@@ -203,7 +203,7 @@ ENDS = {
     "thread": (1, "ZeroDivisionError", 3),
     "interrupt": (130, "mpifed: stopped", 3),
     "memory": (1, "error: not enough memory", 0),
-    "file": (1, "unexpected error(.*\n)+.*FileNotFoundError", 0),  # a defect of the user's own class
+    "file": (3, "error: /no/such/file: No such file", 0),
 }
 
 

@@ -34,7 +34,7 @@ BOUND = r"changes\.value: client 6 has a value of 1\S*e\+09 in absolute value, o
 TROUBLES: dict[str, tuple[str, dict[str, Any], int, str, int]] = {
     "a value out of range, masked": ("large", MASKED, 68, BOUND, 2),
     "a value out of range, encrypted": ("large", ENCRYPTED, 68, BOUND, 2),
-    "a value that is none, masked": ("nan", MASKED, 68, "client 6 has a value of nan", 2),
+    "a value that is none, masked": ("nan", MASKED, 68, "client 6 has values that are not finite", 2),
     "an integer out of range, encrypted": ("integers", ENCRYPTED, 68, "client 6", 2),
     "a ciphertext": ("ciphertext", ENCRYPTED, 1, "was altered.*nothing was opened", 2),
     "half a ciphertext": ("half a ciphertext", ENCRYPTED, 1, "altered", 2),

@@ -178,29 +178,24 @@ class Channel:
 
     def spent(self, plan: Plan, question: Record, columns: Holdings, now: Round) -> Spent:
         """Cost of running the exchange of a plan once, as in a deployment."""
-        exchange, places, who = plan.exchange, plan.message.places, now.asked_ids
+        exchange, message, who = plan.exchange, plan.message, now.asked_ids
         up, down = self.traffic(plan, now)
         by_columns = sum(nbytes(leaf) for name, leaf in leaves(question) if name in of_columns(question))
         clear = nbytes(question) - by_columns + by_columns // columns.length * columns.widths(who)
         down = down + clear
-        answers, hears = answering(exchange, now), hearing(exchange, now)
-        sent = sum((place.sizes(answers) for place in places), np.zeros(len(answers), np.int64))
+        integers = message.sent(answering(exchange, now)) // message.dtype.itemsize
         to_clients, hides = exchange.hear is not None, not exchange.clear
-        opened = (
-            sum((p.received(hears) for p in places), np.zeros(len(hears), np.int64)).max(initial=0)
-            if to_clients
-            else sum(p.field.size for p in places)
-        )
+        opened = message.received(hearing(exchange, now)).max(initial=0) if to_clients else message.nbytes
         return Spent(
             up_bytes=int(up.sum()),
             down_bytes=int(down.sum()),
             up_most=int(up.max(initial=0)),
             down_most=int(down.max(initial=0)),
-            sealed_most=hides * int(sent.max(initial=0)),
-            opened_most=hides * int(opened),
-            up_clear=0 if exchange.clear or to_clients else plan.message.nbytes,
+            sealed_most=hides * int(integers.max(initial=0)),
+            opened_most=hides * int(opened) // message.dtype.itemsize,
+            up_clear=0 if exchange.clear or to_clients else message.nbytes,
             down_clear=int(clear.max(initial=0)),
-            added=int(sent.sum()),
+            added=int(integers.sum()),
         )
 
 
@@ -220,12 +215,12 @@ def check_groups(messages: Sequence[Message], protection: Protection, rounds: It
     named = dict[str, str]()
     for message in messages:
         everybody = np.ones(message.clients, dtype=bool)
-        named |= {name: f"{count}, if all participate" for name, count in small(message, protection, everybody)}
+        named |= {name: str(count) for name, count in small(message, protection, everybody)}
     partial = [message for message in messages if any(place.held is not None for place in message.places)]
     for now in rounds if partial else ():  # elsewhere all participating clients fill every entry
         for message in partial:
             for name, count in small(message, protection, message.exchange.at(now, 0).present):
-                named.setdefault(name, f"{count}, first in round {now.index}")
+                named.setdefault(name, f"{count} in round {now.index}")
     if named:
         raise UsageError(_refusal(protection, named))
 
@@ -239,10 +234,10 @@ def refuse_small(message: Message, protection: Protection, now: Round) -> None:
 
 def _refusal(protection: Protection, named: Mapping[str, str]) -> str:
     """What is said of fields, with a word on the clients of each."""
-    listed = ", ".join(f"{name} (clients: {word})" for name, word in named.items())
+    listed = ", ".join(f"{name} ({word})" for name, word in named.items())
     allowed = ", ".join(f'"{name}"' for name in dict.fromkeys(name.partition(".")[0] for name in named))
     return (
-        f"[aggregation] min_clients = {protection.min_clients}: sums over fewer are not opened, since no channel hides "
-        f"single clients in them: {listed}; let more clients participate, or, if their values may be known, allow them "
-        f"by name: [aggregation] allow = [{allowed}]"
+        f"[aggregation] min_clients = {protection.min_clients}: sums over fewer clients are not opened, since no "
+        f"channel hides single ones in them: {listed}; let more clients participate, or, if their values may be "
+        f"known, allow them by name: [aggregation] allow = [{allowed}]"
     )

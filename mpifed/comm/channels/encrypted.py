@@ -32,7 +32,6 @@ Sealed: TypeAlias = dict[int, bytes]  # ciphertexts of an exchange, by number
 
 _LABEL = b"mpifed encrypted sums, version 1, "
 _NONCE = bytes(12)  # constant, since the key under which the secret key is sent seals no other message
-_REMEDY = 'set [aggregation] security = "masked", and report it, with the versions of libraries'
 
 
 class Encrypted(Channel):
@@ -84,13 +83,16 @@ class Encrypted(Channel):
         total = self.comm.bcast(self.comm.reduce(total, op=self._added))
         if not hosted:
             return
-        what = f"the self-test of the encryption, the sum of {n} clients' largest integers"
         try:
             wrong = int((self.scheme.open(total[0]) != n * values).sum())
-        except BrokenProtocol as error:
-            raise BrokenProtocol(f"{what}, does not decrypt: {error}; {_REMEDY}") from error
-        if wrong:
-            raise BrokenProtocol(f"{what}, decrypts to other values in {wrong} of {len(values)} slots; {_REMEDY}")
+            error = f"decrypts to other values in {wrong} of {len(values)} slots" * (wrong > 0)
+        except BrokenProtocol as failed:
+            error = f"does not decrypt: {failed}"
+        if error:
+            raise BrokenProtocol(
+                f"the self-test of the encryption, the sum of {n} clients' largest integers, {error}; set "
+                '[aggregation] security = "masked", and report it, with the versions of libraries'
+            )
 
     def begin(self, plan: Plan, now: Round) -> None:
         super().begin(plan, now)
@@ -132,8 +134,7 @@ class Encrypted(Channel):
         serves = self.comm.rank == 0
         self.comm.Allreduce(plan.sum.numbers[-1:])
         plan.reduced[-1] = plan.sum.numbers[-1]
-        receivers = self._receivers(plan, now)
-        counted = self._flags(answering(plan.exchange, now)) if plan.kept is None else plan.kept.answered
+        receivers, counted = self._receivers(plan, now), self._counted(plan, now)
         if not counted.any():  # nothing was encrypted: the sum of no uploads is 0
             plan.reduced[:-1] = 0
             return True
@@ -159,6 +160,10 @@ class Encrypted(Channel):
             plan.reduced[:-1] = message
         return message is not None
 
+    def _counted(self, plan: Plan, now: Round) -> Flags:
+        """[N] whose integers are in the sum."""
+        return plan.kept.answered if plan.kept is not None else self._flags(answering(plan.exchange, now))
+
     def _flags(self, clients: Integers) -> Flags:
         """[N] whether each client is one of `clients` [n]."""
         return np.isin(np.arange(self.clients), clients)
@@ -173,9 +178,8 @@ class Encrypted(Channel):
     def traffic(self, plan: Plan, now: Round) -> tuple[Integers, Integers]:
         """[n] bytes of ciphertexts of each client who is asked, with the sum that one opens, and of what each opens."""
         packing, receivers = self.packing(plan.message), self._receivers(plan, now)
-        answers, asked = self._flags(answering(plan.exchange, now)), now.asked_ids
-        summed = (packing.senders & (answers if plan.kept is None else plan.kept.answered)).any(axis=1)
-        up = (packing.senders & answers).sum(axis=0) * self.scheme.nbytes
+        asked, summed = now.asked_ids, (packing.senders & self._counted(plan, now)).any(axis=1)
+        up = (packing.senders & self._flags(answering(plan.exchange, now))).sum(axis=0) * self.scheme.nbytes
         if plan.exchange.hear is None:
             up += plan.message.nbytes * receivers
         return up[asked], (packing.hearers[summed] & receivers).sum(axis=0)[asked] * self.scheme.nbytes

@@ -52,7 +52,7 @@ def test_too_few_answers(to_clients: bool, most: int) -> None:
     now = leaving(6, 2, [3]) if most else Round(0, 1, np.arange(6) != 3)
     protection = Protection("masked", min_clients=6, max_dropouts=most)
     for error in errors_of(vector(to_clients=to_clients, now=now, protection=protection)):
-        assert isinstance(error, TooFewClients) and "(clients: 5 in round" in str(error)
+        assert isinstance(error, TooFewClients) and "(5 in round" in str(error)
     for allowed in (protection._replace(min_clients=5), protection._replace(allow=("up",))):
         check_alike(vector(to_clients=to_clients, now=now, protection=allowed))
 

@@ -243,7 +243,7 @@ def test_a_value_that_cannot_be_summed_names_field_and_client(bits: int, leaf: s
     adder.begin(True)
     beyond = re.escape(f"outside the bound {grid[1]:g}: training diverged;")
     said = rf'has a value of .* {beyond} .*raise the bound: \[aggregation.bounds\] "up.{leaf}" = '
-    said = said if np.isfinite(bad) else rf"has a value of (nan|inf) .* {beyond} lower the .* targets$"
+    said = said if np.isfinite(bad) else rf"has values that are not finite, {beyond} lower the .* targets$"
     with pytest.raises(NumericalError, match=rf"^up\.{leaf}: client {client} {said}"):
         adder.add(Upload(upload["v"], Inner(placed, upload["inner.k"])), who)
     total = Upload(np.full(3, 6 * grid[1]), Inner(np.ones((2, 9, 2)), np.ones(4)))
@@ -301,6 +301,6 @@ def test_a_sum_of_too_few_answers_is_refused_by_name_on_all_ranks() -> None:
     present, message = np.array([1, 1, 1, 1, 0, 0], dtype=bool), Message(three(*3 * [Field((2,))]), 6)
     now = Round(5, 1, present, leaving=Leaving(present, np.array([0, 1, 1, 2, 2, 2]), 3)).at(0)
     refuse_small(message, Protection("masked", 3), now)
-    with pytest.raises(TooFewClients, match=r"min_clients = 4: .*: up\.v \(clients: 3 in round 5\)") as caught:
+    with pytest.raises(TooFewClients, match=r"min_clients = 4: .*: up\.v \(3 in round 5\)") as caught:
         refuse_small(message, Protection("masked", 4), now)
     assert caught.value.agreed and caught.value.exit_code == 1
