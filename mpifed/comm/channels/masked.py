@@ -6,7 +6,8 @@ privacy-preserving machine learning", CCS; eprint 2017/281). So an ordinary redu
 reveals nothing but their sum. Masks between clients of the same rank are not cancelled beforehand: the clients are
 separate parties. All parties are honest but curious, and may collude.
 
-- A sum for the server: rank 0 receives it. Entries that a single client fills are not masked: the sum is its value.
+- A sum for the server: rank 0 uses it; unless clients may leave, all ranks have it in memory. Entries that a single
+  client fills are not masked: the sum is its value.
 - A sum for clients: each adds another key stream, under a group key that the server does not have.
 - A sum in which absent clients go on counting: clients upload changes, and the server adds. What is for clients stands
   there under a stream of theirs; the first client that is asked and holds a unit moves it to the next stream, by adding
