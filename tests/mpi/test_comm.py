@@ -47,15 +47,6 @@ def test_integers_are_added_modulo_2_to_the_64() -> None:
         assert mine.tolist() == [(comm.size * x + 2**63) % 2**64 - 2**63 for x in (2**62, -(2**62))]
 
 
-def test_values_are_sent_and_gathered() -> None:
-    for comm in worlds():
-        every = [("rank", rank) for rank in range(comm.size)]
-        for root in range(comm.size):
-            assert comm.bcast(every[comm.rank] if comm.rank == root else None, root) == every[root]
-        assert comm.gather(every[comm.rank]) == (every if comm.rank == 0 else None)
-        assert comm.allgather(every[comm.rank]) == every
-
-
 class Question(NamedTuple):
     """Short and long arrays, in rows or in columns, numbers, and what is absent."""
 
@@ -76,17 +67,6 @@ def test_questions_are_broadcast_in_any_shapes() -> None:
             for (_, found), (_, expected) in zip(leaves(question), leaves(asked), strict=True):
                 assert np.asarray(found).dtype == np.asarray(expected).dtype
                 np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("length", [0, 5, 100_000])
-def test_values_are_put_together_in_order_of_ranks(length: int) -> None:
-    """Concatenation shows the order, and that nothing is left out or taken twice; values are not alike in length."""
-    for comm in worlds():
-        each = [part(rank, length + 3 * (rank % 2), "uint8") for rank in range(comm.size)]
-        found = comm.reduce(each[comm.rank], lambda one, other: np.concatenate([one, other]))
-        assert (found is None) == (comm.rank > 0)
-        if found is not None:
-            np.testing.assert_array_equal(found, np.concatenate(each))
 
 
 @pytest.mark.parametrize("kind", [UsageError, DataError, NumericalError, MpifedError])

@@ -13,17 +13,14 @@ import numpy as np
 import pytest
 from lengths import covering
 from masking import check_alike, errors_of, leaving, play, vector
-from sparse_masks import sparsest
 
 from mpifed.comm.channels.base import Protection
 from mpifed.comm.channels.dropouts import PRIME, rebuild, split, threshold
 from mpifed.comm.channels.graph import enough, neighbours, order
-from mpifed.comm.channels.masked import Masked
 from mpifed.core.errors import BrokenProtocol, TooFewClients
 from mpifed.core.round import Round
 
 TWO = Protection("masked", max_dropouts=2)
-BOTH = pytest.mark.parametrize("to_clients", [False, True])
 
 
 @covering({
@@ -35,19 +32,6 @@ def test_without_those_who_leave(to_clients: bool, before: list[int], after: lis
     now = leaving(6, 2, before, after)
     found = check_alike(vector(to_clients=to_clients, hosted=hosted, protection=TWO, now=now), turns=2)
     assert not any(heard.channel._dropouts.seeds for heard in found)
-
-
-@BOTH
-def test_sparse_graphs_with_some_asked(to_clients: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty of 24 clients are asked, with 8 neighbours each, of whom up to 3 leave."""
-    monkeypatch.setattr(Masked, "neighbours", sparsest)
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        asked = np.isin(np.arange(24), rng.permutation(24)[4:])
-        gone, cut = rng.permutation(np.flatnonzero(asked))[:3].tolist(), int(rng.integers(4))
-        case = vector(24, hosted=[[], *(part.tolist() for part in np.array_split(rng.permutation(24), 3))])
-        now, protection = leaving(24, 3, gone[:cut], gone[cut:], asked), Protection("masked", max_dropouts=3)
-        check_alike(case._replace(to_clients=to_clients, protection=protection, now=now))
 
 
 def test_the_answer_of_one_who_left_before_it_was_in_stays_hidden() -> None:
