@@ -16,9 +16,10 @@ from annotated_types import Gt, Le
 from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded
 from mpifed.algorithms.functions import refused
 from mpifed.algorithms.horizontal import check_rows
-from mpifed.algorithms.local import wrong_draw
+from mpifed.algorithms.refused_steps import too_many
 from mpifed.core.exchange import Exchange, Field, Measure
 from mpifed.core.record import Array, in_memory
+from mpifed.core.refusals import messages
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.coordinates import ascend
@@ -95,7 +96,7 @@ class CoCoA(Grid):
 
     def check(self) -> list[str]:
         """Requires data split by rows, and a dual problem."""
-        drawn = wrong_draw("local_epochs", self.local_epochs * int(self.problem.counts.max()))
+        drawn = messages([too_many("local_epochs", self.local_epochs * int(self.problem.counts.max()))])
         return check_rows(self.problem, 1) + check_duals(self.problem) + drawn
 
     def warnings(self) -> list[str]:

@@ -7,8 +7,7 @@ One step is x <- keep x + push - step (gradient + concave), and methods differ i
     SCAFFOLD    keep = 1 - 2 step l2            push = step (c_i - c)
     FedPDM      keep = 1 - step (rho + 2 l2)    push = step (lambda_i + rho x_0)
 
-Intercepts have no l2: `keep` is a number for what penalties count, and one for what is free. What a ufunc of NumPy
-takes is `Any`.
+Intercepts have no l2: `keep` is a number for what penalties count, and one for what is free.
 """
 
 from __future__ import annotations
@@ -22,33 +21,28 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from typing_extensions import Self, final
 
-from mpifed.algorithms.horizontal import Pooled, pooled_minibatches
+from mpifed.algorithms.horizontal import pooled_minibatches
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Lazy, Problem, Weighted
+from mpifed.core.exchange import Lazy, Weighted
 from mpifed.core.loops import combination
 from mpifed.core.record import Array, added, beside, namespace, take
-from mpifed.core.refusals import Refusal, messages
 from mpifed.core.round import uniform
-from mpifed.maths.objectives import concave_gradient
-from mpifed.maths.optimizers import ClientOptimizer, Steered
+from mpifed.maths.objectives import concave_gradient, penalty_gradient
+from mpifed.maths.optimizers import ClientOptimizer
 from mpifed.maths.ranges import Count, Repeats
-from mpifed.privacy.open import Minibatch, Open
+from mpifed.privacy.open import Minibatch
 
 if TYPE_CHECKING:
+    from mpifed.algorithms.horizontal import Pooled
+    from mpifed.core.exchange import Problem
+    from mpifed.core.refusals import Refusal
     from mpifed.core.round import Round
     from mpifed.data.block import Batch, Block
     from mpifed.maths.objectives import Parameters
+    from mpifed.privacy.open import Open
 
-MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
 ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
-_NUMBERS = 2**19  # of changes that are made before they are added, so that they are in the cache
-
-
-def wrong_draw(key: str, rows: int) -> list[str]:
-    """The error for more rows than a client can draw in a round, if `rows` are."""
-    what = f"a client would draw {rows} rows in a round, more than {MOST}"
-    return messages([Refusal(rows > MOST, f"[algorithm] {key}", what, "take fewer local steps")])
 
 
 def slices(batch: int, steps: int | None, epochs: int | None, size: int) -> list[slice]:
@@ -117,6 +111,8 @@ class LocalSteps(Algorithm):
         """The step size of a client that takes so many steps in a round, whose step size is `step`."""
         return step
 
+    # --- how many steps ---------------------------------------------------------------------------------------------
+
     @property
     def varying(self) -> bool:
         """Whether how many local steps a client takes is drawn by round."""
@@ -145,21 +141,25 @@ class LocalSteps(Algorithm):
         return repeats
 
     @final
-    def taken(self, now: Round, clients: Array) -> Array:
-        """[n] how many local steps clients take in a round."""
-        counts = self.repeats_of(now, clients)
-        return counts * -(-self.problem.counts[clients] // self.batch_size) if self.local_epochs else counts
+    def steps_of(self, rows: Array, repeats: Array) -> Array:
+        """[n] the local steps of clients with so many rows, who do so many passes, or steps."""
+        return repeats * -(-rows // self.batch_size) if self.local_epochs else repeats
 
     @final
-    def steps_of(self, rows: int) -> int:
-        """How many local steps a client with so many rows takes in a round, at most."""
-        return (self.local_epochs or 0) * -(-rows // self.batch_size) or self.local_steps or 1
+    def taken(self, now: Round, clients: Array) -> Array:
+        """[n] how many local steps clients take in a round."""
+        return self.steps_of(self.problem.counts[clients], self.repeats_of(now, clients))
 
     @final
     @cached_property
     def most_steps(self) -> int:
-        """Those of the largest shard."""
-        return self.steps_of(int(self.problem.counts.max()))
+        """Those of the largest shard, at most."""
+        return int(self.steps_of(self.problem.counts.max(), np.int64(self.repeats)))
+
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether some clients take more steps than others, by numbers of rows and draws, which all know."""
+        return self.varying or bool(self.steps_of(self.problem.counts.min(), np.int64(self.repeats)) != self.most_steps)
 
     @property
     def one_plain_step(self) -> bool:
@@ -167,10 +167,7 @@ class LocalSteps(Algorithm):
         single, optimizer = self.local_epochs is None and self.most_steps == 1, self.client_optimizer
         return single and self.descend is None and optimizer.fused and not optimizer.nesterov
 
-    @cached_property
-    def uneven(self) -> bool:
-        """Whether some clients take more steps than others, by numbers of rows and draws, which all know."""
-        return self.varying or self.steps_of(int(self.problem.counts.min())) != self.most_steps
+    # --- how far they lead ------------------------------------------------------------------------------------------
 
     def rate_of(self, step: float, count: int) -> float:
         """How far a constant gradient moves a client by its steps: with gradient g in all, x_i - x_0 = -rate g.
@@ -203,74 +200,11 @@ class LocalSteps(Algorithm):
         l2 = 2 * float(self.problem.objective.l2)
         return 1 - step * (self.pull + l2 + rest), 1 - step * (self.pull + 0.0 + rest)
 
-    def wrong_steps(self) -> list[str]:
-        """Errors of these settings, one message each."""
-        steps, epochs = self.local_steps, self.local_epochs
-        rows = epochs * int(self.problem.counts.max()) if epochs else (steps or 1) * self.batch_size
-        most, fewest = self.repeats, self.local_least or 1
-        given = f"{'local_epochs' if epochs else 'local_steps'} = {most}"
-        above = Refusal(fewest > most, f"[algorithm] local_least = {fewest}", f"more than {given}", "lower it")
-        fewer = Refusal(
-            fewest == most == 1 and self.varying,
-            f"[algorithm] {given}",
-            "there is none that a client could leave out: local_least, and [participation] stragglers, are of fewer",
-            "raise it, or leave these out",
-        )
-        alike = Refusal(
-            self.varying and "fewer" in self.refuses,
-            "[algorithm] local_least, or [participation] stragglers",
-            self.refuses.get("fewer", ""),
-            "leave it out, or set drop_stragglers = true",
-        )
-        private = Refusal(
-            self.local_least and self.problem.privacy is not None,
-            "[algorithm] local_least",
-            "with [privacy] all clients take the local steps that are accounted for",
-        )
-        both = Refusal(
-            steps and epochs, "[algorithm] local_steps and local_epochs", "each says how many", "give one of the two"
-        )
-        unaccounted = Refusal(
-            epochs and self.problem.privacy is not None,
-            "[algorithm] local_epochs",
-            "with [privacy] every minibatch is drawn anew, which is what is accounted for",
-            "give local_steps",
-        )
-        ends = Refusal(
-            "schedule" in self.refuses and self.client_optimizer.ends,
-            "[client_optimizer] learning_rate",
-            "ends at 0, by which this method would divide",
-            "give a final above 0",
-        )
-        if ends.applies:  # of which no step could be computed
-            return messages([ends])
-        optimizer, momentum = self.client_optimizer, self.client_optimizer.momentum
-        step = self.step_of(1) if self.pull and optimizer.linear else 0.0
-        keep = min(self.keeps(step))
-        # where the larger root of the recursion, with the velocity in it, is on the unit circle
-        least = -1 / (1 + 2 * momentum) if optimizer.nesterov else -1 - 2 * momentum
-        unstable = Refusal(
-            keep <= least and (self.most_steps > 1 or self.lasting),  # the first step begins there
-            "[client_optimizer] learning_rate",
-            f"a local step of {step:g} multiplies how far a client's model is from the one that it is drawn to by "
-            f"{keep:.3g}{f', with momentum {momentum:g}' if momentum else ''}, and so diverges",
-            "lower it, or the weight by which models are drawn there",
-        )
-        rate = "" if optimizer.linear else optimizer.memory
-        kinds = {"momentum": optimizer.memory, "steps": optimizer.special, "rate": rate}
-        refused = [
-            Refusal(kinds[kind], f"[client_optimizer] {kinds[kind]}", self.refuses[kind])
-            for kind in kinds
-            if kind in self.refuses
-        ]
-        own = Refusal(
-            self.descend is not None and not optimizer.fused,
-            f"[client_optimizer] {optimizer.special}",
-            "local steps of this method have directions of their own",
-        )
-        refusals = [both, above, fewer, alike, private, unaccounted, unstable, own, *refused]
-        wrong = optimizer.wrong("client_optimizer") + messages(refusals)
-        return wrong + wrong_draw("local_epochs" if epochs else "local_steps", rows)
+    def conflicts(self) -> Iterator[Refusal]:
+        """What of the job does not go with this method."""
+        from mpifed.algorithms.refused_steps import refused_steps  # which no round needs
+
+        yield from refused_steps(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,21 +270,20 @@ class Local:
 
         Networks draw nothing here, as in evaluation. The rows count among the gradients computed in a round.
         """
-        objective, counted = self.problem.objective, self.guard.layout.penalized
+        objective, flat = self.problem.objective, self.guard.layout.flat
 
         def of_part(who: Array, part: Block, rows: int) -> Array:
             at = model if model.ndim == 1 else take(model, who)
+            record = self.guard.record(at)
 
             def of_rows(start: int) -> Parameters:
                 places = np.arange(start, min(start + ROWS, rows))
                 batch = part.take(np.tile(places, (len(who), 1)))
-                weights = part.xp.full(batch.y.shape, 1 / rows)
-                return objective.gradient(self.guard.record(at), batch.X, batch.y, weights)
+                return objective.gradient(record, batch.X, batch.y, part.xp.full(batch.y.shape, 1 / rows))
 
-            total: Array = self.guard.layout.flat(added(map(of_rows, range(0, rows, ROWS))))
+            total: Array = flat(added(map(of_rows, range(0, rows, ROWS))))
             total += at * self.method.client_optimizer.weight_decay
-            total[:, counted] += at[..., counted] * (2 * float(objective.l2))
-            total[:, counted] += concave_gradient(objective, at[..., counted])
+            total += flat(penalty_gradient(objective, record))
             return total
 
         self.block.drawn[0] += int(self.block.counts.sum())
@@ -373,9 +306,7 @@ class Local:
                 rows = block.draw(now, f"minibatch {r}", method.batch_size, secret=True)
                 yield self._minibatch(block, r, block.take(rows), gain)
             return
-        count = method.repeats
-        if method.varying:
-            count = int(method.repeats_of(now, block.clients[:1])[0])
+        count = int(method.repeats_of(now, block.clients[:1])[0])
         places = slices(method.batch_size, count, count if method.local_epochs else None, int(block.counts[0]))
         rows = block.draw(now, "minibatch", places[-1].stop, secret=guard.draws == "secretly")
         together = max(1, ROWS // method.batch_size)  # steps whose rows are read at once
@@ -408,14 +339,11 @@ class Local:
         """
         method = self.method
         size = method.batch_size if method.local_epochs is None else int(self.problem.counts.max())
-        single = method.one_plain_step and starts is None
 
         def of_part(who: Array, part: Block, rows: int) -> Array:
             each = [few if few is None or few.ndim == 1 else take(few, who) for few in (push, starts)]
-            steps = method.taken(self.now, part.clients[:1])[0] if method.varying else method.steps_of(rows)
-            step = method.step_for(self.step, int(steps))
-            local = self if step == self.step else replace(self, step=step)
-            return local._single(part, model, each[0]) if single else local._steps(part, model, *each)
+            step = method.step_for(self.step, int(method.taken(self.now, part.clients[:1])[0]))
+            return replace(self, step=step)._steps(part, model, *each)
 
         quiet = {} if self.problem.privacy is None else {"over": "ignore", "invalid": "ignore"}
         with np.errstate(**quiet):  # type: ignore[arg-type]  # of two of its names
@@ -423,67 +351,48 @@ class Local:
             changes: Array = self.block.joined(size, of_part, alike)
         return changes
 
-    def _single(self, block: Block, model: Array, push: Array | None) -> Array:
-        """`change` for a single step from the model, which needs no copy of it for each client."""
-        change = block.xp.empty((len(block.clients), len(model)), self.guard.dtype)
-        (batch,) = self.minibatches(block, -self.step)
-        self._put_step(block, self.guard.record(model), model, batch, 0, self.step, change, self.guard.record(change))
-        if push is not None:
-            change += push
-        return self._shrunk(change, model)
-
-    def _shrunk(self, change: Array, model: Array) -> Array:
-        """`change` plus (keep - 1) model, in place."""
-        counted, free = self.method.keeps(self.step)
-        if counted == free == 1:
-            return change
-        others = self.guard.layout.penalized.stop, (1.0, free - 1)
-        combination((1.0, counted - 1), (change, model), change, others)
-        return change
-
     def _steps(self, block: Block, model: Array, push: Array | None, x: Array | None) -> Array:
         """`change` for clients with the same numbers of steps and rows, in arrays [n, d] that serve all steps."""
-        method, record, dtype, xp = self.method, self.guard.record, self.guard.dtype, block.xp
-        push = None if push is None else push.astype(dtype, copy=False)
-        model, x = model.astype(dtype, copy=False), None if x is None else x.astype(dtype)
-        point = record(model if x is None else x)
-        change, ended = xp.empty((len(block.clients), len(model)), dtype), xp.zeros(len(block.clients), dtype=bool)
-        down = record(change)
-        moves, optimizer = (change,) if push is None else (change, push), method.client_optimizer
-        momentum, state, fused = optimizer.momentum, optimizer.start, optimizer.fused
-        ones, velocity = (1.0,) * len(moves), xp.zeros_like(change) if momentum else change
-        counted, free = method.keeps(self.step)
-        descend, kept = method.descend, None
-        if descend is not None:  # which penalties belong to, and the pull does not
-            pulled = 1 - self.step * method.pull
-            shrink = (1.0, counted - pulled), (1.0, free - pulled)
-            counted = free = pulled
-
-        def move(batch: Minibatch, r: int, z: Array) -> Array:
-            out = xp.empty_like(change)
-            block.drawn[0] += batch.y.size  # gradients that are computed
-            self._put_step(block, record(z), z, batch, r, self.step, out, record(out))
-            return combination(shrink[0], (out, z), out, (self.guard.layout.penalized.stop, shrink[1]))
+        method, optimizer, guard, xp = self.method, self.method.client_optimizer, self.guard, block.xp
+        change = xp.empty((len(block.clients), len(model)), guard.dtype)
+        down, split = guard.record(change), guard.layout.penalized.stop
+        if method.one_plain_step and x is None:
+            (batch,) = self.minibatches(block, -self.step)
+            self._put_step(block, guard.record(model), model, batch, 0, self.step, change, down)
+            if push is not None:
+                change += push
+            return self._penalized(change, model)
+        model, x = model.astype(guard.dtype, copy=False), None if x is None else x.astype(guard.dtype)
+        push = None if push is None else push.astype(guard.dtype, copy=False)
+        fused, scale = optimizer.fused, self.step if optimizer.fused else -1.0
+        moves, keep = (change,) if push is None else (change, push), method.keeps(self.step)
+        if not fused:  # the direction has all in it
+            moves, keep = (change,), (1.0, 1.0)
+        elif method.descend is not None:  # which penalties belong to, and the pull does not
+            keep = (1 - self.step * method.pull,) * 2
+        momentum = optimizer.momentum if fused else 0.0
+        velocity = xp.zeros_like(change) if momentum else change
+        kept: Any = None if fused else optimizer.start
+        ended = xp.zeros(len(block.clients), dtype=bool)
 
         def combined(less: float, rest: Sequence[float], arrays: Sequence[Array], out: Array | None) -> Array:
-            """`arrays` with `moves` first, then what is kept, less so much, and the rest."""
-            factors = ((*ones, keep - less, *rest) for keep in (counted, free))
-            first = next(factors)
-            return combination(first, (*moves, *arrays), out, (self.guard.layout.penalized.stop, next(factors)))
+            """`moves`, then of `arrays` the first times what is kept, less so much, and others times `rest`."""
+            factors = [(*(1.0,) * len(moves), part - less, *rest) for part in keep]
+            return combination(factors[0], (*moves, *arrays), out, (split, factors[1]))
 
-        scale = self.step if fused else -1.0
         for r, batch in enumerate(self.minibatches(block, -scale)):
             at = model if x is None else x
-            if descend is None:
+            if r < 2:  # from then on x is changed in place
+                point = guard.record(at)
+            before = at.copy() if method.stop else at
+            if method.descend is None:
                 self._put_step(block, point, at, batch, r, scale, change, down)
             else:
                 block.drawn[0] -= batch.y.size
-                change[...], kept = descend(partial(move, batch, r), at, model, kept)
-            before = at.copy() if method.stop else at
+                change[...], kept = method.descend(partial(self._move, block, batch, r), at, model, kept)
             if not fused:
-                direction, state = self._direction(change, at, push, r + 1, state)
-                x = at - direction * (self.step * optimizer.factor(r + 1))
-            elif momentum:  # v <- momentum v + u, u being the change by a plain step
+                kept = self._steer(change, at, point, push, r + 1, kept)
+            if momentum:  # v <- momentum v + u, u being the change by a plain step
                 combined(1.0, (), (at,), change)
                 combination((momentum, 1.0), (velocity, change), velocity)
                 if optimizer.nesterov:
@@ -494,8 +403,6 @@ class Local:
                 x = combined(1.0, (1.0,), (at, at), None)
             else:
                 combined(0.0, (), (x,), x)
-            if at is model or not fused:
-                point = record(x)
             if method.stop:  # who had stopped stays there: (11)
                 least = method.stop * (self.step * optimizer.factor(r + 1)) ** 2
                 x[...] = xp.where(ended[:, None], before, x)
@@ -506,37 +413,44 @@ class Local:
         x -= model
         return x
 
-    def _direction(
-        self, gradient: Array, at: Array, push: Array | None, k: int, state: Steered
-    ) -> tuple[Array, Steered]:
-        """The direction of local step k, and the next state; `gradient` [n, d], without l2, is clipped in place."""
-        method, counted = self.method, self.guard.layout.penalized
-        optimizer = method.client_optimizer
-        gradient[:, counted] += 2 * float(self.problem.objective.l2) * at[..., counted]
+    def _put_step(
+        self, block: Block, point: Parameters, at: Array, batch: Minibatch, r: int, step: float,
+        out: Array, down: Parameters,
+    ) -> None:  # fmt: skip
+        """Put -step (mean gradient + concave) at `at` into `out` [n, d]; `point` and `down` are their layers."""
+        self.guard.put_step(point, batch, step, r, block.clients, self.now, down)
+        if self.problem.objective.nonconvex_penalty:
+            counted = self.guard.layout.penalized
+            out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -step
+
+    def _move(self, block: Block, batch: Minibatch, r: int, z: Array) -> Array:
+        """[n, d] -step times the minibatch's gradient at z, with all penalties."""
+        out = block.xp.empty((len(block.clients), z.shape[-1]), self.guard.dtype)
+        block.drawn[0] += batch.y.size  # gradients that are computed
+        self._put_step(block, self.guard.record(z), z, batch, r, self.step, out, self.guard.record(out))
+        return self._penalized(out, z, 1 - self.step * self.method.pull)
+
+    def _penalized(self, change: Array, at: Array, less: float = 1.0) -> Array:
+        """`change` plus (keep - less) at, in place."""
+        counted, free = self.method.keeps(self.step)
+        if counted == free == less:
+            return change
+        split = self.guard.layout.penalized.stop
+        return combination((1.0, counted - less), (change, at), change, (split, (1.0, free - less)))
+
+    def _steer(self, gradient: Array, at: Array, point: Parameters, push: Array | None, k: int, state: Any) -> Any:
+        """Make of a gradient [n, d] without penalties what local step k adds; the optimizer's next state."""
+        method, optimizer = self.method, self.method.client_optimizer
+        gradient += self.guard.layout.flat(penalty_gradient(self.problem.objective, point))
         if optimizer.clip_norm is not None:
             norm = (gradient.astype(np.float64) ** 2).sum(axis=1, keepdims=True) ** 0.5
             gradient *= (optimizer.clip_norm / norm.clip(optimizer.clip_norm)).astype(gradient.dtype)
         gradient += method.pull * at
         if push is not None and self.step:
             gradient -= push / self.step
-        return optimizer.direction(state, gradient, at, k)
-
-    def _put_step(
-        self,
-        block: Block,
-        point: Parameters,
-        at: Array,
-        batch: Minibatch,
-        r: int,
-        step: float,
-        out: Array,
-        layers: Parameters,
-    ) -> None:
-        """Put -step (mean gradient + concave) into `out` [n, d], of which `layers` are the views."""
-        self.guard.put_step(point, batch, step, r, block.clients, self.now, layers)
-        if self.problem.objective.nonconvex_penalty:
-            counted = self.guard.layout.penalized
-            out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -step
+        direction, state = optimizer.direction(state, gradient, at, k)
+        gradient[...] = direction * (-self.step * optimizer.factor(k))
+        return state
 
     # --- one step from a common model, which sums may make as they like ---------------------------------------------
 
@@ -548,48 +462,30 @@ class Local:
         push : [d], common to all
         """
         common = push is None or push.ndim == 1
-        plain = self.method.one_plain_step and type(self.guard) is Open and self.own_step == self.step
-        if not (common and plain):
+        if not (common and self.method.one_plain_step and self.guard.draws == "once" and self.own_step == self.step):
             return None
-        return Lazy(partial(self._parts, model, push), partial(self._total, model, push))
+        clients = self.block.clients
 
-    def _parts(self, model: Array, push: Array | None) -> Iterator[tuple[Array, Weighted]]:
-        """The weighted changes of so many clients at a time that they stay in the cache."""
-        block, objective = self.block, self.problem.objective
-        if push is not None or objective.nonconvex_penalty or block.xp is not np:
-            yield np.arange(len(block.clients)), self.guard.weighted(self.change(model, push), block.clients)
-            return
-        # multiples of four, which are added side by side
-        few = max(4, _NUMBERS // max(1, len(model)) // 4 * 4)
-        for who, part, _ in block.by_batch_size(self.method.batch_size):
-            (batch,) = self.minibatches(part, -self.step)
-            record = self.guard.record(model)
-            for at, change in objective.gradients(record, batch.X, batch.y, batch.weights, few, *batch.keys):
-                flat = self._shrunk(self.guard.layout.flat(change), model)
-                yield who[at], self.guard.weighted(flat, block.clients[who[at]])
+        def parts() -> Iterator[tuple[Array, Weighted]]:
+            yield np.arange(len(clients)), self.guard.weighted(self.change(model, push), clients)
+
+        return Lazy(parts, partial(self._total, model, push))
 
     def _total(self, model: Array, push: Array | None) -> Weighted:
         """The weighted sum of all clients' changes, from products over many minibatches at once."""
-        objective, weight, step = self.problem.objective, self.weight, self.step
-        sent, counted = self.guard.record(model), self.guard.layout.penalized
+        objective, guard, weight = self.problem.objective, self.guard, self.weight.sum()
+        sent = guard.record(model)
 
-        def gradient(few: Pooled) -> Array:
-            each = np.repeat(self.guard.weight(few.clients), few.rows)[None] * (-step / few.rows)
-            made = objective.gradient(sent, few.batch.X, few.batch.y, beside(few.batch.y, each), *few.keys)
-            whole: Array = self.guard.layout.flat(made)[0]
+        def step(few: Pooled) -> Array:
+            each = np.repeat(guard.weight(few.clients), few.rows)[None] * (-self.step / few.rows)
+            down = objective.gradient(sent, few.batch.X, few.batch.y, beside(few.batch.y, each), *few.keys)
+            whole: Array = guard.layout.flat(down)[0]
             return whole
 
-        few = pooled_minibatches(self.problem, self.block, self.now, self.method.batch_size)
-        total, whole = added(map(gradient, few)), slice(None)
-        moves = [
-            (counted, model[counted], -2 * step * objective.l2),
-            (whole, model, -step * self.method.client_optimizer.weight_decay),
-        ]
+        total = added(map(step, pooled_minibatches(self.problem, self.block, self.now, self.method.batch_size)))
+        common = self._penalized(np.zeros_like(model) if push is None else push.copy(), model)
         if objective.nonconvex_penalty:
-            moves.append((counted, concave_gradient(objective, model[counted]), -step))
-        if push is not None:
-            moves.append((whole, push - model * model.dtype.type(step * self.method.pull), 1.0))
-        for at, move, factor in moves:
-            if factor:
-                total[at] += move * move.dtype.type(factor * weight.sum())
-        return Weighted(total, weight.sum())
+            counted = guard.layout.penalized
+            common[counted] -= concave_gradient(objective, model[counted]) * self.step
+        total += common * model.dtype.type(weight)
+        return Weighted(total, weight)

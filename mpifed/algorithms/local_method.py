@@ -367,53 +367,14 @@ class LocalMethod(LocalSteps, Rows):
 
     def check(self) -> list[str]:
         """Batch size, local steps, optimizers and privacy must fit the data and each other."""
-        wrong = check_rows(self.problem, 1 if self.local_epochs else self.batch_size) + self.wrong_steps()
-        rows = messages(chain(self.conflicts(), self.guard.conflicts()))
-        return wrong + self.server_optimizer.wrong("server_optimizer") + rows
+        rows = check_rows(self.problem, 1 if self.local_epochs else self.batch_size)
+        return rows + messages(chain(self.conflicts(), self.guard.conflicts()))
 
     def conflicts(self) -> Iterator[Refusal]:
-        """What of the job does not go with this method."""
-        privacy, regularized = self.problem.privacy, self.regularized and self.problem.regularizer is not None
-        mean = self.refuses.get("server_optimizer", "")
-        yield Refusal(mean and self.server_optimizer != AVERAGE, "[server_optimizer]", mean, "leave the table out")
-        yield Refusal(
-            regularized and not self.holds("prox_step", "begin", "drift", "push", "descend", "upload", "absorb"),
-            "[regularizer]",
-            "a class with a `begin`, `drift`, `push`, `descend`, `upload` or `absorb` of its own must say "
-            "`prox_step(done)`, how far a constant gradient moves the model where the method rests",
-            "give it, or `regularized = False`",
-        )
-        yield Refusal(
-            self.stop and privacy is not None and not privacy.on_gradients,
-            "[algorithm] tolerance",
-            "with noise on the upload the number of local steps would depend on the data",
-            'take a fixed number (tolerance = 0), or [privacy] noise_on = "gradients"',
-        )
-        yield Refusal(
-            self.descend is not None and privacy is not None and privacy.level == "sample",
-            '[privacy] level = "sample"',
-            "local steps that are no multiple of a minibatch's gradient at the model have no proven sensitivity",
-            'take level = "client"',
-        )
-        yield Refusal(
-            regularized and self.uneven,
-            "[algorithm] local_epochs, local_least, or [participation] stragglers",
-            "with a [regularizer] all clients must take as many steps",
-            "give local_steps alone",
-        )
-        yield Refusal(
-            regularized and not self.server_optimizer.linear,
-            "[server_optimizer] name",
-            "with a [regularizer] the server moves each parameter by a step of its own, for which the prox has no "
-            "weight",
-            'take name = "sgd"',
-        )
-        yield Refusal(
-            regularized and not self.client_optimizer.linear,
-            "[client_optimizer] name",
-            "with a [regularizer] clients move each parameter by a step of its own, for which the prox has no weight",
-            'take name = "sgd"',
-        )
+        from mpifed.algorithms.refused_steps import refused_method  # which no round needs
+
+        yield from super().conflicts()
+        yield from refused_method(self)
 
 
 def _as_before(leaf: Array, before: Array) -> Array:

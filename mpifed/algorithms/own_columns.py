@@ -25,6 +25,7 @@ from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps, slices
 from mpifed.core.exchange import Exchange, Field, OwnRecord, power_of_two
 from mpifed.core.record import Array, by_columns, leaves, map_leaves
+from mpifed.core.refusals import messages
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Block
@@ -87,7 +88,11 @@ class OwnColumns(LocalSteps, Grid):
             "without: hinge, squared-hinge, logistic, least-squares, or softmax without bias"
         )
         least = "[algorithm] local_least: columns that no row drawn has take all steps at once; leave it out"
-        return check_cells(self.problem) + self.wrong_steps() + refused((apart, message), (self.local_least, least))
+        return (
+            check_cells(self.problem)
+            + messages(self.conflicts())
+            + refused((apart, message), (self.local_least, least))
+        )
 
     def start_server(self, now: Round) -> OwnColumnsServer:
         """The initial model; no w_k is known yet."""
@@ -153,7 +158,7 @@ class OwnColumns(LocalSteps, Grid):
         end: Array = Local(self, near, now, step, guard).change(few.reshape(-1), *parts).reshape(few.shape)
         if not alone.sparse:
             return end
-        count, (keep, _) = self.steps_of(int(alone.counts[0])), self.keeps(step)
+        count, (keep, _) = int(self.steps_of(alone.counts[0], np.int64(self.repeats))), self.keeps(step)
         change: Array = (model if start is None else start) * model.dtype.type(keep**count)
         if push is not None:
             change += push * push.dtype.type(sum(keep**r for r in range(count)))

@@ -16,8 +16,9 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from typing_extensions import Self
 
-from mpifed.algorithms.local import Local, wrong_draw
+from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent
+from mpifed.algorithms.refused_steps import too_many
 from mpifed.core.record import Array, beside
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
@@ -39,6 +40,7 @@ class ProxSkip(LocalMethod):
     gain = 1.0
     regularized = False
     refuses: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("local_steps", "local_epochs", "local_least"), "a coin ends the local steps: set p"),
         "steps": "control variates are of plain steps",
         "fewer": "a coin ends the steps of all clients together",
         "schedule": "h_i moves by a change divided by the learning rate",
@@ -70,18 +72,10 @@ class ProxSkip(LocalMethod):
         """With `renew` h_i + (p / gamma) (x - y_i): both x and y_i are counted from the model that was sent."""
         return h_i + self.p / local.step * mean
 
-    def wrong_steps(self) -> list[str]:
-        """Also where a round of 20 / p steps, than which one in 10^8 is longer, would be too long."""
-        return super().wrong_steps() + wrong_draw("p", int(20 / self.p) * self.batch_size)
-
     def conflicts(self) -> Iterator[Refusal]:
+        """Also where a round of 20 / p steps, than which one in 10^8 is longer, would be too long."""
         yield from super().conflicts()
-        yield Refusal(
-            self.local_steps or self.local_epochs,
-            "[algorithm] local_steps, local_epochs",
-            "a coin ends the local steps, 1 / p of them on average",
-            "leave them out, and set p",
-        )
+        yield too_many("p", int(20 / self.p) * self.batch_size)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from annotated_types import Ge
 
 from mpifed.algorithms.columns import Columns, Pass, PassBroadcast, PassUpload, check_columns, draw_rows
 from mpifed.algorithms.initial import model_layout, start_model
+from mpifed.algorithms.refused_steps import without_momentum
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import ABSENT, Array
+from mpifed.core.refusals import messages
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import SGD
@@ -53,7 +55,7 @@ class VerticalSGD(Columns):
         wrong, optimizer = check_columns(self.problem, self.batch_size, self.label_holder), self.server_optimizer
         if not optimizer.fused:
             wrong += optimizer.wrong_special("server_optimizer", "is for local steps of clients")
-        return wrong + optimizer.wrong("server_optimizer")
+        return wrong + messages([without_momentum("server_optimizer", optimizer)])
 
     def start_server(self, now: Round) -> VerticalSGDServer:
         model = start_model(self.problem, now)

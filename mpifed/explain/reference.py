@@ -104,6 +104,7 @@ def entry_of(kind: str, name: str, part: type) -> Entry:
     keys = (
         Key(key, words(value, schema.get("$defs", {})), _default(value, schema), value["description"])
         for key, value in schema["properties"].items()
+        if key not in getattr(part, "refuses", ())
     )
     return Entry(kind, name, _text(part), tuple(keys), part.__name__)
 

@@ -29,6 +29,16 @@ class Scheduled(MadeByKeywords):
 
     learning_rate: LearningRate
 
+    @property
+    def momentum(self) -> float:
+        """The heavy-ball factor, where there is one."""
+        return 0.0
+
+    @property
+    def nesterov(self) -> bool:
+        """Whether momentum is in Nesterov's form."""
+        return False
+
     def at(self, t: int) -> float:
         """The learning rate of round t = 1, 2, ..."""
         rate = self.learning_rate
@@ -38,17 +48,6 @@ class Scheduled(MadeByKeywords):
     def ends(self) -> bool:
         """Whether the learning rate ends at 0."""
         return isinstance(self.learning_rate, CosineDecay) and not self.learning_rate.final
-
-
-class Steps(Scheduled):
-    """What the settings of all optimizers with momentum give."""
-
-    momentum: Momentum
-    nesterov: bool
-
-    def wrong(self, table: str) -> list[str]:
-        """Messages on settings that contradict each other."""
-        return [f"[{table}] nesterov = true: needs momentum > 0"] if self.nesterov and not self.momentum else []
 
 
 class Watched:
@@ -83,16 +82,6 @@ class ClientOptimizer(Scheduled):
     local_schedule: LocalSchedule | None
 
     @property
-    def momentum(self) -> float:
-        """The heavy-ball factor, where there is one."""
-        return 0.0
-
-    @property
-    def nesterov(self) -> bool:
-        """Whether momentum is in Nesterov's form."""
-        return False
-
-    @property
     def fused(self) -> bool:
         """Whether steps are plain ones, or with momentum, which are taken in one pass over memory."""
         return self.linear and self.special == self.memory
@@ -121,17 +110,13 @@ class ClientOptimizer(Scheduled):
         """By which local step k = 1, 2, ... has another learning rate than the round."""
         return 1.0 if self.local_schedule is None else self.local_schedule.at(k)
 
-    def wrong(self, table: str) -> list[str]:
-        """Messages on settings that contradict each other."""
-        return []
-
     def direction(self, state: State, g: Steered, w: Steered, k: int) -> tuple[Steered, State]:
         """The direction of local step k = 1, 2, ... from w, with weight decay, and the next state."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class SGD(Steps, ClientOptimizer):
+class SGD(ClientOptimizer):
     """Stochastic gradient descent: w <- w - learning_rate (g + weight_decay w), optionally with momentum.
 
     Each client's velocity is zero at the beginning of a round. `learning_rate` is a number or a schedule over rounds.
@@ -215,10 +200,6 @@ class ServerOptimizer(Scheduled):
 
     linear: ClassVar[bool] = True
 
-    def wrong(self, table: str) -> list[str]:
-        """Messages on settings that contradict each other."""
-        return []
-
     def start(self, x: Array) -> State:
         """The state before round 1, a record of arrays like the model [d]; () for nothing."""
         return ()
@@ -237,7 +218,7 @@ class ServerOptimizer(Scheduled):
 
 
 @dataclass(frozen=True)
-class ServerSGD(Steps, ServerOptimizer):
+class ServerSGD(ServerOptimizer):
     """The server's step along the clients' mean change D: v = momentum v + D, w <- w + learning_rate v.
 
     With learning_rate = 1 and no momentum the model is the mean of the clients' models.

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 from federations import common
 from loops import averaged, local_job, played, rows_of, softmax_slope
-from paper import make_data
 from sklearn.metrics import accuracy_score, log_loss
 
-from mpifed.comm.rounds import play
-from mpifed.core.round import Round
 from mpifed.data.store import open_federation
-from mpifed.run.setup import prepare
-from mpifed.testing import Job, Solo, rounds
+from mpifed.testing import Job, rounds
 
 ROUNDS = 4
 STEP = {"initial": 0.4, "exponent": 0.25}
@@ -77,35 +73,6 @@ def test_the_loop(skewed: Path, algorithm: dict[str, Any], block: int, tables: d
     found = played(task).model
     np.testing.assert_allclose(found, network_loop(task), rtol=0, atol=1e-10)
     assert (found == 0).any() == ("regularizer" in tables)
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        {},
-        {"batch_size": 20},  # some clients have fewer rows
-        {"client_optimizer": {"learning_rate": 0.3, "weight_decay": 0.1}},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("data", ["skewed", "alike"])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_answers_a_few_at_a_time_sum_to_the_same_bits(
-    skewed: Path, shared_path: Path, data: str, rule: dict[str, Any], dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As all answers of a block at once: with weights of clients that differ, and with those that do not."""
-    alike = make_data(shared_path / "few-alike", "digits", "--split", "rows", "--clients", 7, "--labels", "even-odd")
-    folder = skewed if data == "skewed" else alike
-    ready = prepare(job(folder, rule, 6, compute={"dtype": dtype}), Solo())
-    models = []
-    for numbers in (1, 2**40):  # four clients, or all
-        monkeypatch.setattr("mpifed.algorithms.local._NUMBERS", numbers)
-        server, clients = ready.server, ready.clients
-        for t in range(2):
-            now = Round(t, 5, np.ones(ready.data.clients, dtype=bool))
-            server, clients = play(ready.algorithm.exchanges, server, clients, now, ready.ranks)
-        models.append(server.model.tobytes())
-    assert models[0] == models[1]
 
 
 def test_measured_columns(digits: Path) -> None:

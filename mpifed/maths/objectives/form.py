@@ -8,9 +8,8 @@ linear in the features serves other splits as well: clients that hold different 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from numpy.random import Generator
@@ -141,17 +140,6 @@ class Objective(MadeByKeywords, ABC):
         scores, backward = self.forward(model, X, *keys)
         return put(out, backward(self.slope(model.head, scores, y, weights)))
 
-    def gradients(
-        self, model: Parameters, X: Features, y: Array, weights: Array, few: int, *keys: Array
-    ) -> Iterator[tuple[slice, Parameters]]:
-        """The clients' parts of `gradient`, bit for bit, with their positions.
-
-        Parameters
-        ----------
-        few : as many clients at a time, where the model can compute them so
-        """
-        yield slice(0, len(y)), self.gradient(model, X, y, weights, *keys)
-
     def in_pieces(
         self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],
         model: Parameters, X: Features, y: Array, weights: Array,
@@ -218,15 +206,6 @@ class LinearScores(Objective):
     ) -> Parameters:
         slope = self.slope(model.head, self.scores(model.first, X), y, weights)
         return put(out, Parameters(self.pull(X, slope.scores, out and out.first), slope.head))
-
-    def gradients(
-        self, model: Parameters, X: Features, y: Array, weights: Array, few: int, *keys: Array
-    ) -> Iterator[tuple[slice, Parameters]]:
-        """As `Objective.gradients`: large products a few clients at a time."""
-        head, down = self.slope(model.head, self.scores(model.first, X), y, weights)
-        for start in range(0, len(X), few):
-            at = slice(start, start + few)
-            yield at, Parameters(self.pull(X[at], down[at]), map_leaves(itemgetter(at), head))
 
     def scores(self, first: Array, X: Features, out: Array | None = None) -> Array:
         """[..., s, h] X @ first; in `out`, contiguous, if given."""
