@@ -6,7 +6,7 @@ arXiv:2306.11201), Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -43,7 +43,7 @@ class DeltaSGD(LocalMethod):
 
     gain = 1.0
     regularized = False
-    refuses: ClassVar[Mapping[str, str]] = {"momentum": "step sizes are those of plain steps"}
+    refuses: ClassVar = {"momentum": "step sizes are those of plain steps"}
     gamma: Size = 2.0
     """By how much steps may be longer than half the inverse of the curvature met."""
     delta: Weight = 0.1

@@ -6,15 +6,13 @@ arXiv:2201.03172).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import numpy as np
 from annotated_types import Ge, Lt
 
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server, from_zero
 from mpifed.core.record import Array
 from mpifed.maths.ranges import Weight
 
@@ -31,7 +29,7 @@ class FedACG(LocalMethod):
 
     gain = 1.0
     regularized = False
-    refuses: ClassVar[Mapping[str, str]] = {"server_optimizer": "the method has momentum of its own at the server"}
+    refuses: ClassVar = {"server_optimizer": "the method has momentum of its own at the server"}
     lam: Annotated[float, Ge(0), Lt(1)] = 0.85
     """Share of m that stays from one round to the next, and how far ahead clients begin."""
     beta: Weight = 0.001
@@ -41,9 +39,7 @@ class FedACG(LocalMethod):
     def pull(self) -> float:
         return 2 * self.beta
 
-    def start_memory(self, x: Array) -> Array:
-        """m = 0."""
-        return np.zeros_like(x)
+    start_memory = from_zero  # m = 0
 
     def push(self, own: tuple[()], sent: Sent, local: Local) -> Array | None:
         return local.step * self.pull * sent.model if self.beta else None

@@ -7,21 +7,18 @@ Federated Primal-Dual Algorithm Allowing Partial Participation" (CDC 2022, arXiv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent
-from mpifed.algorithms.optimality import Iterates
+from mpifed.algorithms.local_method import Done, Sent
+from mpifed.algorithms.optimality import Iterates, KeepsIterates
 from mpifed.core.record import Array
 from mpifed.maths.ranges import Size
 
 
 @dataclass(frozen=True)
-class FedADMM(LocalMethod):
+class FedADMM(KeepsIterates):
     """Each client takes steps on f_i(y) + <lambda_i, y - x> + rho / 2 ||y - x||^2, then lambda_i += rho (y_i - x).
 
     It uploads by how much its y_i + lambda_i / rho has changed since its own last upload; absent clients keep theirs.
@@ -36,26 +33,16 @@ class FedADMM(LocalMethod):
     """
 
     gain = 2.0
-    lasting = True
     regularized = False
-    refuses: ClassVar[Mapping[str, str]] = {"server_optimizer": "the model is the mean of all y_i + lambda_i / rho"}
+    refuses: ClassVar = {"server_optimizer": "the model is the mean of all y_i + lambda_i / rho"}
     rho: Size = field(kw_only=True)
     """Weight of rho / 2 ||y - x||^2, which draws a client towards the model it was sent."""
-    start: Literal["server", "own"] = "server"
-    """Where local steps begin: server: at the model sent; own: at the client's own last one."""
     weights: Literal["uniform", "rows"] = "uniform"  # type: ignore[misc]  # of the class elsewhere
     """Whose optimum is sought: uniform: of the mean of the clients' losses; rows: of the loss over all rows."""
 
     @property
     def pull(self) -> float:
         return self.rho
-
-    def start_client(self, x: Array) -> Iterates:
-        """y_i at the initial model, lambda_i = 0."""
-        return Iterates(x, np.zeros_like(x))
-
-    def begin(self, own: Iterates, sent: Sent, local: Local) -> Array | None:
-        return own.model if self.start == "own" else None
 
     def push(self, own: Iterates, sent: Sent, local: Local) -> Array:
         return local.step * (self.rho * sent.model - own.dual)

@@ -12,7 +12,6 @@ a baseline of many papers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -89,7 +88,7 @@ class Alone(FedAvg):
 
     gain = 1.0
     regularized = False
-    refuses: ClassVar[Mapping[str, str]] = {"server_optimizer": "the model is the mean of the clients', who take none"}
+    refuses: ClassVar = {"server_optimizer": "the model is the mean of the clients', who take none"}
     private_state: ClassVar[str] = "its own model"  # type: ignore[assignment]  # of the class, whatever its settings
 
     def start_client(self, x: Array) -> Array:

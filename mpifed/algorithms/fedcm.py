@@ -7,15 +7,13 @@ arXiv:2106.10874). MIME-lite: S. P. Karimireddy, M. Jaggi, S. Kale, M. Mohri, S.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-import numpy as np
 from annotated_types import Gt, Le
 
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, WithGradient
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent, WithGradient, from_zero, whole_memory
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array
@@ -28,11 +26,12 @@ class FedCM(LocalMethod):
     That is m = (x - mean y_i) / (eta K), 0 in the first round; it travels with the model. With alpha = 1 it is FedAvg.
 
     # differs from the paper: clients are weighted by their rows. Where K differs among clients, as by `local_epochs` on
-    unequal shards, m is divided by that of the largest.
+    unequal shards, (x - y_i) / (eta K_i) travels beside the change, and m is its mean.
     """
 
     gain = 1.0
-    refuses: ClassVar[Mapping[str, str]] = {
+    slopes = True
+    refuses: ClassVar = {
         "momentum": "local steps have the server's",
         "schedule": "m is a change divided by the learning rate",
     }
@@ -43,18 +42,14 @@ class FedCM(LocalMethod):
         """Of gradients: alpha eta."""
         return self.alpha * super().step_of(t)
 
-    def start_memory(self, x: Array) -> Array:
-        """m = 0."""
-        return np.zeros_like(x)
-
-    def broadcast(self, m: Array) -> Array:
-        return m
+    start_memory = from_zero  # m
+    broadcast = whole_memory
 
     def drift(self, sent: Sent) -> Array | None:
         return None if self.alpha == 1 else (1 / self.alpha - 1) * sent.memory
 
     def absorb(self, m: Array, mean: OwnRecord, done: Done) -> tuple[Array, Array]:
-        return -self.alpha / done.rate * mean, mean
+        return done.gradient(self.alpha), mean
 
     def prox_step(self, done: Done) -> float:
         """m is the gradient where nothing moves, so that of eta."""
@@ -72,7 +67,8 @@ class MimeLite(FedCM):
     """
 
     gain = 1.0
-    refuses: ClassVar[Mapping[str, str]] = {"momentum": "local steps have the server's"}
+    slopes = False
+    refuses: ClassVar = {"momentum": "local steps have the server's"}
     released = Algorithm.released
     why_no_privacy = "a gradient of all rows travels, for which there is no noise"
     prox_step = FedCM.prox_step

@@ -6,14 +6,11 @@ Regularization" (ICLR 2021, arXiv:2111.04263), Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server, from_zero
 from mpifed.core.record import Array
 from mpifed.maths.ranges import Size
 
@@ -39,7 +36,7 @@ class FedDyn(LocalMethod):
 
     gain = 1.0
     lasting = True
-    refuses: ClassVar[Mapping[str, str]] = {
+    refuses: ClassVar = {
         "schedule": "where clients no longer move, the model goes on by h / alpha",
         "server_optimizer": "the model is mean y_i - h / alpha",
     }
@@ -52,11 +49,7 @@ class FedDyn(LocalMethod):
     def pull(self) -> float:
         return self.alpha
 
-    def start_client(self, x: Array) -> Array:
-        """h_i = 0."""
-        return np.zeros_like(x)
-
-    start_memory = start_client  # h = 0
+    start_client = start_memory = from_zero  # h_i = 0; h = 0
 
     def push(self, h_i: Array, sent: Sent, local: Local) -> Array:
         return local.step * (h_i + self.alpha * sent.model)

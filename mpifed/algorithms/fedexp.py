@@ -7,7 +7,6 @@ arXiv:2301.09604). FedExProx: H. Li, K. Acharya, P. Richtarik: "The Power of Ext
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from mpifed.algorithms.fedavg import FedProx
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server, from_zero
 from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array
 from mpifed.maths.ranges import Size, Weight
@@ -42,15 +41,13 @@ class FedExP(LocalMethod):
     gain = 1.0
     regularized = False
     degrees = WithSquare(1, 2)  # type: ignore[arg-type]
-    refuses: ClassVar[Mapping[str, str]] = {"server_optimizer": "the method has a step of its own"}
+    refuses: ClassVar = {"server_optimizer": "the method has a step of its own"}
     eps: Weight = 1e-3
     """Added to ||mean D||^2, so that noise in small changes is not followed too far."""
     weights: Literal["rows", "uniform"] = "rows"  # type: ignore[misc]  # here a key
     """How clients count in the means: by their rows, or all alike."""
 
-    def start_memory(self, x: Array) -> Array:
-        """The server's last step, half of which is taken off to judge: none yet."""
-        return np.zeros_like(x)
+    start_memory = from_zero  # The server's last step, half of which is taken off to judge: none yet
 
     def like(self, x: Array) -> OwnRecord:
         return WithSquare(x, x[0])

@@ -6,14 +6,11 @@ and Sparse Gradients" (NeurIPS 2021, arXiv:2102.07053), Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import LocalMethod, Sent
+from mpifed.algorithms.local_method import LocalMethod, Sent, from_zero, whole_memory
 from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array
 
@@ -31,7 +28,7 @@ class FedLin(LocalMethod):
     """
 
     gain = 1.0
-    refuses: ClassVar[Mapping[str, str]] = {"steps": "a client's K_i steps are of eta / K_i each"}
+    refuses: ClassVar = {"steps": "a client's K_i steps are of eta / K_i each"}
     why_no_privacy = "a gradient of all rows travels, for which there is no noise"
     prox_step = LocalMethod.prox_step  # grad f_i(x) and g cancel in the mean
 
@@ -39,18 +36,13 @@ class FedLin(LocalMethod):
         """eta / K_i"""
         return step / count
 
-    def start_client(self, x: Array) -> Array:
-        """grad f_i(x), which is computed before it is used."""
-        return np.zeros_like(x)
-
-    start_memory = start_client  # g
+    start_client = start_memory = from_zero  # grad f_i(x), which is computed before it is used; g
 
     def prepare(self, own: Array, sent: Sent, local: Local) -> tuple[Array, Array]:
         gradient = local.gradient(sent.model)
         return gradient, gradient
 
-    def broadcast(self, g: Array) -> Array:
-        return g
+    broadcast = whole_memory
 
     def drift(self, sent: Sent) -> OwnRecord:
         return sent.memory

@@ -6,7 +6,6 @@ Federated Optimization" (NeurIPS 2020, arXiv:2007.07481).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -39,7 +38,7 @@ class FedNova(FedProx):
 
     gain = 1.0  # of normalized changes too
     prox_step = LocalMethod.prox_step
-    refuses: ClassVar[Mapping[str, str]] = {
+    refuses: ClassVar = {
         "rate": "a_i is how far a constant gradient moves a client, and here each parameter moves at a rate of its own",
         "schedule": "changes are divided by the learning rate",
     }

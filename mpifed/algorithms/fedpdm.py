@@ -6,22 +6,19 @@ Problems with Non-smooth Regularization" (IEEE MLSP 2023), Algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import numpy as np
-
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent
-from mpifed.algorithms.optimality import Iterates, measure_of_optimality
+from mpifed.algorithms.local_method import Done, Sent
+from mpifed.algorithms.optimality import Iterates, KeepsIterates, measure_of_optimality
 from mpifed.core.exchange import Measure
 from mpifed.core.record import Array
 from mpifed.maths.ranges import Size, Weight
 
 
 @dataclass(frozen=True)
-class FedPDM(LocalMethod):
+class FedPDM(KeepsIterates):
     """Each client takes steps on its augmented Lagrangian, (10); the server takes the prox of the mean upload, (13).
 
     In the paper eta^t is the learning rate of `[client_optimizer]`, Q `local_steps`, nu `tolerance`; x_i and lambda_i
@@ -42,8 +39,7 @@ class FedPDM(LocalMethod):
     """
 
     gain = 2.0
-    lasting = True
-    refuses: ClassVar[Mapping[str, str]] = {
+    refuses: ClassVar = {
         "momentum": "the dual variables are those of plain steps",
         "schedule": "local steps divide by the learning rate",
         "server_optimizer": "the server of FedPDM takes the prox at the mean upload, (13)",
@@ -56,8 +52,6 @@ class FedPDM(LocalMethod):
     tolerance: Weight = 0.0
     """Local steps end when the squared norm of their direction is at most this, nu of (11); 0: all are taken. Not with
     noise on the upload."""
-    start: Literal["server", "own"] = "server"
-    """Where local steps begin: server: at the model sent; own: at the client's own last one."""
 
     @property
     def pull(self) -> float:
@@ -74,13 +68,6 @@ class FedPDM(LocalMethod):
     def prox_step(self, done: Done) -> float:
         """(13)"""
         return 1 / self.rho
-
-    def start_client(self, x: Array) -> Iterates:
-        """x_i at the initial model, lambda_i = 0."""
-        return Iterates(x, np.zeros_like(x))
-
-    def begin(self, own: Iterates, sent: Sent, local: Local) -> Array | None:
-        return own.model if self.start == "own" else None
 
     def push(self, own: Iterates, sent: Sent, local: Local) -> Array:
         """(10a)"""

@@ -6,19 +6,20 @@ arXiv:2005.05238), Algorithm 1 and, for inexact prox steps, Section 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import LocalMethod, Sent
-from mpifed.algorithms.optimality import Iterates
+from mpifed.algorithms.local_method import Sent
+from mpifed.algorithms.optimality import Iterates, KeepsIterates
 from mpifed.core.record import Array
+from mpifed.core.refusals import Refusal
 from mpifed.maths.ranges import Size
 
 
 @dataclass(frozen=True)
-class FedSplit(LocalMethod):
+class FedSplit(KeepsIterates):
     """Each client takes steps on f_i(y) + ||y - v||^2 / (2 s), v = 2 x - z_i, then z_i += 2 (y_i - x); x = mean z_i.
 
     In the paper s is fastest at 1 / sqrt(mu L), mu and L bounding the curvature of all f_i; the local step, that of
@@ -29,14 +30,13 @@ class FedSplit(LocalMethod):
     """
 
     gain = 2.0
-    lasting = True
     regularized = False
     needs_everybody = True
     why_everybody = "the model is the mean of all clients' z_i"
-    refuses: ClassVar[Mapping[str, str]] = {"server_optimizer": "the model is the mean of all z_i"}
+    refuses: ClassVar = {"server_optimizer": "the model is the mean of all z_i"}
     s: Size = field(kw_only=True)
     """Step of the clients' prox: the larger, the further a client goes in a round."""
-    start: Literal["server", "own", "paper"] = "server"
+    start: Literal["server", "own", "paper"] = "server"  # type: ignore[assignment]  # one more
     """Where local steps begin: server: at the model sent; own: at the client's own last one; paper: at 2 x - z_i."""
     weights: Literal["uniform", "rows"] = "uniform"  # type: ignore[misc]  # of the class elsewhere
     """Whose optimum is sought: uniform: of the mean of the clients' losses; rows: of the loss over all rows."""
@@ -50,7 +50,7 @@ class FedSplit(LocalMethod):
         return Iterates(x, x)
 
     def begin(self, own: Iterates, sent: Sent, local: Local) -> Array | None:
-        return {"server": None, "own": own.model, "paper": 2 * sent.model - own.dual}[self.start]
+        return 2 * sent.model - own.dual if self.start == "paper" else super().begin(own, sent, local)
 
     def push(self, own: Iterates, sent: Sent, local: Local) -> Array:
         return local.step / self.s * (2 * sent.model - own.dual)
@@ -61,3 +61,13 @@ class FedSplit(LocalMethod):
 
     def renew(self, own: Iterates, sent: Sent, upload: Array, local: Local) -> Iterates:
         return Iterates(sent.model + upload / 2, own.dual + upload)
+
+    def conflicts(self) -> Iterator[Refusal]:
+        yield from super().conflicts()
+        step = self.step_of(1) if self.client_optimizer.linear else 0.0
+        yield Refusal(
+            step > self.s and (self.uneven or self.most_steps % 2),
+            "[client_optimizer] learning_rate",
+            f"an odd number of local steps of {step:g}, more than s = {self.s:g}, ends beyond the prox, and diverges",
+            "lower it to s at most, or raise s",
+        )

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent, from_zero
 from mpifed.core.record import Array
 
 
@@ -28,11 +26,7 @@ class FedVARP(LocalMethod):
     gain = 1.0
     prox_step = LocalMethod.prox_step  # M is the mean change where nothing moves
 
-    def start_client(self, x: Array) -> Array:
-        """M_i = 0."""
-        return np.zeros_like(x)
-
-    start_memory = start_client  # M = 0
+    start_client = start_memory = from_zero  # M_i = 0; M = 0
 
     def upload(self, M_i: Array, sent: Sent, change: Array, local: Local) -> Array:
         return change - M_i

@@ -246,6 +246,10 @@ class Local:
             )
         return self._by_steps(method.rate_of)
 
+    def slope(self, change: Array) -> Array:
+        """[n, d] the gradient by which a client's plain steps lead to its change, -change / rate."""
+        return change / -self.rate if self.method.uneven else change * (-1 / self.rate)
+
     @cached_property
     def own_step(self) -> float | Array:
         """The clients' step size, where it differs from `step`; [n, 1] where their steps differ in number."""

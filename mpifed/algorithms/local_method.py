@@ -64,6 +64,13 @@ class WithGradient(NamedTuple):
     gradient: Array  # of the client's whole loss, at the model sent
 
 
+class WithSlope(NamedTuple):
+    """An upload of clients whose steps differ in number, for methods with `slopes`."""
+
+    change: Array  # what `upload` gives
+    gradient: Array  # by which plain steps lead to the client's change, (x - y_i) / (K_i step)
+
+
 class Done(NamedTuple):
     """What `absorb` knows of a round."""
 
@@ -71,6 +78,9 @@ class Done(NamedTuple):
     share: float  # of all clients' weight that is present
     step: float  # of local steps
     rate: float  # how far a constant gradient moves a client; with uneven steps of the largest shard; NaN with AdamW
+    # (factor) -> [d] the factor times the mean gradient by which plain steps lead to the clients' changes, -change /
+    # rate, each by its own number of steps; of methods with `slopes`
+    gradient: Callable[[float], Array]
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,7 @@ class LocalMethod(LocalSteps, Rows):
 
     Attributes
     ----------
+    slopes : whether it reads `done.gradient`; where clients' steps differ in number, theirs then travel beside uploads
     weights : of clients in the mean: "rows", by their number, or "uniform", all alike
     degrees : a record like `like`'s where parts are no parameters: in the targets of a regression a change is of degree
         1, its square of degree 2, a count of degree 0
@@ -119,6 +130,7 @@ class LocalMethod(LocalSteps, Rows):
     renew: ClassVar[Callable[..., State] | None] = None
     # (own, memory, local) -> what clients keep of the server's memory after the round; None: they are sent nothing
     hear: ClassVar[Callable[..., State] | None] = None
+    slopes: ClassVar[bool] = False
     weights: ClassVar[Literal["rows", "uniform"]] = "rows"
     gain: ClassVar[float | None] = None
     degrees: ClassVar[OwnRecord] = None
@@ -189,7 +201,7 @@ class LocalMethod(LocalSteps, Rows):
         # a class that changes an upload, what it follows from, or what is kept, says anew what follows of it
         hooks = "step_for", "begin", "push", "descend", "upload", "renew", "stop"
         keeping = ("retain",) if self.retain is None else ("retain", "hear", *hooks)
-        like, optimizer = self.like(self._zeros), self.client_optimizer
+        like, optimizer = self._template, self.client_optimizer
         scaled = optimizer.linear and optimizer.clip_norm is None  # changes are multiples of gradients
         work = LocalWork(
             self.most_steps,
@@ -208,6 +220,12 @@ class LocalMethod(LocalSteps, Rows):
         from mpifed.privacy.guards import private_guard  # which no other job needs
 
         return private_guard(*given)
+
+    @property
+    def _template(self) -> OwnRecord:
+        """An upload of one client, as it travels."""
+        like = self.like(self._zeros)
+        return WithSlope(like, self._zeros) if self.slopes and self.uneven else like
 
     @cached_property
     def _zeros(self) -> Array:
@@ -232,7 +250,7 @@ class LocalMethod(LocalSteps, Rows):
 
         With `hear`, clients then receive its memory.
         """
-        fields = self.guard.fields(self.like(self._zeros), self.degrees)
+        fields = self.guard.fields(self._template, self.degrees)
         changes = Exchange("changes", fields, self.ask, self.answer, self.receive)
         exchanges: tuple[Exchange, ...] = (changes,)
         if self.prepare is not None:
@@ -299,8 +317,11 @@ class LocalMethod(LocalSteps, Rows):
                 return own, lazy
         change = whole.change(sent.model, push, start)
 
+        sloped = self.slopes and self.uneven
+
         def uploaded(change: Array) -> OwnRecord:
-            return change if self.upload is None else self.upload(own, sent, change, local)
+            upload = change if self.upload is None else self.upload(own, sent, change, local)
+            return WithSlope(upload, local.slope(change)) if sloped else upload
 
         guard.check_gain(uploaded, change)
         upload = map_leaves(_as_array, uploaded(change))
@@ -309,7 +330,7 @@ class LocalMethod(LocalSteps, Rows):
             kept = self.retain(own, sent, read_only(change), map_leaves(read_only, upload), local)
         left, seen = guard.leave(upload, step, block, now)
         if self.renew is not None:
-            kept = self.renew(kept, sent, map_leaves(read_only, seen), local)
+            kept = self.renew(kept, sent, map_leaves(read_only, seen.change if sloped else seen), local)
         kept = map_leaves(_as_before, kept, own)
         return kept, guard.weighted(left, block.clients, own, kept, sent)
 
@@ -318,9 +339,16 @@ class LocalMethod(LocalSteps, Rows):
         """Adds what the server's optimizer makes of the mean upload; then applies the regularizer's prox."""
         t, optimizer, x = int(server.steps) + 1, self.server_optimizer, server.model
         step, most = self.step_of(t), self.in_round(now).most_steps
-        done = Done(t, self.guard.present(total) / self.problem.clients, step, self.rate_of(step, most))
+        rate = self.rate_of(step, most)
         mean = map_leaves(lambda leaf: leaf.astype(x.dtype, copy=False), self.guard.arrive(total, step, now))
-        memory, direction = self.absorb(server.memory, mean, done)  # scalars are decoded into float64
+        whole = mean.change if self.slopes and self.uneven else mean
+
+        def gradient(factor: float) -> Array:
+            scaled: Array = mean * (-factor / rate) if whole is mean else factor * mean.gradient
+            return scaled
+
+        done = Done(t, self.guard.present(total) / self.problem.clients, step, rate, gradient)
+        memory, direction = self.absorb(server.memory, whole, done)  # scalars are decoded into float64
         move, state = optimizer.step(server.optimizer, direction, t)
         x = x + move
         if self.problem.regularizer is not None:
@@ -375,6 +403,16 @@ class LocalMethod(LocalSteps, Rows):
 
         yield from super().conflicts()
         yield from refused_method(self)
+
+
+def from_zero(method: LocalMethod, x: Array) -> Array:
+    """[d] zeros, as what clients or the server keep before round 1."""
+    return np.zeros_like(x)
+
+
+def whole_memory(method: LocalMethod, memory: Memory) -> Memory:
+    """All of the server's memory, as what travels with the model."""
+    return memory
 
 
 def _as_before(leaf: Array, before: Array) -> Array:

@@ -6,7 +6,7 @@ barrier for cross-device federated learning" (NeurIPS 2021, arXiv:2008.03606), A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -39,7 +39,8 @@ class MIME(FedCM):
     c and m travel as one vector, and x is sent with it again.
     """
 
-    refuses: ClassVar[Mapping[str, str]] = {"momentum": "local steps have the server's"}
+    slopes = False
+    refuses: ClassVar = {"momentum": "local steps have the server's"}
     why_no_privacy = "a gradient of all rows travels, for which there is no noise"
     prox_step = FedCM.prox_step
 

@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from mpifed.algorithms.functions import CHUNK
-from mpifed.algorithms.local_method import LocalMethod, Server
+from mpifed.algorithms.local import Local
+from mpifed.algorithms.local_method import LocalMethod, Sent, Server
 from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Lazy, Measure, of_each, power_of_two
 from mpifed.core.record import Array, added, take
 from mpifed.core.round import Round
@@ -21,10 +23,26 @@ from mpifed.maths.objectives import penalty_gradient, squares
 
 
 class Iterates(NamedTuple):
-    """State of FedPDM's clients, unchanged while they are absent; [n, d]."""
+    """State of clients, unchanged while they are absent; [n, d]."""
 
-    model: Array  # x_i
-    dual: Array  # lambda_i, of the constraint x_i = x_0
+    model: Array  # x_i, where the last local steps have ended
+    dual: Array  # lambda_i, of the constraint x_i = x_0; or another state
+
+
+@dataclass(frozen=True)
+class KeepsIterates(LocalMethod):
+    """The base of methods whose clients keep where they have come to, and a dual variable."""
+
+    lasting = True
+    start: Literal["server", "own"] = "server"
+    """Where local steps begin: server: at the model sent; own: at the client's own last one."""
+
+    def start_client(self, x: Array) -> Iterates:
+        """The initial model, and a dual of 0."""
+        return Iterates(x, np.zeros_like(x))
+
+    def begin(self, own: Iterates, sent: Sent, local: Local) -> Array | None:
+        return own.model if self.start == "own" else None
 
 
 class OptimalityUpload(NamedTuple):

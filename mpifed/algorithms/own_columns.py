@@ -12,7 +12,6 @@ Implementation" (NeurIPS-SpicyFL 2020, arXiv:2012.12420). Local steps are those 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -64,7 +63,7 @@ class OwnColumns(LocalSteps, Grid):
     and upload it: of absent ones the last counts.
     """
 
-    refuses: ClassVar[Mapping[str, str]] = {"steps": "columns that no row drawn has are left out of steps"}
+    refuses: ClassVar = {"steps": "columns that no row drawn has are left out of steps"}
 
     @property
     def weights(self) -> Array:

@@ -8,7 +8,7 @@ arXiv:2302.09832).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le
 from typing_extensions import Self
 
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent, from_zero
 from mpifed.algorithms.refused_steps import too_many
 from mpifed.core.record import Array, beside
 from mpifed.core.refusals import Refusal
@@ -39,7 +39,7 @@ class ProxSkip(LocalMethod):
 
     gain = 1.0
     regularized = False
-    refuses: ClassVar[Mapping[str, str]] = {
+    refuses: ClassVar = {
         **dict.fromkeys(("local_steps", "local_epochs", "local_least"), "a coin ends the local steps: set p"),
         "steps": "control variates are of plain steps",
         "fewer": "a coin ends the steps of all clients together",
@@ -53,11 +53,7 @@ class ProxSkip(LocalMethod):
     def in_round(self, now: Round) -> Self:
         return replace(self, local_steps=int(now.rng("coins").geometric(self.p)))
 
-    def start_client(self, x: Array) -> Array:
-        """h_i = 0."""
-        return np.zeros_like(x)
-
-    start_memory = start_client  # the mean change
+    start_client = start_memory = from_zero  # h_i = 0; the mean change
 
     def push(self, h_i: Array, sent: Sent, local: Local) -> Array:
         return local.step * h_i

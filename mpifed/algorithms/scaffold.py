@@ -7,23 +7,13 @@ Private Federated Learning on Heterogeneous Data" (AISTATS 2022, arXiv:2111.0927
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
-
-import numpy as np
+from typing import ClassVar
 
 from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent
+from mpifed.algorithms.local_method import Done, LocalMethod, Sent, from_zero, whole_memory
 from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array
-
-
-class Both(NamedTuple):
-    """An upload of clients whose steps differ in number."""
-
-    change: Array  # y_i - x
-    gradient: Array  # (x - y_i) / (K_i step), a client's mean gradient plus c_i - c
 
 
 @dataclass(frozen=True)
@@ -40,38 +30,21 @@ class Scaffold(LocalMethod):
     """
 
     gain = 1.0
-    refuses: ClassVar[Mapping[str, str]] = {
+    slopes = True
+    refuses: ClassVar = {
         "momentum": "control variates are of plain steps, and these of all clients alike",
         "schedule": "c_i is a change divided by the learning rate",
     }
     prox_step = LocalMethod.prox_step  # c_i and c cancel where nothing moves
-
-    def start_client(self, x: Array) -> Array:
-        """c_i = 0."""
-        return np.zeros_like(x)
-
-    start_memory = start_client  # c = 0
-
-    def broadcast(self, c: Array) -> Array:
-        return c
+    start_client = start_memory = from_zero  # c_i and c
+    broadcast = whole_memory
 
     def push(self, c_i: Array, sent: Sent, local: Local) -> OwnRecord:
         return local.step * (c_i - sent.memory)
 
-    def like(self, x: Array) -> OwnRecord:
-        return Both(x, x) if self.uneven else x
+    def renew(self, c_i: Array, sent: Sent, upload: Array, local: Local) -> OwnRecord:
+        return local.slope(upload) + c_i - sent.memory
 
-    def upload(self, c_i: Array, sent: Sent, change: Array, local: Local) -> OwnRecord:
-        return Both(change, change / -local.rate) if self.uneven else change
-
-    def both(self, upload: OwnRecord, rate: float | Array) -> Both:
-        """Both parts, also where the change alone was sent."""
-        return upload if self.uneven else Both(upload, upload * (-1 / rate))
-
-    def renew(self, c_i: Array, sent: Sent, upload: OwnRecord, local: Local) -> OwnRecord:
-        return self.both(upload, local.rate).gradient + c_i - sent.memory
-
-    def absorb(self, c: Array, mean: OwnRecord, done: Done) -> tuple[Array, Array]:
+    def absorb(self, c: Array, mean: Array, done: Done) -> tuple[Array, Array]:
         """c moves by the share of those present times the mean change of their c_i."""
-        both = self.both(mean, done.rate)
-        return c - done.share * (c - both.gradient), both.change
+        return c - done.share * (c - done.gradient(1.0)), mean

@@ -30,8 +30,8 @@ class FedCM(Page):
         return a * self.gradient(i, at, batch) + (1 - a) * self.m
 
     def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
-        last, self.x = self.x, self.mean(ends)
-        self.m = (last - self.x) / (step * max(taken.values()))
+        self.m = self.mean({i: (self.x - y) / (step * taken[i]) for i, y in ends.items()})
+        self.x = self.mean(ends)
 
 
 class MimeLite(FedCM):
