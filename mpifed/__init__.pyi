@@ -1,13 +1,12 @@
 """The public names of `import mpifed`, for editors and type checkers."""
 
+from mpifed.algorithms.alone import Alone as Alone
 from mpifed.algorithms.bundle import Bundle as Bundle
 from mpifed.algorithms.cocoa import CoCoA as CoCoA
 from mpifed.algorithms.delta_sgd import DeltaSGD as DeltaSGD
 from mpifed.algorithms.fedacg import FedACG as FedACG
 from mpifed.algorithms.fedadmm import FedADMM as FedADMM
-from mpifed.algorithms.fedavg import Alone as Alone
 from mpifed.algorithms.fedavg import FedAvg as FedAvg
-from mpifed.algorithms.fedavg import FedProx as FedProx
 from mpifed.algorithms.fedcm import FedCM as FedCM
 from mpifed.algorithms.fedcm import MimeLite as MimeLite
 from mpifed.algorithms.feddyn import FedDyn as FedDyn
@@ -16,6 +15,7 @@ from mpifed.algorithms.fedexp import FedExProx as FedExProx
 from mpifed.algorithms.fedlin import FedLin as FedLin
 from mpifed.algorithms.fednova import FedNova as FedNova
 from mpifed.algorithms.fedpdm import FedPDM as FedPDM
+from mpifed.algorithms.fedprox import FedProx as FedProx
 from mpifed.algorithms.fedsam import FedSAM as FedSAM
 from mpifed.algorithms.fedspeed import FedSpeed as FedSpeed
 from mpifed.algorithms.fedsplit import FedSplit as FedSplit

@@ -1,4 +1,5 @@
-"""All that a method of one's own is written with: `from mpifed.methods import LocalMethod, ...`.
+"""All that a method of one's own is written with: `from mpifed.algorithms.initial import model_template, start_model
+from mpifed.methods import LocalMethod, ...`.
 
 Methods with local steps and one upload derive from `LocalMethod`; others give their exchanges themselves, and derive
 from `Rows`, `Columns` or `Grid`, by how the data are split.
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 from mpifed.algorithms.cells import Grid
 from mpifed.algorithms.columns import Columns
-from mpifed.algorithms.fedavg import FedAvg, FedProx
+from mpifed.algorithms.fedavg import FedAvg
 from mpifed.algorithms.fedpdm import FedPDM
-from mpifed.algorithms.horizontal import Rows, check_rows
+from mpifed.algorithms.fedprox import FedProx
+from mpifed.algorithms.horizontal import Rows
 from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
+from mpifed.algorithms.refused_steps import check_rows
 from mpifed.algorithms.scaffold import Scaffold
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, Lazy, Measure, Placed, Problem, Weighted, mean, weighted_fields

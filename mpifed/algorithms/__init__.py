@@ -10,8 +10,8 @@ from mpifed.core.algorithm import Algorithm
 _WHERE = {
     "ssca": "ssca.SSCA",
     "fedavg": "fedavg.FedAvg",
-    "alone": "fedavg.Alone",
-    "fedprox": "fedavg.FedProx",
+    "alone": "alone.Alone",
+    "fedprox": "fedprox.FedProx",
     "fednova": "fednova.FedNova",
     "scaffold": "scaffold.Scaffold",
     "fedexp": "fedexp.FedExP",

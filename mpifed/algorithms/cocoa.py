@@ -15,8 +15,7 @@ from annotated_types import Gt, Le
 
 from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded
 from mpifed.algorithms.functions import refused
-from mpifed.algorithms.horizontal import check_rows
-from mpifed.algorithms.refused_steps import too_many
+from mpifed.algorithms.refused_steps import check_rows, too_many
 from mpifed.core.exchange import Exchange, Field, Measure
 from mpifed.core.record import Array, in_memory
 from mpifed.core.refusals import messages

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.fedavg import FedProx
+from mpifed.algorithms.fedprox import FedProx
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server, from_zero
 from mpifed.core.exchange import OwnRecord

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from mpifed.algorithms.fedavg import FedProx
+from mpifed.algorithms.fedprox import FedProx
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent
 from mpifed.core.exchange import OwnRecord

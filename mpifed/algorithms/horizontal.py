@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.refusals import Refusal, messages
 
 if TYPE_CHECKING:
     from mpifed.core.exchange import Measure, Problem
@@ -29,30 +26,6 @@ class Rows(Algorithm):
         from mpifed.algorithms.measures import measures_of_rows  # which no round needs
 
         return measures_of_rows(self)
-
-
-def check_rows(problem: Problem, batch: int) -> list[str]:
-    """Errors of data and batch size for algorithms on rows, one message each."""
-    key, client = f"[algorithm] batch_size = {batch}", int(np.argmin(problem.counts))
-    least = problem.counts[client]
-    return messages(
-        (
-            Refusal(
-                problem.split != "rows",
-                "[algorithm] name",
-                f"needs data split by rows, and the folder is split by {problem.split}",
-                "make another with `mpifed data ... --split rows`",
-            ),
-            Refusal(batch < 1, key, "expected at least 1", "raise it"),
-            Refusal(
-                problem.privacy is not None and batch > least,
-                key,
-                f"the smallest shard ({problem.name_of(client)}) has {least} samples, and with [privacy] all clients "
-                "draw as many",
-                "lower batch_size, or make larger shards: fewer clients, or `mpifed data ... --min-samples`",
-            ),
-        )
-    )
 
 
 class Pooled(NamedTuple):

@@ -23,15 +23,12 @@ from typing_extensions import Self, final
 
 from mpifed.algorithms.horizontal import pooled_minibatches
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Lazy, Weighted
 from mpifed.core.loops import combination
-from mpifed.core.record import Array, added, beside, namespace, take
-from mpifed.core.round import uniform
+from mpifed.core.record import Array, added, beside, take
 from mpifed.maths.objectives import concave_gradient, penalty_gradient
 from mpifed.maths.optimizers import ClientOptimizer
 from mpifed.maths.ranges import Count, Repeats
-from mpifed.privacy.open import Minibatch
 
 if TYPE_CHECKING:
     from mpifed.algorithms.horizontal import Pooled
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from mpifed.core.round import Round
     from mpifed.data.block import Batch, Block
     from mpifed.maths.objectives import Parameters
-    from mpifed.privacy.open import Open
+    from mpifed.privacy.open import Minibatch, Open
 
 ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 
@@ -132,6 +129,8 @@ class LocalSteps(Algorithm):
         high = np.full(len(clients), self.repeats)
         if not self.varying:
             return high
+        from mpifed.core.round import uniform  # which no other job needs
+
         low = np.full(len(clients), self.local_least or self.repeats)
         if now.slow is not None:
             low[now.slow[clients]] = 1
@@ -238,13 +237,10 @@ class Local:
         FedNova's eta ||a_i||_1, SCAFFOLD's K eta, the step of the server's prox, and what an audit divides by.
         UsageError where there is none, as with AdamW.
         """
-        method = self.method
-        if not method.client_optimizer.linear:
-            raise UsageError(
-                f"[client_optimizer] {method.client_optimizer.memory}: parameters move at rates of their own, and "
-                f'{type(method).__name__} reads `rate`; take name = "sgd"'
-            )
-        return self._by_steps(method.rate_of)
+        from mpifed.algorithms.refused_steps import check_rate
+
+        check_rate(self.method)
+        return self._by_steps(self.method.rate_of)
 
     def slope(self, change: Array) -> Array:
         """[n, d] the gradient by which a client's plain steps lead to its change, -change / rate."""
@@ -323,10 +319,8 @@ class Local:
 
     def _minibatch(self, block: Block, r: int, batch: Batch, gain: float) -> Minibatch:
         """Of step r, with the rows' weights, which are all the same."""
-        y, guard = batch.y, self.guard
-        weights = namespace(y).full(y.shape, 1.0 if guard.clips else 1 / y.shape[1] * gain)
-        keys = self.problem.objective.pass_keys(self.now, r, block.clients, guard.draws != "once")
-        return Minibatch(batch.X, y, weights, keys)
+        keys = self.problem.objective.pass_keys(self.now, r, block.clients, self.guard.draws != "once")
+        return self.guard.minibatch(batch, keys, gain)
 
     # --- steps ------------------------------------------------------------------------------------------------------
 

@@ -11,29 +11,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from typing_extensions import final
 
-from mpifed.algorithms.horizontal import Rows, check_rows
+from mpifed.algorithms.horizontal import Rows
 from mpifed.algorithms.initial import model_layout, model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps
-from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange, OwnRecord
 from mpifed.core.record import Array, bare_leaves, map_leaves, read_only
-from mpifed.core.refusals import Refusal, messages
 from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
-from mpifed.privacy.open import LocalWork, Open
 
 if TYPE_CHECKING:
     from mpifed.core.exchange import Lazy, Weighted
+    from mpifed.core.refusals import Refusal
     from mpifed.core.round import Round
     from mpifed.core.vector import Layout
     from mpifed.data.block import Block
     from mpifed.maths.objectives import Parameters
     from mpifed.maths.privacy.release import Release
+    from mpifed.privacy.open import Open
 
 # records of a method's own classes
 State: TypeAlias = Any  # what clients keep, [n, ...]; before round 1 that of one client
@@ -198,6 +196,8 @@ class LocalMethod(LocalSteps, Rows):
     @cached_property
     def guard(self) -> Open:
         """What stands between clients and all others."""
+        from mpifed.privacy.open import LocalWork, Open
+
         # a class that changes an upload, what it follows from, or what is kept, says anew what follows of it
         hooks = "step_for", "begin", "push", "descend", "upload", "renew", "stop"
         keeping = ("retain",) if self.retain is None else ("retain", "hear", *hooks)
@@ -386,17 +386,18 @@ class LocalMethod(LocalSteps, Rows):
 
     def released(self, index: int) -> Release:
         """What the guard says of the round's step size."""
-        rows = LocalMethod.conflicts(self), self.guard.conflicts()
-        if wrong := messages(chain(*rows)):  # of a class whose own `check`, or `conflicts`, has left them out
-            raise UsageError("\n".join(wrong))
+        from mpifed.algorithms.refused_steps import check_method
+
+        check_method(self)
         return self.guard.released(self.step_of(index + 1))
 
     # --- refusals ---------------------------------------------------------------------------------------------------
 
     def check(self) -> list[str]:
         """Batch size, local steps, optimizers and privacy must fit the data and each other."""
-        rows = check_rows(self.problem, 1 if self.local_epochs else self.batch_size)
-        return rows + messages(chain(self.conflicts(), self.guard.conflicts()))
+        from mpifed.algorithms.refused_steps import wrong_method  # which no round needs
+
+        return wrong_method(self)
 
     def conflicts(self) -> Iterator[Refusal]:
         from mpifed.algorithms.refused_steps import refused_method  # which no round needs

@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import Any, TypeAlias
 
-from mpifed.core.refusals import Refusal
-from mpifed.maths.optimizers import AVERAGE
+import numpy as np
 
-if TYPE_CHECKING:
-    from mpifed.algorithms.local import LocalSteps
-    from mpifed.algorithms.local_method import LocalMethod
-    from mpifed.maths.optimizers import ClientOptimizer, ServerOptimizer
+from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Problem
+from mpifed.core.refusals import Refusal, messages
+from mpifed.maths.optimizers import AVERAGE, ClientOptimizer, ServerOptimizer
+
+Method: TypeAlias = Any  # `LocalSteps`, or `LocalMethod`, whose files import this one
 
 MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
+
+
+def check_rows(problem: Problem, batch: int) -> list[str]:
+    """Errors of data and batch size for algorithms on rows, one message each."""
+    key, client = f"[algorithm] batch_size = {batch}", int(np.argmin(problem.counts))
+    least = problem.counts[client]
+    return messages(
+        (
+            Refusal(
+                problem.split != "rows",
+                "[algorithm] name",
+                f"needs data split by rows, and the folder is split by {problem.split}",
+                "make another with `mpifed data ... --split rows`",
+            ),
+            Refusal(batch < 1, key, "expected at least 1", "raise it"),
+            Refusal(
+                problem.privacy is not None and batch > least,
+                key,
+                f"the smallest shard ({problem.name_of(client)}) has {least} samples, and with [privacy] all clients "
+                "draw as many",
+                "lower batch_size, or make larger shards: fewer clients, or `mpifed data ... --min-samples`",
+            ),
+        )
+    )
 
 
 def too_many(key: str, rows: int) -> Refusal:
@@ -22,7 +48,7 @@ def too_many(key: str, rows: int) -> Refusal:
     return Refusal(rows > MOST, f"[algorithm] {key}", what, "take fewer local steps")
 
 
-def refused_steps(method: LocalSteps) -> Iterator[Refusal]:
+def refused_steps(method: Method) -> Iterator[Refusal]:
     """Settings of local steps that contradict each other, the method, or `[privacy]`."""
     optimizer, refuses, private = method.client_optimizer, method.refuses, method.problem.privacy is not None
     steps, epochs, most, least = method.local_steps, method.local_epochs, method.repeats, method.local_least or 1
@@ -61,7 +87,7 @@ def refused_steps(method: LocalSteps) -> Iterator[Refusal]:
     yield from refused_optimizer(method, optimizer)
 
 
-def refused_optimizer(method: LocalSteps, optimizer: ClientOptimizer) -> Iterator[Refusal]:
+def refused_optimizer(method: Method, optimizer: ClientOptimizer) -> Iterator[Refusal]:
     """Settings of `[client_optimizer]` that do not go with the method's steps."""
     refuses, momentum = method.refuses, optimizer.momentum
     yield without_momentum("client_optimizer", optimizer)
@@ -99,7 +125,7 @@ def without_momentum(table: str, optimizer: ClientOptimizer | ServerOptimizer) -
     return Refusal(alone, f"[{table}] nesterov = true", "needs momentum > 0")
 
 
-def refused_method(method: LocalMethod) -> Iterator[Refusal]:
+def refused_method(method: Method) -> Iterator[Refusal]:
     """What of the job does not go with a method whose clients upload after local steps."""
     privacy, server = method.problem.privacy, method.server_optimizer
     mean = method.refuses.get("server_optimizer", "")
@@ -145,4 +171,26 @@ def refused_method(method: LocalMethod) -> Iterator[Refusal]:
             f"[{table}] name",
             f"with a [regularizer] {who} each parameter by a step of its own, for which the prox has no weight",
             'take name = "sgd"',
+        )
+
+
+def wrong_method(method: Method) -> list[str]:
+    """Errors of a method, its data and its guard, one message each."""
+    rows = check_rows(method.problem, 1 if method.local_epochs else method.batch_size)
+    return rows + messages(chain(method.conflicts(), method.guard.conflicts()))
+
+
+def check_method(method: Method) -> None:
+    """Once more without what a class of a user's says, whose own `check`, or `conflicts`, may have left rows out."""
+    rows = refused_steps(method), refused_method(method), method.guard.conflicts()
+    if wrong := messages(chain(*rows)):
+        raise UsageError("\n".join(wrong))
+
+
+def check_rate(method: Method) -> None:
+    """See that a constant gradient moves all parameters by the same rate."""
+    if not method.client_optimizer.linear:
+        raise UsageError(
+            f"[client_optimizer] {method.client_optimizer.memory}: parameters move at rates of their own, and "
+            f'{type(method).__name__} reads `rate`; take name = "sgd"'
         )

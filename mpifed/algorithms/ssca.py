@@ -31,8 +31,9 @@ from mpifed.algorithms.functions import (
     slope_of_each,
     stacked,
 )
-from mpifed.algorithms.horizontal import Pooled, Rows, check_rows, pooled_minibatches
+from mpifed.algorithms.horizontal import Pooled, Rows, pooled_minibatches
 from mpifed.algorithms.initial import model_template, start_model
+from mpifed.algorithms.refused_steps import check_rows
 from mpifed.algorithms.ssca_tuning import (
     Margins,
     SlackCosts,

@@ -50,22 +50,6 @@ class Scheduled(MadeByKeywords):
         return isinstance(self.learning_rate, CosineDecay) and not self.learning_rate.final
 
 
-class Watched:
-    """An optimizer, and which of its settings nobody has read yet: of those that differ from their defaults."""
-
-    def __init__(self, optimizer: object) -> None:
-        self.optimizer = optimizer
-        self.unread = {key for key, value in vars(optimizer).items() if value != getattr(type(optimizer), key, value)}
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):  # as of copying, which asks before there is an optimizer
-            raise AttributeError(name)
-        self.unread.discard("learning_rate" if name == "at" else name)
-        if name in ("step", "direction"):  # which read all
-            self.unread.clear()
-        return getattr(self.optimizer, name)
-
-
 class ClientOptimizer(Scheduled):
     """What a client makes of the gradients of its local steps: w <- w - learning_rate * factor * direction.
 

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.exchange import Block, OwnRecord, Problem, Weighted, mean, weighted_fields
-from mpifed.core.protocols import Features, Parameters
+from mpifed.core.protocols import Parameters
 from mpifed.core.record import Array, Record, bare_leaves, map_leaves, namespace, writable
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
+from mpifed.data.block import Batch
 from mpifed.maths.arrays import column
 from mpifed.maths.optimizers import ClientOptimizer
 from mpifed.maths.privacy.release import Release
@@ -66,6 +67,11 @@ class Open:
     def record(self, x: Array) -> Parameters:
         """The views of x [..., d]."""
         return self.layout.record(x, self.like)
+
+    def minibatch(self, batch: Batch, keys: tuple[Array, ...], gain: float) -> Minibatch:
+        """Rows of a local step, with what each counts, all the same, times `gain` in a mean."""
+        weight = 1.0 if self.clips else 1 / batch.y.shape[1] * gain
+        return Minibatch(*batch, namespace(batch.y).full(batch.y.shape, weight), keys)
 
     def put_step(
         self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters

@@ -16,7 +16,7 @@ from mpifed.core.tables import Table
 from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
-from mpifed.maths.optimizers import Watched
+from mpifed.job.watched import Watched
 from mpifed.run import environment, outcome
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.data_cache import DataCache

@@ -10,7 +10,7 @@ import numpy as np
 
 from jobs.examples.own_local_steps import LocalSteps
 from mpifed import FedAvg, FedPDM
-from mpifed.algorithms.horizontal import check_rows
+from mpifed.algorithms.refused_steps import check_rows
 from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.record import map_leaves
 from mpifed.core.refusals import Refusal
