@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.exchange import Block, OwnRecord, Problem, Weighted, mean, weighted_fields
-from mpifed.core.protocols import Parameters
+from mpifed.core.protocols import Features, Parameters
 from mpifed.core.record import Array, Record, bare_leaves, map_leaves, namespace, writable
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
