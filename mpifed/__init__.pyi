@@ -41,6 +41,10 @@ from mpifed.job.schema import Participation as Participation
 from mpifed.job.schema import Record as Record
 from mpifed.job.schema import SimulatedNetwork as SimulatedNetwork
 from mpifed.job.schema import Stop as Stop
+from mpifed.maths.adaptive import AdamW as AdamW
+from mpifed.maths.adaptive import ServerAdagrad as ServerAdagrad
+from mpifed.maths.adaptive import ServerAdam as ServerAdam
+from mpifed.maths.adaptive import ServerYogi as ServerYogi
 from mpifed.maths.objectives import MLP as MLP
 from mpifed.maths.objectives import Hinge as Hinge
 from mpifed.maths.objectives import LeastSquares as LeastSquares
@@ -50,11 +54,7 @@ from mpifed.maths.objectives import Softmax as Softmax
 from mpifed.maths.objectives import SquaredHinge as SquaredHinge
 from mpifed.maths.objectives import TrueClassLogistic as TrueClassLogistic
 from mpifed.maths.optimizers import SGD as SGD
-from mpifed.maths.optimizers import AdamW as AdamW
-from mpifed.maths.optimizers import ServerAdagrad as ServerAdagrad
-from mpifed.maths.optimizers import ServerAdam as ServerAdam
 from mpifed.maths.optimizers import ServerSGD as ServerSGD
-from mpifed.maths.optimizers import ServerYogi as ServerYogi
 from mpifed.maths.regularizers import L1 as L1
 from mpifed.maths.regularizers import Box as Box
 from mpifed.maths.regularizers import ElasticNet as ElasticNet

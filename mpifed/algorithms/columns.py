@@ -23,17 +23,10 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.algorithms.cells import ask_nothing
-from mpifed.algorithms.certificate import STEP, certificate_columns
+from mpifed.algorithms.certificate import STEP
 from mpifed.algorithms.functions import CHUNK, Statistics, Tally, refused, sampled, slope_of_each, stacked, tally
 from mpifed.algorithms.initial import model_template
-from mpifed.algorithms.measures import (
-    Evaluation,
-    measured_rows,
-    numbers_of_first,
-    reported_certificate,
-    reported_levels,
-    tally_fields,
-)
+from mpifed.algorithms.measures import Evaluation, measured_rows, measures_of_functions, tally_fields
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, Measure, Placed, Problem
 from mpifed.core.protocols import Slope
@@ -259,16 +252,11 @@ class Columns(Algorithm):
         def exchanges(name: str, gradients: bool) -> tuple[Exchange, ...]:
             return Pass(problem, size, self.label_holder, self.sender, name, True, gradients).exchanges(ask, absorb)
 
-        measure = partial(
-            Measure, start=lambda server: EvaluationServer(self.model(server), np.int64(0), ABSENT, ABSENT), turns=turns
-        )
-        return (
-            measure(exchanges("all-", False), report=partial(reported_levels, self)),
-            measure(
-                exchanges("certificate-", True), report=partial(reported_certificate, self),
-                certificate=certificate_columns(problem), first=partial(numbers_of_first, self),
-            ),
-        )  # fmt: skip
+        def start(server: Record) -> EvaluationServer:
+            return EvaluationServer(self.model(server), np.int64(0), ABSENT, ABSENT)
+
+        losses, certificate = exchanges("all-", False), exchanges("certificate-", True)
+        return measures_of_functions(self, losses, certificate, start, turns)
 
 
 def draw_rows(problem: Problem, now: Round, batch: int) -> Array:

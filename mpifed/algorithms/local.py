@@ -21,17 +21,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from typing_extensions import Self, final
 
-from mpifed.algorithms.horizontal import pooled_minibatches
 from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Lazy, Weighted
 from mpifed.core.loops import combination
-from mpifed.core.record import Array, added, beside, take
+from mpifed.core.record import Array, beside, take
 from mpifed.maths.objectives import concave_gradient, penalty_gradient
 from mpifed.maths.optimizers import ClientOptimizer
 from mpifed.maths.ranges import Count, Repeats
 
 if TYPE_CHECKING:
-    from mpifed.algorithms.horizontal import Pooled
     from mpifed.core.exchange import Problem
     from mpifed.core.refusals import Refusal
     from mpifed.core.round import Round
@@ -270,25 +267,9 @@ class Local:
 
         Networks draw nothing here, as in evaluation. The rows count among the gradients computed in a round.
         """
-        objective, flat = self.problem.objective, self.guard.layout.flat
+        from mpifed.algorithms.whole_rows import whole_gradient  # which few methods need
 
-        def of_part(who: Array, part: Block, rows: int) -> Array:
-            at = model if model.ndim == 1 else take(model, who)
-            record = self.guard.record(at)
-
-            def of_rows(start: int) -> Parameters:
-                places = np.arange(start, min(start + ROWS, rows))
-                batch = part.take(np.tile(places, (len(who), 1)))
-                return objective.gradient(record, batch.X, batch.y, part.xp.full(batch.y.shape, 1 / rows))
-
-            total: Array = flat(added(map(of_rows, range(0, rows, ROWS))))
-            total += at * self.method.client_optimizer.weight_decay
-            total += flat(penalty_gradient(objective, record))
-            return total
-
-        self.block.drawn[0] += int(self.block.counts.sum())
-        gradients: Array = self.block.joined(int(self.problem.counts.max()), of_part)
-        return gradients
+        return whole_gradient(self, model)
 
     # --- minibatches ------------------------------------------------------------------------------------------------
 
@@ -359,7 +340,7 @@ class Local:
             self._put_step(block, guard.record(model), model, batch, 0, self.step, change, down)
             if push is not None:
                 change += push
-            return self._penalized(change, model)
+            return self.penalized(change, model)
         model, x = model.astype(guard.dtype, copy=False), None if x is None else x.astype(guard.dtype)
         push = None if push is None else push.astype(guard.dtype, copy=False)
         fused, scale = optimizer.fused, self.step if optimizer.fused else -1.0
@@ -426,9 +407,9 @@ class Local:
         out = block.xp.empty((len(block.clients), z.shape[-1]), self.guard.dtype)
         block.drawn[0] += batch.y.size  # gradients that are computed
         self._put_step(block, self.guard.record(z), z, batch, r, self.step, out, self.guard.record(out))
-        return self._penalized(out, z, 1 - self.step * self.method.pull)
+        return self.penalized(out, z, 1 - self.step * self.method.pull)
 
-    def _penalized(self, change: Array, at: Array, less: float = 1.0) -> Array:
+    def penalized(self, change: Array, at: Array, less: float = 1.0) -> Array:
         """`change` plus (keep - less) at, in place."""
         counted, free = self.method.keeps(self.step)
         if counted == free == less:
@@ -449,41 +430,3 @@ class Local:
         direction, state = optimizer.direction(state, gradient, at, k)
         gradient[...] = direction * (-self.step * optimizer.factor(k))
         return state
-
-    # --- one step from a common model, which sums may make as they like ---------------------------------------------
-
-    def lazy(self, model: Array, push: Array | None) -> Lazy | None:
-        """The weighted `change`, made by who adds it; None: it is not one plain step from a common model.
-
-        Parameters
-        ----------
-        push : [d], common to all
-        """
-        common = push is None or push.ndim == 1
-        if not (common and self.method.one_plain_step and self.guard.draws == "once" and self.own_step == self.step):
-            return None
-        clients = self.block.clients
-
-        def parts() -> Iterator[tuple[Array, Weighted]]:
-            yield np.arange(len(clients)), self.guard.weighted(self.change(model, push), clients)
-
-        return Lazy(parts, partial(self._total, model, push))
-
-    def _total(self, model: Array, push: Array | None) -> Weighted:
-        """The weighted sum of all clients' changes, from products over many minibatches at once."""
-        objective, guard, weight = self.problem.objective, self.guard, self.weight.sum()
-        sent = guard.record(model)
-
-        def step(few: Pooled) -> Array:
-            each = np.repeat(guard.weight(few.clients), few.rows)[None] * (-self.step / few.rows)
-            down = objective.gradient(sent, few.batch.X, few.batch.y, beside(few.batch.y, each), *few.keys)
-            whole: Array = guard.layout.flat(down)[0]
-            return whole
-
-        total = added(map(step, pooled_minibatches(self.problem, self.block, self.now, self.method.batch_size)))
-        common = self._penalized(np.zeros_like(model) if push is None else push.copy(), model)
-        if objective.nonconvex_penalty:
-            counted = guard.layout.penalized
-            common[counted] -= concave_gradient(objective, model[counted]) * self.step
-        total += common * model.dtype.type(weight)
-        return Weighted(total, weight)

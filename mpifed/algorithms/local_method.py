@@ -312,7 +312,9 @@ class LocalMethod(LocalSteps, Rows):
         local = whole if shown is block else replace(whole, block=shown)
         start, push = self.begin(own, sent, local), self.push(own, sent, local)
         if start is None and self.upload is None and self.retain is None and self.renew is None:
-            lazy = whole.lazy(sent.model, push)
+            from mpifed.algorithms.whole_rows import lazy_change  # which not all methods need
+
+            lazy = lazy_change(whole, sent.model, push)
             if lazy is not None:
                 return own, lazy
         change = whole.change(sent.model, push, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -46,32 +47,38 @@ class Evaluation(NamedTuple):
     gradient: Parameters  # leaves [n, K, ...] over the counted rows; ABSENT without a certificate
 
 
-def reported_levels(algorithm: Algorithm, server: Record, evaluation: Evaluation, first: FirstNumbers) -> Columns:
-    """Columns of the history: losses, objective, constraints, and the algorithm's own."""
-    measured = report_levels(algorithm.problem, algorithm.model(server), evaluation.tally)
-    return {**measured, **algorithm.report(server), **measured}
+def measures_of_functions(
+    algorithm: Algorithm, losses: tuple[Exchange, ...], certificate: tuple[Exchange, ...],
+    start: Callable[[Any], Record], turns: int = 1,
+) -> tuple[Measure, ...]:  # fmt: skip
+    """Losses, objective, constraints and the algorithm's own columns; and the certificate.
 
+    The exchanges begin with `start` of the server's state, and end with what has a `tally` and a `gradient`.
+    """
+    problem = algorithm.problem
 
-def reported_certificate(algorithm: Algorithm, server: Record, evaluation: Evaluation, first: FirstNumbers) -> Columns:
-    return report_certificate(algorithm.problem, algorithm.model(server), evaluation.tally, evaluation.gradient, first)
+    def levels(server: Record, sums: Any, first: FirstNumbers) -> Columns:
+        measured = report_levels(problem, algorithm.model(server), sums.tally)
+        return {**measured, **algorithm.report(server), **measured}
 
+    def certified(server: Record, sums: Any, first: FirstNumbers) -> Columns:
+        return report_certificate(problem, algorithm.model(server), sums.tally, sums.gradient, first)
 
-def numbers_of_first(algorithm: Algorithm, server: Record, evaluation: Evaluation) -> FirstNumbers:
-    """Numbers of the first model that certificates need."""
-    return first_iterate(algorithm.problem, algorithm.model(server), evaluation.tally, evaluation.gradient)
+    def of_first(server: Record, sums: Any) -> FirstNumbers:
+        return first_iterate(problem, algorithm.model(server), sums.tally, sums.gradient)
+
+    columns = certificate_columns(problem)
+    return (
+        Measure(losses, start, levels, turns=turns),
+        Measure(certificate, start, certified, turns=turns, certificate=columns, first=of_first),
+    )
 
 
 def measures_of_rows(algorithm: Algorithm) -> tuple[Measure, ...]:
     """The measures of algorithms on rows: losses and constraints; the certificate."""
     losses = _over_all_rows(algorithm.problem, "losses", gradients=False)
     certificate = _over_all_rows(algorithm.problem, "certificate", gradients=True)
-    return (
-        Measure((losses,), algorithm.model, partial(reported_levels, algorithm)),
-        Measure(
-            (certificate,), algorithm.model, partial(reported_certificate, algorithm),
-            certificate=certificate_columns(algorithm.problem), first=partial(numbers_of_first, algorithm),
-        ),
-    )  # fmt: skip
+    return measures_of_functions(algorithm, (losses,), (certificate,), algorithm.model)
 
 
 def _over_all_rows(problem: Problem, name: str, gradients: bool) -> Exchange:

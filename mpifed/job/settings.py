@@ -38,8 +38,9 @@ from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import shown
 from mpifed.job.reading import listed_errors, where_is
+from mpifed.maths.adaptive import CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS
 from mpifed.maths.objectives import OBJECTIVES, Objective
-from mpifed.maths.optimizers import CLIENT_OPTIMIZERS, OPTIMIZERS, SERVER_OPTIMIZERS, ClientOptimizer, ServerOptimizer
+from mpifed.maths.optimizers import OPTIMIZERS, ClientOptimizer, ServerOptimizer
 from mpifed.maths.regularizers import REGULARIZERS, Regularizer
 from mpifed.maths.schedules import SCHEDULES
 from mpifed.maths.terms import TERMS, Term

@@ -8,10 +8,10 @@ decoupled.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Lt
 
 from mpifed.core.nearest import MadeByKeywords
 from mpifed.core.record import Array
@@ -19,7 +19,6 @@ from mpifed.maths.ranges import Size, Weight
 from mpifed.maths.schedules import CosineDecay, LearningRate, LocalSchedule
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
-Damping = Annotated[float, Ge(1e-18), Le(1e18)]  # whose square float32 has
 State: TypeAlias = Any  # of an optimizer, a record of its own
 Steered: TypeAlias = Any  # a gradient and what is made of it: arrays, or numbers
 
@@ -130,50 +129,6 @@ class SGD(ClientOptimizer):
         return (g + self.momentum * v if self.nesterov else v), v
 
 
-class Moments(NamedTuple):
-    """The state of an adaptive optimizer: means of the direction and of its square, [d], or [n, d] of clients."""
-
-    m: Array
-    v: Array
-
-
-@dataclass(frozen=True)
-class AdamW(ClientOptimizer):
-    """Adam with decoupled weight decay: w <- w - learning_rate (m' / (sqrt(v') + eps) + weight_decay w).
-
-    I. Loshchilov, F. Hutter: "Decoupled Weight Decay Regularization" (ICLR 2019, arXiv:1711.05101), as
-    `torch.optim.AdamW`. m and v are a client's means of gradients and of their squares, from zero in every round;
-    m' = m / (1 - beta1^k) and v' = v / (1 - beta2^k) in local step k.
-    """
-
-    linear: ClassVar[bool] = False
-    start: ClassVar[State] = Moments(0.0, 0.0)  # type: ignore[arg-type]  # in place of zeros [n, d]
-    learning_rate: LearningRate = 0.001
-    """A number, or a schedule by rounds."""
-    beta1: Momentum = 0.9
-    """Share of m that stays from one local step to the next."""
-    beta2: Momentum = 0.999
-    """Share of v that stays from one local step to the next."""
-    eps: Damping = 1e-8
-    """Added to the root of v'."""
-    weight_decay: Weight = 0.01
-    """Subtracts learning_rate * weight_decay * w in each step, intercepts included."""
-    clip_norm: Size | None = None
-    """Longest norm of a client's minibatch gradient, with the model's penalties; longer ones are scaled to it."""
-    local_schedule: LocalSchedule | None = None
-    """Factor of the learning rate by local step of a round, as with sgd."""
-
-    @property
-    def memory(self) -> str:
-        return 'name = "adamw"'
-
-    def direction(self, state: State, g: Steered, w: Steered, k: int) -> tuple[Steered, State]:
-        m = self.beta1 * state.m + (1 - self.beta1) * g
-        v = self.beta2 * state.v + (1 - self.beta2) * g**2
-        root = (v / (1 - self.beta2**k)) ** 0.5
-        return m / (1 - self.beta1**k) / (root + self.eps) + self.weight_decay * w, Moments(m, v)
-
-
 class ServerOptimizer(Scheduled):
     """What the server makes of the direction that a method gives it, as a rule the clients' mean change D.
 
@@ -234,76 +189,6 @@ class ServerSGD(ServerOptimizer):
         return self.at(t) * (1 + self.momentum) if self.nesterov else self.at(t)
 
 
-@dataclass(frozen=True)
-class Adaptive(ServerOptimizer):
-    """A step of its own for each parameter: w <- w + learning_rate m / (sqrt(v) + tau), Algorithm 2 of FedOpt.
-
-    S. Reddi et al.: "Adaptive Federated Optimization" (ICLR 2021, arXiv:2003.00295). m is a mean of the directions, and
-    v, which starts at tau^2, of their squares; neither is corrected for its start.
-    """
-
-    linear: ClassVar[bool] = False
-    learning_rate: LearningRate = 0.1
-    """A number, or a schedule by rounds."""
-    beta1: Momentum = 0.9
-    """Share of m that stays from one round to the next."""
-    tau: Damping = 1e-3
-    """Added to the root of v: the larger, the less the steps of parameters differ."""
-
-    def start(self, x: Array) -> Moments:
-        return Moments(np.zeros_like(x), np.full_like(x, self.tau**2))
-
-    def step(self, state: Moments, direction: Array, t: int) -> tuple[Array, Moments]:
-        m = self.beta1 * state.m + (1 - self.beta1) * direction
-        v = self.squares(state.v, direction**2)
-        return self.at(t) * m / (np.sqrt(v) + self.tau), Moments(m, v)
-
-    def squares(self, v: Array, square: Array) -> Array:
-        """[d] v of the next round, from the square of the direction."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class ServerAdam(Adaptive):
-    """FedAdam's server: v = beta2 v + (1 - beta2) D^2; m = beta1 m + (1 - beta1) D; w += rate m / (sqrt(v) + tau)."""
-
-    beta2: Momentum = 0.99
-    """Share of v that stays from one round to the next."""
-
-    def squares(self, v: Array, square: Array) -> Array:
-        return self.beta2 * v + (1 - self.beta2) * square
-
-
-@dataclass(frozen=True)
-class ServerYogi(Adaptive):
-    """FedYogi's server: v = v - (1 - beta2) D^2 sign(v - D^2), which falls no faster than it grows; else FedAdam's."""
-
-    beta2: Momentum = 0.99
-    """Share of v that stays from one round to the next."""
-
-    def squares(self, v: Array, square: Array) -> Array:
-        change: Array = (1 - self.beta2) * square * np.sign(v - square)
-        return v - change
-
-
-@dataclass(frozen=True)
-class ServerAdagrad(Adaptive):
-    """FedAdagrad's server: v = v + D^2, and so steps that only shrink; m = D unless beta1 says otherwise."""
-
-    beta1: Momentum = 0.0
-    """Share of m that stays from one round to the next."""
-
-    def squares(self, v: Array, square: Array) -> Array:
-        return v + square
-
-
 AVERAGE = ServerSGD()  # of the clients' models
-CLIENT_OPTIMIZERS: dict[str, type[ClientOptimizer]] = {"sgd": SGD, "adamw": AdamW}
-SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
-    "sgd": ServerSGD,
-    "adam": ServerAdam,
-    "yogi": ServerYogi,
-    "adagrad": ServerAdagrad,
-}  # fmt: skip
 
 OPTIMIZERS = ("client_optimizer", "server_optimizer")  # tables of a job, and fields of algorithms that take them

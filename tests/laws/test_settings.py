@@ -25,8 +25,9 @@ from mpifed.cli import main
 from mpifed.core.errors import UsageError
 from mpifed.job.schema import ALGORITHM, CLIENT, SERVER
 from mpifed.job.settings import key_of
+from mpifed.maths.adaptive import CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS
 from mpifed.maths.objectives import OBJECTIVES
-from mpifed.maths.optimizers import CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS, ClientOptimizer, ServerOptimizer
+from mpifed.maths.optimizers import ClientOptimizer, ServerOptimizer
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
 from mpifed.observers import OBSERVERS
