@@ -48,7 +48,9 @@ def described(name: str, value: object) -> Iterator[str]:
         bases = [base.__name__ for base in value.__bases__ if base is not object]
         yield f"class {name}{f'({chr(44).join(bases)})'.replace(',', ', ') if bases else ''}"
         fields = {field.name for field in dataclasses.fields(value)} if dataclasses.is_dataclass(value) else set()
-        for each, hint in inspect.get_annotations(value).items():
+        hidden = (base for base in value.__bases__ if base.__name__ == "KeepsIterates")  # whose fields are of no page
+        hints = {name: hint for kind in (*hidden, value) for name, hint in inspect.get_annotations(kind).items()}
+        for each, hint in hints.items():
             if each[0] != "_" and (each in fields or hasattr(value, "_fields") or "ClassVar" in str(hint)):
                 yield f"    {each}: {hint}{_default(value, each)}"
         if name != "Algorithm" and issubclass(value, Algorithm) and name not in BASES:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pages_averaging  # noqa: F401
 import pages_corrections  # noqa: F401
 import pages_normalized  # noqa: F401  # into PAGES
 import pages_variates  # noqa: F401
@@ -34,7 +35,13 @@ def job(folder: Path, name: str, more: dict[str, Any], tables: dict[str, Any]) -
 @pytest.mark.parametrize("work", [{"local_epochs": 5, "local_least": 2}, {"local_steps": 4}], ids=["passes", "steps"])
 @pytest.mark.parametrize(
     ("name", "own"),
-    [("fedavg", {}), ("fednova", {"mu": 0.5}), ("feddyn", {"alpha": 0.4, "weights": "rows"}), ("fedlin", {})],
+    [
+        ("fedavg", {}),
+        ("fednova", {"mu": 0.5}),
+        ("feddyn", {"alpha": 0.4, "weights": "rows"}),
+        ("fedlin", {}),
+        ("fedcm", {"alpha": 0.3}),
+    ],  # fmt: skip
 )
 def test_the_page(skewed: Path, name: str, own: dict[str, Any], work: dict[str, Any], tables: dict[str, Any]) -> None:
     task = job(skewed, name, {**work, **own}, tables)

@@ -176,6 +176,16 @@ def test_steps_that_end_at_zero(data: dict[str, Any]) -> None:
             mf.run(method, data["rows"], mf.Softmax(), rounds=3, progress="none")
 
 
+@pytest.mark.parametrize(("s", "local_steps", "refused"), [(0.08, 3, True), (0.08, 2, False), (0.1, 3, False)])
+def test_odd_steps_beyond_a_prox(data: dict[str, Any], s: float, local_steps: int, refused: bool) -> None:
+    method = mf.FedSplit(s=s, batch_size=4, local_steps=local_steps, client_optimizer=mf.SGD(0.1))
+    if refused:
+        with pytest.raises(mf.UsageError, match=r"an odd number of local steps of 0\.1, more than s = 0\.08"):
+            mf.check(method, data["rows"], mf.Softmax(), rounds=3)
+    else:
+        assert "Sent" in mf.check(method, data["rows"], mf.Softmax(), rounds=3)
+
+
 @pytest.mark.parametrize(
     ("method", "sgd", "local_steps", "factor"),
     [
