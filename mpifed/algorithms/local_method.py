@@ -210,7 +210,7 @@ class LocalMethod(LocalSteps, Rows):
             pull=self.pull,
             gain=self.gain if self.holds("gain", *hooks) and scaled else None,
             uniform=self.weights == "uniform",
-            remembers=bool(bare_leaves(self.start_client(self._zeros))),
+            remembers=bool(bare_leaves(self.start_client(self.zeros))),
             hidden=self.private_state if self.holds("private_state", *keeping) else "what its `retain` gives",
             several=isinstance(like, tuple) or np.shape(like) != (self.layout.size,),
         )
@@ -224,11 +224,11 @@ class LocalMethod(LocalSteps, Rows):
     @property
     def _template(self) -> OwnRecord:
         """An upload of one client, as it travels."""
-        like = self.like(self._zeros)
-        return WithSlope(like, self._zeros) if self.slopes and self.uneven else like
+        like = self.like(self.zeros)
+        return WithSlope(like, self.zeros) if self.slopes and self.uneven else like
 
     @cached_property
-    def _zeros(self) -> Array:
+    def zeros(self) -> Array:
         """[d] zeros that take no memory."""
         return np.broadcast_to(np.zeros((), self.problem.dtype), self.layout.size)
 
@@ -251,16 +251,13 @@ class LocalMethod(LocalSteps, Rows):
         With `hear`, clients then receive its memory.
         """
         fields = self.guard.fields(self._template, self.degrees)
-        changes = Exchange("changes", fields, self.ask, self.answer, self.receive)
-        exchanges: tuple[Exchange, ...] = (changes,)
-        if self.prepare is not None:
-            one = self.guard.fields(self._zeros, np.int64(1))
-            first = Exchange("preparation", one, self.ask_first, self.tell, self.note)
-            exchanges = first, *exchanges
-        if self.hear is not None:
-            last = Exchange("outcome", (), self.ask_last, self.conclude, lambda server, *_: server)
-            exchanges = *exchanges, last
-        return exchanges
+        exchanges = [Exchange("changes", fields, self.ask, self.answer, self.receive)]
+        if self.prepare is not None or self.hear is not None:
+            from mpifed.algorithms.more_exchanges import outcome, preparation  # which few methods have
+
+            before = [preparation(self)] if self.prepare is not None else []
+            exchanges = before + exchanges + ([outcome(self)] if self.hear is not None else [])
+        return tuple(exchanges)
 
     @final
     def start_server(self, now: Round) -> Server:
@@ -282,30 +279,15 @@ class LocalMethod(LocalSteps, Rows):
         return Sent(server.model, self.broadcast(server.memory), np.float64(step))
 
     @final
-    def ask_first(self, server: Server, now: Round) -> Sent:
-        """The model, and the step size."""
-        return self.ask(server, now)._replace(memory=())
-
-    @final
-    def tell(self, own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Weighted]:
-        """What `prepare` gives."""
-        assert self.prepare is not None  # or nobody is asked
-        local = Local(self.in_round(now), block, now, float(sent.step), self.guard)
-        kept, each = self.prepare(own, map_leaves(read_only, sent), local)
-        kept = map_leaves(_as_before, kept, own)
-        return kept, self.guard.weighted(each, block.clients, kept)
-
-    @final
-    def note(self, server: Server, total: Weighted, now: Round) -> Server:
-        """What `prepared` makes of the mean."""
-        mean = self.guard.arrive(total, self.step_of(int(server.steps) + 1), now)
-        return server._replace(memory=self.prepared(server.memory, mean.astype(server.model.dtype, copy=False)))
+    def local(self, block: Block, now: Round, step: float) -> Local:
+        """What a block's clients can do in a round of this step size."""
+        return Local(self.in_round(now), block, now, step, self.guard)
 
     @final
     def answer(self, own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Weighted | Lazy]:
         """Local steps, and the hooks around them; what leaves a client is what the guard gives of its upload."""
         step, guard = float(sent.step), self.guard
-        whole = Local(self.in_round(now), block, now, step, guard)
+        whole = self.local(block, now, step)
         sent = map_leaves(read_only, sent)
         own = own if now.leaving is None else map_leaves(lambda leaf: leaf.copy(), own)  # which a void round gives back
         shown = guard.shown(block)
@@ -333,7 +315,9 @@ class LocalMethod(LocalSteps, Rows):
         left, seen = guard.leave(upload, step, block, now)
         if self.renew is not None:
             kept = self.renew(kept, sent, map_leaves(read_only, seen.change if sloped else seen), local)
-        kept = map_leaves(_as_before, kept, own)
+        kept = map_leaves(
+            lambda leaf, before: leaf.astype(before.dtype, copy=False), kept, own
+        )  # a guard's may be wider
         return kept, guard.weighted(left, block.clients, own, kept, sent)
 
     @final
@@ -357,20 +341,6 @@ class LocalMethod(LocalSteps, Rows):
             x = self.layout.flat(self.problem.regularizer.prox(self.record(x), self.prox_step(done)))
             state = optimizer.moved(state, x - server.model, t)
         return Server(x, memory, state, server.steps + 1)
-
-    @final
-    def ask_last(self, server: Server, now: Round) -> Memory:
-        """What the server keeps beside the model."""
-        return server.memory
-
-    @final
-    def conclude(self, own: State, memory: Memory, block: Block, now: Round) -> tuple[State, tuple[()]]:
-        """What clients keep once they hear the server's memory; they answer nothing."""
-        assert self.hear is not None  # or nobody is asked
-        step, guard = self.step_of(int(now.index) + 1), self.guard
-        local = Local(self.in_round(now), guard.shown(block), now, step, guard)
-        kept = self.hear(own, map_leaves(read_only, memory), local)
-        return map_leaves(_as_before, kept, own), ()
 
     def record(self, x: Array) -> Parameters:
         """The layers of a model [..., d]."""
@@ -416,12 +386,6 @@ def from_zero(method: LocalMethod, x: Array) -> Array:
 def whole_memory(method: LocalMethod, memory: Memory) -> Memory:
     """All of the server's memory, as what travels with the model."""
     return memory
-
-
-def _as_before(leaf: Array, before: Array) -> Array:
-    """A client's state in its dtype, which a guard's may be wider than."""
-    same: Array = leaf.astype(before.dtype, copy=False)
-    return same
 
 
 def _as_array(leaf: Any) -> Array:  # of a hook

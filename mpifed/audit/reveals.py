@@ -21,6 +21,7 @@ from mpifed.algorithms.fednova import Normalized
 from mpifed.algorithms.hyfdca import HyFDCA
 from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.local_method import LocalMethod, WithGradient
+from mpifed.algorithms.more_exchanges import tell
 from mpifed.algorithms.own_columns import OwnColumns
 from mpifed.algorithms.proxskip import TAMUNA
 from mpifed.algorithms.ssca import SSCAHorizontal
@@ -69,7 +70,7 @@ def _declares(method: Algorithm, exchange: Exchange) -> bool:
     answer, says = function_of(exchange.answer), type(method).reveals is not Algorithm.reveals
     if answer is LocalMethod.answer:
         return says or _gain(cast("LocalMethod", method)) is not None
-    if answer is LocalMethod.tell:
+    if answer is tell:
         return says or _prepares(cast("LocalMethod", method))
     if answer is None or answer.__module__.startswith("mpifed."):
         return True
@@ -213,7 +214,7 @@ def _duals(method: HyFDCA, received: Received) -> Iterator[DualVariables]:
 
 _OF_ANSWERS: dict[object, Declaration] = {
     LocalMethod.answer: _of_upload,
-    LocalMethod.tell: _of_preparation,
+    tell: _of_preparation,
     OwnColumns.answer: _of_own_columns,
     SSCAHorizontal.answer: _of_objective,
     Pass.partial_scores: _scores,

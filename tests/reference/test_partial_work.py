@@ -41,7 +41,7 @@ def job(folder: Path, name: str, more: dict[str, Any], tables: dict[str, Any]) -
         ("feddyn", {"alpha": 0.4, "weights": "rows"}),
         ("fedlin", {}),
         ("fedcm", {"alpha": 0.3}),
-    ],  # fmt: skip
+    ],
 )
 def test_the_page(skewed: Path, name: str, own: dict[str, Any], work: dict[str, Any], tables: dict[str, Any]) -> None:
     task = job(skewed, name, {**work, **own}, tables)

@@ -1,0 +1,55 @@
+"""Exchanges of a few local methods, before the one of changes, and after it: the hooks `prepare` and `hear`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from mpifed.core.exchange import Exchange, Weighted
+from mpifed.core.record import Array, Record, map_leaves, read_only
+
+if TYPE_CHECKING:
+    from mpifed.core.round import Round
+    from mpifed.data.block import Block
+
+Method: TypeAlias = Any  # a `LocalMethod`, whose file imports this one; and its records
+
+
+def preparation(method: Method) -> Exchange:
+    """Clients send what `prepare` gives, before local steps; the server keeps what `prepared` makes of the mean."""
+    one = method.guard.fields(method.zeros, np.int64(1))
+
+    def ask(server: Method, now: Round) -> Method:
+        return method.ask(server, now)._replace(memory=())
+
+    def note(server: Method, total: Weighted, now: Round) -> Method:
+        mean = method.guard.arrive(total, method.step_of(int(server.steps) + 1), now)
+        return server._replace(memory=method.prepared(server.memory, mean.astype(server.model.dtype, copy=False)))
+
+    return Exchange("preparation", one, ask, partial(tell, method), note)
+
+
+def tell(method: Method, own: Record, sent: Method, block: Block, now: Round) -> tuple[Record, Weighted]:
+    """What `prepare` gives, weighted."""
+    local = method.local(block, now, float(sent.step))
+    kept, each = method.prepare(own, map_leaves(read_only, sent), local)
+    kept = map_leaves(as_before, kept, own)
+    return kept, method.guard.weighted(each, block.clients, kept)
+
+
+def outcome(method: Method) -> Exchange:
+    """Clients are sent the server's memory after the round, and answer nothing."""
+
+    def conclude(own: Record, memory: Record, block: Block, now: Round) -> tuple[Record, tuple[()]]:
+        local = method.local(method.guard.shown(block), now, method.step_of(int(now.index) + 1))
+        return map_leaves(as_before, method.hear(own, map_leaves(read_only, memory), local), own), ()
+
+    return Exchange("outcome", (), lambda server, now: server.memory, conclude, lambda server, *_: server)
+
+
+def as_before(leaf: Array, before: Array) -> Array:
+    """A client's state in its dtype, which a guard's may be wider than."""
+    same: Array = leaf.astype(before.dtype, copy=False)
+    return same
