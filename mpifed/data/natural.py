@@ -18,9 +18,18 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 
-GAPS = ("", "nan", "None", "<NA>", "NaT")  # as texts
-WHOLE = r"^(-?[0-9]+)\.0$"  # an integer in a file, where another one is missing
-_DIGITS = 18  # of identifiers that are ordered as numbers
+_GAPS = ("", "nan", "None", "<NA>", "NaT")  # as texts
+_INTEGER = "0|-?[1-9][0-9]{0,17}"  # as Python writes it; such identifiers are ordered as numbers
+
+
+def plain(text: str) -> str:
+    """A name, identifier or category as it counts: in Unicode's form NFC, without blanks around."""
+    return normalize("NFC", text).strip()
+
+
+def text_of(value: object) -> str:
+    """An identifier or category as a text: a whole number as an integer, since a gap makes floats of a column."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def identifiers(values: object, what: str) -> Array:
@@ -29,16 +38,15 @@ def identifiers(values: object, what: str) -> Array:
     Raises DataError for gaps, with their number, and for other numbers.
     """
     ids = np.asarray(values, None if hasattr(values, "dtype") else object)
-    mixed = ids.tolist() if ids.dtype.kind in "fO" else []
-    texts = list(map(text_of, mixed)) or ids.astype(str).tolist()
-    plain = {text: normalize("NFC", text).strip() for text in {*texts}}
-    if gaps := sum(plain[text] in GAPS for text in texts):
+    given = ids.tolist() if ids.dtype.kind in "fO" else ids.astype(str).tolist()
+    texts = list(map(text_of, given))
+    name = {text: re.sub(r"^(-?[0-9]+)\.0$", r"\1", plain(text)) for text in {*texts}}  # a gap makes floats of integers
+    if gaps := sum(name[text] in _GAPS for text in texts):
         raise DataError(f"{what}: {gaps} rows have no value; drop them, or name one")
-    if wrong := [value for value in mixed if isinstance(value, float) and value % 1]:
+    if wrong := [value for value in given if isinstance(value, float) and value % 1]:
         raise DataError(f"{what}: {ids.dtype}, such as {wrong[0]}; expected integers or texts")
-    if strange := [text for text in {*texts} if not text.isprintable()]:
+    if strange := [text for text in name.values() if not text.isprintable()]:
         raise DataError(f"{what}: {strange[0][:80]!r} has a control character; rename it")
-    name = {text: re.sub(WHOLE, r"\1", plain[text]) for text in plain}
     return np.array([name[text] for text in texts])
 
 
@@ -51,28 +59,17 @@ def distinct_names(values: Iterable[object], what: str) -> list[str]:
     return names
 
 
-def text_of(value: object) -> str:
-    """An identifier or category as a text: a whole number as an integer, since a gap makes floats of a column."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def in_order(ids: Iterable[str]) -> list[str]:
-    """Distinct identifiers, ascending: as numbers where all are integers as Python writes them, else as texts."""
-    texts = list(ids)
-    whole = all(len(text) <= _DIGITS and re.fullmatch("0|-?[1-9][0-9]*", text) for text in texts)
-    return sorted(texts, key=int) if whole else sorted(texts)
-
-
 def owners_of(ids: Sequence[Array | None], others: Iterable[str] = ()) -> tuple[tuple[str, ...], list[Array | None]]:
-    """(the distinct identifiers of arrays of texts and others, in order; of each array the positions of its own)."""
-    distinct = [None if texts is None else np.unique(texts, return_inverse=True) for texts in ids]
-    owners = in_order({*others, *(name for part in distinct if part is not None for name in part[0].tolist())})
+    """(the distinct identifiers of arrays of texts and others, in order; of each array the positions of its own).
+
+    Ascending: as numbers where all are integers, else as texts.
+    """
+    owners = sorted({*others}.union(*(names.tolist() for names in ids if names is not None)))
+    if all(re.fullmatch(_INTEGER, name) for name in owners):
+        owners.sort(key=int)
     place = {name: at for at, name in enumerate(owners)}
-
-    def positions(names: Array, codes: Array) -> Array:
-        return np.array([place[name] for name in names.tolist()], np.int64)[codes]
-
-    return tuple(owners), [None if part is None else positions(*part) for part in distinct]
+    positions = [names if names is None else np.array([place[name] for name in names.tolist()], int) for names in ids]
+    return tuple(owners), positions
 
 
 def canonical_order(owner: Array, labels: Array, X: Array) -> NDArray[np.int64]:

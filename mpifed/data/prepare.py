@@ -176,7 +176,7 @@ def _encode(data: Samples, trained: NDArray[np.bool_]) -> tuple[Samples, Recipe]
     raw = data.columns
     if raw is None:
         return data, Recipe()
-    recipe, columns = fit_recipe(raw, data.X[trained]), raw.columns
+    recipe, columns = fit_recipe(raw, data.X[trained]), raw.texts.values()
     X, test = recipe.encode(columns, data.X), data.test
     test = test and replace(test, X=recipe.encode(columns, test.X))
     return replace(data, X=X, test=test, names=recipe.names(), columns=None), recipe

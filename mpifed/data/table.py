@@ -7,9 +7,9 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -24,18 +24,18 @@ from mpifed.data.recipe import (
     FILLS,
     GAPS,
     LEAVE_OUT,
-    Encoding,
     Public,
     RawColumns,
+    Stated,
+    all_texts,
     check_feature,
     identities,
-    in_numpy,
+    is_decimal,
     is_text,
     not_a_number,
     numbers,
-    raw_rows,
-    texts,
-    with_texts,
+    raw_numbers,
+    words,
 )
 from mpifed.data.samples import Samples, Source
 from mpifed.data.source_files import check_file, listed, numbers_rows, open_packed, train_and_test
@@ -45,40 +45,36 @@ if TYPE_CHECKING:
 
 _NULLS = [form for word in (*GAPS, "none") for form in {word, word.upper(), word.capitalize(), word.title()}] + ["NaN"]
 _BLOCK_BYTES = 2**24  # of a CSV file that are parsed at a time; a line must fit
+_NUMBER = r"\s*[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?\s*"
 # a number as people write it, with a unit, or with something between thousands
 _FORMATTED = r"[-+]?[$€£]?\s?(\d+|\d{1,3}([.,'\s]\d{3})+)([.,]\d+)?\s?[%$€£]?"
 _FORMATTED_REMEDY = (
     "where fractions have a comma, give --decimal ','; take what is between thousands, and units, out of numbers, or "
     "state categories in a file of --given"
 )
-_AS_CLASSES = "correct it; texts are classes, of one column, by --task classification"
 
 
 class Roles(NamedTuple):
     """What the columns of a table are."""
 
     labels: list[str]
-    by: str | None
+    by: list[str]  # none, or the one that says whose each row is
     features: list[str]
     left_out: list[str]  # they number rows
     classes: tuple[str, ...]  # names of the labels 0, 1, ..., where the table says them
 
 
-@dataclass(frozen=True)
-class ColumnSource(Source):
-    """The options of tables."""
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """What becomes of the columns of tables."""
 
-    path: tuple[Path, ...]
-    """The file of training rows. Of several files of the same columns each is a client, unless --by names a column."""
-    test: Path | None = None
-    """File of test rows."""
-    label: str | None = None
+    label: str | Sequence[str] | None = None
     """Name or position of the label's column; -1 is the last. Several, separated by commas, are real targets."""
     task: Literal["auto", "classification", "regression", "multilabel"] = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
-    by: str | None = None
+    by: str | Sequence[str] | None = None
     """Name or position of the column that says whose each row is: natural clients. It is no feature."""
-    ignore: str | None = None
+    ignore: str | Sequence[str] | None = None
     """Names or positions of columns that are left out, separated by commas, such as numbers of rows."""
     categorical: Literal["one-hot", "ordinal"] | None = None
     """What columns of texts become, by the sorted texts of the training rows; by default they are refused."""
@@ -86,94 +82,64 @@ class ColumnSource(Source):
     """A TOML file of what is known without the rows: [columns.NAME] with categories, fill, range; and classes."""
     missing: str = "error"  # what becomes of gaps, see `mpifed.data.recipe`
 
-    @property
-    def names_clients(self) -> bool:
-        return self.by is not None or len(self.path) > 1
-
-    @abstractmethod
-    def table(self, path: Path, public: Public, texts: Collection[str] = ()) -> pa.Table:
-        """The whole table of a file, whose types are texts in `texts` if it has none; DataError for a damaged one."""
-
-    def files(self, path: Path) -> list[Path]:
-        """The files that are read of a path."""
-        return [path]
-
-    def read(self, seed: int) -> Samples:
-        """The data; DataError for a damaged file or an unsuitable cell, UsageError for a column that is not there."""
-        public, tests = Public.read(self.given), [] if self.test is None else [self.test]
-        names = [path.name.partition(".")[0] for path in self.path]
-        clients = distinct_names(names, listed(self.path, 3)) if self.path[1:] else []
-        tables = {str(path): self.table(path, public) for path in self.path}
-        textual = {name for table in tables.values() for name in table.column_names if is_text(table[name].type)}
-        test = {f"{path}{' as test rows' * (str(path) in tables)}": self.table(path, public, textual) for path in tests}
-        files = tuple(file for path in (*self.path, *tests) for file in self.files(path))
-        return replace(self.samples(tables, test, public, clients), files=files)
-
     def samples(
-        self, parts: Mapping[str, pa.Table], test: Mapping[str, pa.Table], public: Public, clients: Sequence[str]
+        self, parts: Mapping[str, pa.Table], tests: Mapping[str, pa.Table], clients: Sequence[str] = ()
     ) -> Samples:
         """The data of tables of training rows, and of that of test rows, if there is one, by what messages call them.
 
-        `clients`: whose the rows of each are, where there are several; --by may name a column that says so instead.
+        `clients`: whose the rows of each are, where there are several; `by` may name a column that says so instead.
         """
-        import pyarrow as pa
-
-        (first, table), *others = parts.items()
-        tables = {**parts, **test}
+        public, tables = Public.read(self.given), {**parts, **tests}
+        (first, table), *_ = parts.items()
         for what, each in tables.items():
             check_names(what, each.column_names)
-        for what, each in others:
-            if differing := {*each.column_names} ^ {*table.column_names}:
+            if what in parts and (differing := {*each.column_names} ^ {*table.column_names}):
                 raise DataError(f"{what}: other columns than {first}: {listed(sorted(differing))} differs")
-        roles = self._roles(first, table, test)
+        roles = self._roles(first, table, tests)
         for name in public.columns:
             if name not in roles.features:
                 raise UsageError(f"--given: columns.{name}: no such feature{nearest(name, roles.features)}")
-        raw = self._columns(parts, tables, roles, public)
-        rows = {what: self._rows(what, each, roles, raw) for what, each in tables.items()}
-        of_parts = [rows.pop(what) for what in parts]
-        whole = pa.concat_tables(of_parts)
-        sets = {listed(parts, 3): whole, **rows}
-        for what, each in sets.items():
-            if not len(each):
-                gaps = " without gaps" if len(tables.get(what, ())) else ""
-                raise DataError(f"{what}: no rows{gaps}; expected a row for each sample")
-        for name in roles.features:
-            if raw[name].categories is None:
-                check_feature(first, name, in_numpy(whole[name]), name in public.columns)
-        columns = tuple(raw[name] for name in roles.features)
-        data, *tested = (
-            Samples(
-                raw_rows(columns, each, what),
-                _labels(what, each, roles, raw),
-                ids=np.array(each[roles.by].to_pylist()) if roles.by in each.column_names else None,
-            )
-            for what, each in sets.items()
-        )
-        if clients and roles.by is None:
-            data = replace(data, ids=np.repeat(clients, [len(each) for each in of_parts]))
+        texts = {name: self._texts(name, tables, parts, public) for name in roles.features}
+        for name in roles.labels:
+            texts[name] = public.classes if public.classes or _holds_texts(name, parts, True) else None
+            if texts[name] is not None and roles.labels[1:]:
+                raise not_a_number(first, name, table[name], "correct it; texts are classes, of one column")
+        rows = {what: self._rows(what, each, roles, texts, public) for what, each in tables.items()}
+        test = [rows.pop(what) for what in tests]
+        X, y = (np.concatenate([getattr(each, key) for each in rows.values()]) for key in ("X", "y"))
+        ids = np.repeat(clients, [len(each.y) for each in rows.values()]) if clients else None
+        if roles.by:
+            ids = np.concatenate([each.ids for each in rows.values()])
+        for what, labels in ((listed(parts, 3), y), *((what, each.y) for what, each in zip(tests, test, strict=True))):
+            if not len(labels):
+                raise DataError(f"{what}: no rows, or none without gaps; expected a row for each sample")
+        for at, name in enumerate(roles.features):
+            if texts[name] is None:
+                check_feature(first, name, X[:, at], name in public.columns)
         classes = public.classes or (roles.classes if self.task != "regression" else ())
-        return replace(
-            data, test=tested[0] if tested else None, names=tuple(roles.features), left_out=tuple(roles.left_out),
-            classes=classes or (tuple(roles.labels) if roles.labels[1:] else None),
-            columns=RawColumns(columns, self.categorical, self.missing, public),
-            task="classification" if classes else self.task,
+        return Samples(
+            X.astype(np.float32), _typed(y), replace(test[0], y=_typed(test[0].y)) if test else None, ids,
+            names=tuple(roles.features), classes=classes or (tuple(roles.labels) if roles.labels[1:] else None),
+            columns=RawColumns({name: texts[name] for name in roles.features}, self.categorical, self.missing, public),
+            left_out=tuple(roles.left_out), task="classification" if classes else self.task,
         )  # fmt: skip
 
     def _roles(self, what: str, table: pa.Table, tests: Mapping[str, pa.Table]) -> Roles:
         """The columns by their roles; UsageError for one that is not there, or has two roles."""
-        names = table.column_names
-        stored = [name for name in names if numbers_rows(name) or name in _index(table)]
+        names, index = table.column_names, _metadata(table, b"pandas", "index_columns")
+        stored = [name for name in names if numbers_rows(name) or name in index]
         labels, by, ignored = (self._named(what, names, option) for option in ("label", "by", "ignore"))
         if not labels:
             raise UsageError(f"--label is missing: {what} has the columns {listed(names)}; name that of the labels")
         for option, chosen in (("label", labels), ("by", by)):
-            if (there := set(chosen).intersection(stored)) and min(there) not in str(getattr(self, option)).split(","):
-                raise UsageError(f"--{option}: {what} has {min(there)!r} there, which numbers rows; name it")
+            for name in stored:
+                if name in chosen and name not in str(getattr(self, option)).split(","):
+                    raise UsageError(f"--{option}: {what} has {name!r} there, which numbers rows; name it")
         if len(by) > 1:
             raise UsageError(f"--by {self.by}: several columns; give one that says whose each row is")
-        if twice := [name for name, count in Counter([*labels, *by, *ignored]).items() if count > 1]:
-            raise UsageError(f"column {twice[0]!r} has two roles of --label, --by and --ignore; give it one")
+        for name, count in Counter([*labels, *by, *ignored]).items():
+            if count > 1:
+                raise UsageError(f"column {name!r} has two roles of --label, --by and --ignore; give it one")
         left_out = [name for name in stored if name not in (*labels, *by)]
         features = [name for name in names if name not in (*labels, *by, *ignored, *left_out)]
         if not features:
@@ -184,75 +150,98 @@ class ColumnSource(Source):
                 raise DataError(f"{other}: no column {listed(map(repr, missing))}, which {what} has")
             if _class_names(other, test, labels) != classes:
                 raise DataError(f"{other}: other names of classes than {what}; both need the same numbering")
-        return Roles(labels, by[0] if by else None, features, left_out, classes)
+        return Roles(labels, by, features, left_out, classes)
 
     def _named(self, what: str, names: list[str], option: str) -> list[str]:
-        """The columns of an option, by their names or positions, separated by commas."""
-        text = getattr(self, option)
-        parts = [] if text is None else [text] if text in names else text.split(",")
-        try:
-            return [part if part in names else names[int(part)] for part in parts]
-        except (ValueError, IndexError) as error:
-            raise UsageError(
-                f"--{option} {text}: {what} has no such column; expected the names {listed(names)} or a number from "
-                f"{-len(names)} to {len(names) - 1}"
-            ) from error
-
-    def _columns(
-        self, parts: Mapping[str, pa.Table], tables: Mapping[str, pa.Table], roles: Roles, public: Public
-    ) -> dict[str, Encoding]:
-        """The features and labels, of texts with all that occur; DataError for texts where numbers must be."""
-        (what, first), *_ = parts.items()
-        raw = {}
-        for name in roles.labels:
-            textual = _holds_texts(name, parts, roles)
-            raw[name] = Encoding(name, public.classes if public.classes or textual else None)
-            if roles.labels[1:] and textual:
-                raise not_a_number(what, name, first[name], _AS_CLASSES)
-        for name in roles.features:
-            given = public.columns.get(name, Encoding())
-            raw[name] = Encoding(name, given.categories, fill=given.fill)
-            if given.categories is not None or _holds_texts(name, parts, roles):
-                raw[name] = with_texts(raw[name], tables)
-                if self.categorical is None:
-                    raise not_a_number(what, name, first[name])
-                met = raw[name].categories or ()
-                plain = rf"[-+]?\d+([{getattr(self, 'decimal', '.')}]\d+)?"
-                formatted = [re.fullmatch(_FORMATTED, text) for text in met]
-                if given.categories is None and all(formatted) and not all(re.fullmatch(plain, text) for text in met):
-                    raise not_a_number(what, name, first[name], _FORMATTED_REMEDY)
-        return raw
-
-    def _rows(self, what: str, table: pa.Table, roles: Roles, raw: Mapping[str, Encoding]) -> pa.Table:
-        """The columns that have a role, as numbers or texts; without rows of gaps that are not filled."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        columns = {}
-        for name in (*roles.features, *roles.labels, *([] if roles.by is None else [roles.by])):
-            if name not in table.column_names:
-                continue  # the client of test rows
-            values, categories = table[name], raw[name].categories if name in raw else None
-            if name == roles.by:
-                columns[name] = identities(what, name, values)
-            elif categories is not None:
-                columns[name] = texts(what, name, values, categories)
-            else:
-                columns[name] = pa.array(numbers(what, name, values), from_pandas=True)
-            if roles.classes and name in roles.labels:  # a ClassLabel below 0 is of a row without a label
-                columns[name] = pc.if_else(pc.less(columns[name], 0), None, columns[name])
-            filled = self.missing == "drop"
-            if name in roles.features:
-                filled |= self.missing in FILLS or raw[name].fill is not None
-            if columns[name].null_count and not filled:
-                row = pc.index(columns[name].is_null(), True).as_py()
-                fill = "fill it in, by --missing mean, median or zero, or " * (name in roles.features)
-                raise DataError(
-                    f"{what}: row {row + 1}, column {name!r} is a missing value, of {columns[name].null_count}; {fill}"
-                    "leave these rows out, by --missing drop"
+        """The columns of an option: a list of names or, in one text, names or positions, separated by commas."""
+        value = getattr(self, option) or ()
+        parts = [value] if value in names else value.split(",") if isinstance(value, str) else list(map(str, value))
+        positions = range(-len(names), len(names)) if isinstance(value, str) else ()
+        known = {**{str(at): names[at] for at in positions}, **{name: name for name in names}}
+        for part in parts:
+            if part not in known:
+                raise UsageError(
+                    f"--{option} {part}: {what} has no such column; expected the names {listed(names)}, or numbers "
+                    f"from {-len(names)} to {len(names) - 1}{nearest(part, names)}"
                 )
-        rows = pa.table(columns)
-        return rows.drop_null() if self.missing == "drop" else rows
+        return [known[part] for part in parts]
+
+    def _texts(
+        self, name: str, tables: Mapping[str, pa.Table], parts: Mapping[str, pa.Table], public: Public
+    ) -> tuple[str, ...] | None:
+        """All texts of a column of features, those that are given first; None where it holds numbers."""
+        stated = public.columns.get(name, Stated()).categories
+        if stated is None and not _holds_texts(name, parts):
+            return None
+        (what, first), *_ = parts.items()
+        if self.categorical is None:
+            raise not_a_number(what, name, first[name])
+        texts = all_texts(name, tables, stated or ())
+        formatted = all(re.fullmatch(_FORMATTED, text) for text in texts)
+        if stated is None and formatted and not all(map(is_decimal, texts)):
+            raise not_a_number(what, name, first[name], _FORMATTED_REMEDY)
+        return texts
+
+    def _rows(
+        self, what: str, table: pa.Table, roles: Roles, texts: Mapping[str, tuple[str, ...] | None], public: Public
+    ) -> Samples:
+        """Raw rows of a table in float64, their labels and clients; without rows of gaps that are not filled."""
+        X = np.stack([raw_numbers(what, name, table[name], texts[name]) for name in roles.features], axis=1)
+        labels = [_labels(what, name, table[name], texts[name], roles.classes) for name in roles.labels]
+        there = [name for name in roles.by if name in table.column_names]  # not in all test rows
+        ids = [identities(what, name, table[name]) for name in there]
+        gaps = dict(zip(roles.features, np.isnan(X).T, strict=True))
+        for name in roles.features:
+            stated = public.columns.get(name, Stated())
+            if self.missing in FILLS or (self.missing == "error" and stated.fill is not None):
+                del gaps[name]
+        for name, values in zip([*roles.labels, *there], [*labels, *ids], strict=True):
+            gaps[name] = values == "" if values.dtype.kind == "U" else np.isnan(values)
+        for name, gap in gaps.items():
+            if gap.any() and self.missing != "drop":
+                fill = "fill it in, by --missing mean, median or zero, or " if name in roles.features else ""
+                raise DataError(
+                    f"{what}: row {gap.argmax() + 1}, column {name!r} is a missing value, of {gap.sum()}; {fill}leave "
+                    "these rows out, by --missing drop"
+                )
+        stay = ~np.any([*gaps.values()], axis=0)
+        y = np.stack(labels, axis=1) if labels[1:] else labels[0]
+        return Samples(X[stay], y[stay], ids=ids[0][stay] if ids else None)
+
+
+@dataclass(frozen=True)
+class ColumnSource(Columns, Source):
+    """The options of files of tables."""
+
+    path: tuple[Path, ...]
+    """The file of training rows. Of several files of the same columns each is a client, unless --by names a column."""
+    test: Path | None = None
+    """File of test rows."""
+
+    @property
+    def names_clients(self) -> bool:
+        return self.by is not None or len(self.path) > 1
+
+    @abstractmethod
+    def table(self, path: Path, texts: Collection[str] = ()) -> pa.Table:
+        """The whole table of a file, whose types are texts in `texts` if it has none; DataError for a damaged one."""
+
+    def files(self, path: Path) -> list[Path]:
+        """The files that are read of a path."""
+        return [path]
+
+    def read(self, seed: int) -> Samples:
+        """The data; DataError for a damaged file or an unsuitable cell, UsageError for a column that is not there."""
+        names = [path.name.partition(".")[0] for path in self.path]
+        clients = distinct_names(names, listed(self.path, 3)) if names[1:] else []
+        stated = Public.read(self.given).columns
+        textual = {name for name, column in stated.items() if column.categories}
+        parts = {str(path): self.table(path, textual) for path in self.path}
+        textual.update(name for table in parts.values() for name in table.column_names if is_text(table[name].type))
+        tests = [path for path in (self.test,) if path is not None]
+        test = {f"{path}{' as test rows' * (path in self.path)}": self.table(path, textual) for path in tests}
+        files = tuple(file for path in (*self.path, *tests) for file in self.files(path))
+        return replace(self.samples(parts, test, clients), files=files)
 
 
 @dataclass(frozen=True)
@@ -267,19 +256,18 @@ class CsvTable(ColumnSource):
     decimal: str = "."
     """What stands before the fraction of a number."""
 
-    def table(self, path: Path, public: Public, texts: Collection[str] = ()) -> pa.Table:
+    def table(self, path: Path, texts: Collection[str] = ()) -> pa.Table:
         separator = "\t" if self.separator == "tab" else self.separator
         if {len(separator), len(self.decimal)} != {1} or separator == self.decimal:
             raise UsageError(f"--separator {separator!r} --decimal {self.decimal!r}: expected two different characters")
-        stated = {*texts, *(name for name, column in public.columns.items() if column.categories)}
-        return read_csv(path, separator, self.decimal, lambda names: {*self._named(str(path), names, "by"), *stated})
+        return read_csv(path, lambda names: {*self._named(str(path), names, "by"), *texts}, separator, self.decimal)
 
 
 @dataclass(frozen=True)
 class ParquetTable(ColumnSource):
     """Parquet files: columns of numbers, booleans and texts. Nulls and NaN are missing values."""
 
-    def table(self, path: Path, public: Public, texts: Collection[str] = ()) -> pa.Table:
+    def table(self, path: Path, texts: Collection[str] = ()) -> pa.Table:
         from pyarrow import parquet
 
         check_file(path)
@@ -290,16 +278,17 @@ class ParquetTable(ColumnSource):
             table.validate(full=True)  # texts may be no UTF-8
         groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
         chunks = [group.column(at) for group in groups for at in range(group.num_columns)]
-        plain = {chunk.path_in_schema for chunk in chunks if not chunk.has_dictionary_page}
-        ordered = [column.name for column in table.schema if getattr(column.type, "ordered", False)]
-        if unsaid := [name for name in ordered if name in plain]:
-            raise DataError(
-                f"{path}: column {unsaid[0]!r} has ordered categories, and the file does not say their order; write it "
-                "with a dictionary, or as texts"
-            )
-        for at, name in enumerate(table.column_names):
-            if name in _categories(table) and not is_text(table[name].type):  # numbers, which Parquet stores as such
-                table = table.set_column(at, name, table[name].dictionary_encode())
+        unsaid = {chunk.path_in_schema for chunk in chunks if not chunk.has_dictionary_page}
+        of_pandas = _metadata(table, b"pandas", "columns")
+        categories = {column["field_name"] for column in of_pandas if column["pandas_type"] == "categorical"}
+        for at, field in enumerate(table.schema):
+            if getattr(field.type, "ordered", False) and field.name in unsaid:
+                raise DataError(
+                    f"{path}: column {field.name!r} has ordered categories, and the file does not say their order; "
+                    "write it with a dictionary, or as texts"
+                )
+            if field.name in categories and not is_text(field.type):  # numbers, which Parquet stores as such
+                table = table.set_column(at, field.name, table[field.name].dictionary_encode())
         return table
 
 
@@ -318,7 +307,7 @@ class ArrowFolder(ColumnSource):
             raise DataError(f"{path}: no file *.arrow; expected a folder of datasets.save_to_disk")
         return files
 
-    def table(self, path: Path, public: Public, texts: Collection[str] = ()) -> pa.Table:
+    def table(self, path: Path, texts: Collection[str] = ()) -> pa.Table:
         import pyarrow as pa
 
         parts = []
@@ -331,33 +320,8 @@ class ArrowFolder(ColumnSource):
             return pa.concat_tables(parts)
 
 
-@dataclass(frozen=True)
-class Frames(ColumnSource):
-    """Frames of a program, whose columns have names alone."""
-
-    path: tuple[Path, ...] = ()
-    tables: Mapping[str, pa.Table] = field(default_factory=dict)  # of training rows
-    tests: Mapping[str, pa.Table] = field(default_factory=dict)  # of test rows
-    clients: Sequence[str] = ()  # whose the rows of each table are, of several
-
-    def table(self, path: Path, public: Public, texts: Collection[str] = ()) -> pa.Table:
-        return self.tables[str(path)]
-
-    def read(self, seed: int) -> Samples:
-        return self.samples(self.tables, self.tests, Public.read(self.given), self.clients)
-
-    def _named(self, what: str, names: list[str], option: str) -> list[str]:
-        value = getattr(self, option)
-        chosen = [] if value is None else list(map(str, value if isinstance(value, list | tuple) else [value]))
-        for name in chosen:
-            if name not in names:
-                meant = nearest(name, names)
-                raise DataError(f"{what}: no column {name!r}{meant}; there are {', '.join(names)}")
-        return chosen
-
-
 def read_csv(
-    path: Path, separator: str = ",", decimal: str = ".", texts: Callable[[list[str]], set[str]] = lambda _: set()
+    path: Path, texts: Callable[[list[str]], Collection[str]], separator: str = ",", decimal: str = "."
 ) -> pa.Table:
     """The table of a CSV file, packed or not; columns without names in the first line are called 0, 1, ...
 
@@ -367,16 +331,14 @@ def read_csv(
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
-    names, width = _first_line(path, separator)
-    known, skipped = names or list(map(str, range(width))), 0 if names is None else 1
-    check_names(str(path), known)
+    names, skipped = _first_line(path, separator)
+    check_names(str(path), names)
     read = arrow_csv.ReadOptions(
-        use_threads=False, block_size=_BLOCK_BYTES, column_names=known, skip_rows_after_names=skipped
-    )  # fmt: skip
+        use_threads=False, block_size=_BLOCK_BYTES, column_names=names, skip_rows_after_names=skipped
+    )
     parse = arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
 
-    def with_texts_in(columns: Iterable[str]) -> pa.Table:
-        types = dict.fromkeys(columns, pa.large_string())
+    def table_of(types: Mapping[str, pa.DataType]) -> pa.Table:
         convert = arrow_csv.ConvertOptions(null_values=_NULLS, decimal_point=decimal, column_types=types)
         with open_packed(path) as file:
             try:
@@ -387,17 +349,37 @@ def read_csv(
                     f"{path}: {why}; expected UTF-8 with {separator!r} between cells; correct the file"
                 ) from error
 
-    are_texts = texts(known).intersection(known)
-    table = with_texts_in(are_texts)
-    negative = [name for name, column in zip(known, table.columns, strict=True)
-                if column.type == pa.int64() and (pc.min(column).as_py() or 0) < 0]  # fmt: skip
-    if negative:  # Arrow reads 0xFFFFFFFFFFFFFFFF as -1
-        as_texts = with_texts_in(negative)
-        hexadecimal = [
-            name for name in negative if pc.any(pc.match_substring(as_texts[name], "x", ignore_case=True)).as_py()
-        ]
-        table = with_texts_in({*are_texts, *hexadecimal}) if hexadecimal else table
+    table = table_of(dict.fromkeys(texts(names), pa.large_string()))
+    whole = [field.name for field in table.schema if field.type == pa.int64()]
+    if negative := [name for name in whole if (pc.min(table[name]).as_py() or 0) < 0]:
+        table_of(dict.fromkeys(negative, pa.float64()))  # refuses 0xFFFFFFFFFFFFFFFF, which became -1
     return table
+
+
+def _first_line(path: Path, separator: str) -> tuple[list[str], int]:
+    """(names of the columns of a CSV file; 1 if its first line has them, 0 if it has numbers)."""
+    with open_packed(path, "rt") as file:
+        try:
+            cells: list[str] = next(csv.reader(file, delimiter=separator), [])
+        except csv.Error as error:
+            raise DataError(
+                f"{path}: line 1: {error}; expected numbers or names, with {separator!r} between"
+            ) from error
+    if len(cells) == 1 and (other := re.search("[,;\t|]", cells[0])):
+        raise DataError(
+            f"{path}: line 1: {shown(cells[0], 80)!r} has no {separator!r}; give --separator {other[0]!r}, and "
+            "--decimal ',' where fractions have that"
+        )
+    of_numbers = [re.fullmatch(_NUMBER, cell, re.I) is not None for cell in cells]
+    positions = list(map(str, range(len(cells))))
+    if not any(of_numbers) and cells:
+        return [cell.strip() for cell in cells], 1
+    if not all(of_numbers) or not cells or (cells == positions and cells[2:]):
+        raise DataError(
+            f"{path}: line 1: {shown(', '.join(cells), 80)!r}: names that are numbers can't be told from a row; "
+            "expected numbers in all columns, or names in all, as x0"
+        )
+    return positions, 0
 
 
 def as_table(frame: Any, what: str) -> pa.Table:  # whatever holds named columns
@@ -422,79 +404,48 @@ def check_names(what: str, names: list[str]) -> None:
     for column, name in enumerate(names):
         if why := "has no name; give it one" if column and not name else wrong_line(name):
             raise DataError(f"{what}: column {column + 1} {name!r:.80} {why}")
-    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
-    if count > 1:
-        raise DataError(f"{what}: {count} columns are called {name!r:.80}; every column needs a name of its own")
+    for name, count in Counter(names).most_common(1):
+        if count > 1:
+            raise DataError(f"{what}: {count} columns are called {name!r:.80}; every column needs a name of its own")
 
 
-def _labels(what: str, rows: pa.Table, roles: Roles, raw: Mapping[str, Encoding]) -> Array:
-    """[s] texts or numbers of classes, or [s, t] numbers."""
-    name = roles.labels[0]
-    classes = raw[name].categories
-    if classes is not None:
-        words = rows[name].to_pylist()
-        if not classes:
-            return np.array(words)
-        place = {text: at for at, text in enumerate(classes)}
-        if unknown := {*words} - {*place}:
-            raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(classes)}")
-        return np.array([place[word] for word in words])
-    y = np.stack([in_numpy(rows[name]) for name in roles.labels], axis=1)
-    y = y if roles.labels[1:] else y[:, 0]
-    if roles.classes and not y.max() < len(roles.classes):
-        raise DataError(f"{what}: label {y.max():g}, of {len(roles.classes)} classes named from 0")
-    return y.astype(np.int64) if roles.labels[1:] and np.isin(y, (0, 1)).all() else y
+def _labels(
+    what: str, name: str, column: pa.ChunkedArray, texts: tuple[str, ...] | None, classes: tuple[str, ...]
+) -> Array:
+    """[s] labels: texts, or numbers; "" or NaN where there is none. Of given classes, `texts`, their numbers."""
+    if texts is None:
+        y = numbers(what, name, column)
+        if classes and y.max(initial=0) >= len(classes):
+            raise DataError(f"{what}: label {y.max():g}, of {len(classes)} classes named from 0")
+        return np.where(y < 0, np.nan, y) if classes else y  # a ClassLabel of a row without a label
+    found = words(what, name, column, texts).fill_null("").to_pylist()
+    if not texts:
+        return np.array(found, str)
+    place = {"": np.nan, **{text: at for at, text in enumerate(texts)}}
+    if unknown := {*found}.difference(place):
+        raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(texts)}")
+    return np.array([place[word] for word in found])
 
 
-def _holds_texts(name: str, parts: Mapping[str, pa.Table], roles: Roles) -> bool:
+def _typed(labels: Array) -> Array:
+    """Several labels of each row as integers, where all are 0 or 1; others as they are."""
+    return labels.astype(np.int64) if labels.ndim > 1 and np.isin(labels, (0, 1)).all() else labels
+
+
+def _holds_texts(name: str, parts: Mapping[str, pa.Table], is_label: bool = False) -> bool:
     """Whether a column holds texts; DataError for one of numbers in one table, and of texts in another."""
-    import pyarrow as pa
-
     first: dict[bool, str] = {}  # the table that has texts, or numbers
     for what, table in parts.items():
         kind = table[name].type
-        if name in roles.labels:
+        if is_label:
             kind = getattr(kind, "value_type", kind)  # of categories
-        if not pa.types.is_null(kind):
+        if str(kind) != "null":
             first.setdefault(is_text(kind), what)
     if len(first) > 1:
         numeric = f"{first[False]} has {parts[first[False]][name].type}"
         remedy = f"correct it, state the categories of [columns.{name}] in a file of --given, or {LEAVE_OUT}"
         raise not_a_number(first[True], name, parts[first[True]][name], f"{numeric}; {remedy}")
     return True in first
-
-
-def _first_line(path: Path, separator: str) -> tuple[list[str] | None, int]:
-    """(names of the columns of a CSV file, None if its first line has numbers; number of columns)."""
-    with open_packed(path, "rt") as file:
-        try:
-            cells: list[str] = next(csv.reader(file, delimiter=separator), [])
-        except csv.Error as error:
-            raise DataError(
-                f"{path}: line 1: {error}; expected numbers or names, with {separator!r} between"
-            ) from error
-    if not cells:
-        raise DataError(f"{path}: line 1 is empty; expected numbers or names, with {separator!r} between")
-    if len(cells) == 1 and (other := re.search("[,;\t|]", cells[0])):
-        raise DataError(
-            f"{path}: line 1: {shown(cells[0], 80)!r} has no {separator!r}; give --separator {other[0]!r}, and "
-            "--decimal ',' where fractions have that"
-        )
-    numbers = [re.fullmatch(r"\s*[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?\s*", cell, re.I) is not None for cell in cells]
-    if all(numbers):
-        if cells == list(map(str, range(len(cells)))) and len(cells) > 2:
-            raise DataError(
-                f"{path}: line 1 is 0, 1, 2, ...: such names of columns can't be told from a row of numbers; name them "
-                "by texts, as x0, or leave the line out"
-            )
-        return None, len(cells)
-    if any(numbers):
-        column = numbers.index(False)
-        raise DataError(
-            f"{path}: line 1, column {column + 1}: {shown(cells[column], 80)!r} among numbers; "
-            "expected numbers in all columns, or names in all"
-        )
-    return [cell.strip() for cell in cells], len(cells)
 
 
 @contextmanager
@@ -508,34 +459,24 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read ({shown(str(error))}); get the file again") from error
 
 
-def _index(table: pa.Table) -> list[str]:
-    """Names of the columns that a frame had as its index."""
+def _metadata(table: pa.Table, *keys: bytes | str) -> list[Any]:
+    """A list that a writer of tables has noted beside it, pandas or `datasets`; empty where there is none."""
+    content: Any = table.schema.metadata or {}
     try:
-        return list(map(str, table.schema.pandas_metadata["index_columns"]))
-    except (KeyError, TypeError, ValueError, RecursionError):  # not written by pandas
+        for key in keys:
+            content = content[key]
+            content = json.loads(content) if isinstance(content, bytes) else content
+    except (KeyError, TypeError, ValueError, RecursionError):
         return []
-
-
-def _categories(table: pa.Table) -> list[str]:
-    """Names of the columns that were categories in a frame of pandas."""
-    try:
-        columns = table.schema.pandas_metadata["columns"]
-        return [str(column["field_name"]) for column in columns if column["pandas_type"] == "categorical"]
-    except (KeyError, TypeError, ValueError, RecursionError):  # not written by pandas
-        return []
+    return content if isinstance(content, list) else []
 
 
 def _class_names(what: str, table: pa.Table, labels: list[str]) -> tuple[str, ...]:
     """The names of a ClassLabel, as `datasets` writes them into the metadata of a table; () where there are none."""
-    try:
-        (label,) = labels
-        content = json.loads((table.schema.metadata or {})[b"huggingface"])
-        names = content["info"]["features"][label]["names"]
-    except (KeyError, TypeError, ValueError, RecursionError):  # not written by `datasets`, or several
+    names = tuple(map(str, _metadata(table, b"huggingface", "info", "features", labels[0], "names")))
+    are_numbers = names == tuple(map(str, range(len(names))))
+    if labels[1:] or are_numbers or "int" not in str(table.schema.field(labels[0]).type):
         return ()
-    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not known or "int" not in str(table.schema.field(label).type) or names == list(map(str, range(len(names)))):
-        return ()
-    if len(set(names)) < len(names):
+    if len({*names}) < len(names):
         raise DataError(f"{what}: its ClassLabel names a class twice, of {listed(map(repr, names))}")
-    return tuple(names)
+    return names

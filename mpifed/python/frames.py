@@ -10,7 +10,7 @@ from mpifed.core.tables import Table
 from mpifed.data.recipe import FILLS
 from mpifed.data.samples import Samples, Values
 from mpifed.data.source_files import listed
-from mpifed.data.table import Frames, as_table
+from mpifed.data.table import Columns, as_table
 from mpifed.python.values import samples_or_fraction
 
 _FRAME, _TEST = "from_dataframe: frame", "from_dataframe: test"
@@ -38,7 +38,9 @@ def of_frame(frame: Values, test: Values, options: Table, **columns: Values) -> 
         raise UsageError("from_clients: no clients; expected a frame of each")
     tables = {what: as_table(each, what) for what, each in frames.items()}
     tests = {} if tested is None else {_TEST: as_table(tested, _TEST)}
-    data = Frames(tables=tables, tests=tests, clients=list(frame) if several else (), **columns).read(0)
+    for name in ("label", "by"):
+        columns[name] = [columns[name]] if isinstance(columns[name], (str, int)) else columns[name]
+    data = Columns(**columns).samples(tables, tests, list(frame) if several else ())
     if data.left_out:
         warnings.warn(f"from_dataframe: column {listed(data.left_out)} numbers rows, and is left out", stacklevel=2)
     shape = options.pop("shape", None)

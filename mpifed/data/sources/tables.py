@@ -119,7 +119,7 @@ class Tables(Source):
 
     def _load(self, path: Path) -> ClientTable:
         """A client's file."""
-        table, what = read_csv(path, texts=lambda _: {self.id}), str(path)
+        table, what = read_csv(path, lambda _: {self.id}), str(path)
         features = [name for name in table.column_names if name not in (self.id, self.label)]
         if self.id not in table.column_names:
             raise DataError(f"{path}: no column {self.id!r}, the identifiers of --id; of {listed(table.column_names)}")
@@ -127,7 +127,7 @@ class Tables(Source):
             raise DataError(f"{path}: no column besides {listed(table.column_names)}; every client has a feature")
         if strange := list(filter(numbers_rows, features)):
             raise DataError(f"{path}: column {listed(map(repr, strange))} numbers rows; rename it, or remove it")
-        ids = identities(what, self.id, table[self.id]).to_pylist()
+        ids = identities(what, self.id, table[self.id]).tolist()
         for name, count in Counter(ids).items():
             if not name:
                 raise DataError(f"{path}: {count} rows have no identifier; every sample needs one")

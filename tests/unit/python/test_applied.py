@@ -309,7 +309,7 @@ class Drawn:
     (lambda: From.from_arrays(NAMED.assign(d="x"), Y, clients=3), "X: an array of object"),
     (lambda: From.from_arrays(X, Y, clients=3, names=["a"]), "1 names for 4 features"),
     (lambda: From.from_arrays(X, Y, clients=[1, 2]), r"clients: \(2,\); expected how many, or an integer or text for"),
-    (lambda: From.from_clients({"a\n": (X, Y)}), "'a.*n' has a control character"),
+    (lambda: From.from_clients({"a\nb": (X, Y)}), "'a.*b' has a control character"),
     (lambda: From.from_clients({"a": (X, Y), "b": (BYTES, Y)}), "client b: samples are uint8, .* on float32"),
     (lambda: From.from_clients({"a": (X, Y), "b": (X, Y + 0.5)}), "client b: labels are float64"),
     (lambda: From.from_clients({"a": (X, Y), "b": (NAMED, Y), "c": (NAMED[["a"]], Y)}), "client c: X: a frame with"),
