@@ -1,4 +1,4 @@
-"""How many clients hold each cell, a pair of a row and a column: a byte per cell, over pieces of rows."""
+"""How many clients hold each cell, a pair of a row and a column: four bytes per cell, over pieces of rows."""
 
 from __future__ import annotations
 
@@ -31,19 +31,16 @@ def check_cells(
     ------
     DataError : when a cell is held by several clients or, unless that is allowed, by none.
     """
-    without = None
+    number = samples * features - int(partition.counts @ partition.widths)
     for first, count in _counts(partition, samples, features):
-        if count.max() > 1:
-            row, column = divmod(first * features + int(count.argmax()), features)
+        for within, column in np.argwhere((count > 1) | (count < (missing != "zero")))[:1].tolist():
+            row = first + within
             parts = map(partition.of, range(partition.clients))
             holders = [holder_of(n) for n, (rows, columns) in enumerate(parts) if row in rows and column in columns]
-            raise DataError(f"{cell_of(row, column)} is held by {' and '.join(holders)}; leave it to one of them")
-        if without is None and not count.all():
-            without = divmod(first * features + int(count.argmin()), features)
-    number = samples * features - int(partition.counts @ partition.widths)
-    if without and missing != "zero":
-        remedy = f"give it one, or --missing zero to let all {number} such cells be zero"
-        raise DataError(f"{cell_of(*without)} is held by no client; {remedy}")
+            if holders:
+                raise DataError(f"{cell_of(row, column)} is held by {' and '.join(holders)}; leave it to one of them")
+            remedy = f"give it one, or --missing zero to let all {number} such cells be zero"
+            raise DataError(f"{cell_of(row, column)} is held by no client; {remedy}")
     return partition._replace(missing=number)
 
 
@@ -60,17 +57,12 @@ def only_held(partition: Partition, X: Piece) -> Piece:
     return held
 
 
-def _counts(partition: Partition, samples: int, features: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """(first row, [b, features] number of clients that hold each cell, 2 for more) of pieces of the rows."""
+def _counts(partition: Partition, samples: int, features: int) -> Iterator[tuple[int, NDArray[np.int32]]]:
+    """(first row, [b, features] number of clients that hold each cell) of pieces of the rows."""
     size = max(1, _PIECE // features)
-    lowest, highest = np.array([group[[0, -1]] for group in partition.rows])[partition.holds[:, 0]].T
     for start in range(0, samples, size):
-        stop = min(start + size, samples)
-        count = np.zeros((stop - start, features), np.uint8)
-        for client in np.flatnonzero((lowest < stop) & (highest >= start)).tolist():
-            rows, columns = partition.of(client)
-            among = np.zeros(columns[-1] + 1 - columns[0], np.uint8)
-            among[columns - columns[0]] = 1
-            held = rows[slice(*np.searchsorted(rows, [start, stop]))] - start, slice(columns[0], columns[-1] + 1)
-            count[held] = np.minimum(count[held] + among, 2)
+        count = np.zeros((min(size, samples - start), features), np.int32)
+        for rows, columns in map(partition.of, range(partition.clients)):
+            within = rows[slice(*np.searchsorted(rows, [start, start + size]))] - start
+            count[np.ix_(within, columns)] += 1
         yield start, count

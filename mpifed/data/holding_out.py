@@ -9,19 +9,32 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
-from mpifed.data.partition import Partition, held_out
-from mpifed.data.partitioners import stream
+from mpifed.data.partition import Partition
+from mpifed.data.partitioners import by_kind, stream
 from mpifed.data.samples import Samples, stack_rows
 from mpifed.data.source_files import listed
 
 
 def hold_out(data: Samples, fraction: float, seed: int) -> Samples:
-    """The data with a fraction of its rows as test set; every natural client keeps a row to train on."""
+    """The data with a fraction of each class, or of all rows of real targets, as test set.
+
+    Every natural client keeps a row to train on. Raises UsageError when one of the two sets would be empty.
+    """
     if data.test is not None:
         raise UsageError(f"--test-fraction {fraction:g}: this source has its own test rows; leave the option out")
-    out = held_out(data.y, fraction, seed)
+    y, rng = data.y, stream(seed, "test")
+    classes, kind = np.unique(y if y.ndim == 1 and y.dtype.kind in "iu" else np.zeros(len(y)), return_inverse=True)
+    out = np.zeros(len(y), dtype=np.bool_)
+    for members in by_kind(kind, len(classes)):
+        out[rng.choice(members, round(fraction * len(members)), replace=False)] = True
     if data.ids is not None:
-        out = _but_one(data.ids, out)
+        present, first = np.unique(data.ids, return_index=True)
+        out[first[~np.isin(present, data.ids[~out])]] = False
+    if out.all() or not out.any():
+        raise UsageError(
+            f"--test-fraction {fraction:g}: of {len(y)} rows, {out.sum()} would be for testing; both sets need one, "
+            "and every natural client one to train on"
+        )
     training = data.rows(np.flatnonzero(~out))
     return replace(training, test=replace(data, partition=None).rows(np.flatnonzero(out)))
 
@@ -32,21 +45,11 @@ def without_small(data: Samples, least: int) -> tuple[Samples, str]:
     small = counts < least
     if small.all():
         raise UsageError(f"--min-rows {least}: the largest client has {counts.max()} training rows; lower it")
-    whose = listed([data.owners[at] for at in present[small]], 3)
-    left_out = f"{counts[small].sum()} rows of {small.sum()} clients with fewer than {least} are left out: {whose}"
     if not small.any():
         return data, ""
+    whose = listed([data.owners[at] for at in present[small]], 3)
+    left_out = f"{counts[small].sum()} rows of {small.sum()} clients with fewer than {least} are left out: {whose}"
     return data.rows(np.flatnonzero(~np.isin(data.ids, present[small]))), left_out
-
-
-def _but_one(ids: Array, out: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """`out` [s] without the first row of each client who would have no other."""
-    present, first = np.unique(ids, return_index=True)
-    out = out.copy()
-    out[first[~np.isin(present, ids[~out])]] = False
-    if not out.any():
-        raise UsageError("--test-fraction: every client has a single row, which it needs to train on; leave it out")
-    return out
 
 
 def with_owners_tests(data: Samples) -> Samples:
@@ -58,12 +61,10 @@ def with_owners_tests(data: Samples) -> Samples:
     test = data.test
     if test is None or test.ids is None or data.own_tests is not None:
         return data
-    own = np.flatnonzero(np.isin(test.ids, data.ids))
-    if not len(own):
-        return data
-    y, ids = np.concatenate([data.y, test.y[own]]), np.concatenate([data.ids, test.ids[own]])
-    X = stack_rows([data.X, test.X[own]])
-    return replace(data, X=X, y=y, ids=ids, own_tests=np.arange(len(y)) >= len(data.y))
+    own = test.rows(np.flatnonzero(np.isin(test.ids, data.ids)))
+    y, ids = np.concatenate([data.y, own.y]), np.concatenate([data.ids, own.ids])
+    own_tests = np.arange(len(y)) >= len(data.y)
+    return replace(data, X=stack_rows([data.X, own.X]), y=y, ids=ids, own_tests=own_tests if len(own.y) else None)
 
 
 def own_tests(
@@ -84,9 +85,9 @@ def own_tests(
     UsageError : when the fraction gives no client a row, or does not go with the partition or the source.
     DataError : when a client would have no row to train on.
     """
-    what = "own_tests of this source" if fraction is None else f"--client-test-fraction {fraction:g}"
     if given is None and fraction is None:
         return None
+    what = "own_tests of this source" if fraction is None else f"--client-test-fraction {fraction:g}"
     if given is not None and fraction is not None:
         raise UsageError(f"{what}: this source has the clients' own test rows; leave the option out")
     if partition.split != "rows":
@@ -94,23 +95,22 @@ def own_tests(
             f"{what}: the data are split by {partition.split}, so a sample is not one client's alone, and its holders "
             "would have to test together; use --test-fraction, or --split rows"
         )
+    groups = [partition.rows[group] for group in partition.holds[:, 0]]
     if given is None:
         assert fraction is not None
-        return _draw_tests(partition, y, fraction, seed)
-    for client, group in enumerate(partition.holds[:, 0]):
-        if given[partition.rows[group]].all():
-            rows = len(partition.rows[group])
-            raise DataError(f"client {client}: all its {rows} rows are test rows; keep one to train on")
+        return _drawn(groups, y, fraction, seed)
+    for client, rows in enumerate(groups):
+        if given[rows].all():
+            raise DataError(f"client {client}: all its {len(rows)} rows are test rows; keep one to train on")
     return given
 
 
-def _draw_tests(partition: Partition, y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
+def _drawn(groups: list[NDArray[np.int64]], y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
     """[s] True for `fraction` of each client's rows, rounded to a whole number that leaves one to train on.
 
     Every row of a client is as likely as another, and of each class there are the client's share, up to one row: the
     rows, in a random order within each class, are taken at equal distances from a random start.
     """
-    groups = [partition.rows[group] for group in partition.holds[:, 0]]
     rows, counts = np.concatenate(groups), np.array([len(group) for group in groups])
     classes = y[rows] if np.issubdtype(y.dtype, np.integer) else np.zeros(len(rows), dtype=np.int64)
     rng = stream(seed, "client tests")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -38,26 +37,27 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
     UsageError : when the rule does not fit the labels.
     DataError : when there is only one class, or a test label does not occur in the training rows.
     """
-    labels, test = data.y, data.test.y if data.test else None
-    if not np.issubdtype(labels.dtype, np.integer) or labels.ndim > 1:
+    labels, texts, test = data.y, data.classes, None if data.test is None else data.test.y
+    if labels.dtype.kind == "f" or labels.ndim > 1:
         several = labels.dtype.kind != "f"
         if rule != "all":
             what = "several of a row" if several else "real targets, not classes; add --task classification"
             raise UsageError(f"--labels {rule}: the labels are {what}")
-        meaning = (data.classes or tuple(map(str, range(labels.shape[1])))) if several else ()
-        return Labels(_targets(labels), None if test is None else _targets(test), meaning, 2 * several)
-    values, texts = np.unique(labels), data.classes
-    if texts and given:
-        values = np.arange(len(texts))
-    names = [texts[value] for value in values.tolist()] if texts else list(map(str, values.tolist()))
+        y, test_y = (of if of is None or of.ndim == 1 else vectors(of) for of in (labels, test))
+        return Labels(y, test_y, (texts or tuple(map(str, range(labels.shape[1])))) if several else (), 2 * several)
+    values = np.arange(len(texts)) if texts and given else np.unique(labels)
+    names = [texts[value] if texts else str(value) for value in values.tolist()]
     if len(values) < 2:
         raise DataError(f"{_file(data, 0)}: all rows have the label {names[0]}; expected at least two classes")
-    wanted = rule.removeprefix("class:")
-    code: Callable[[Array], Array]
+    wanted, meaning = rule.removeprefix("class:"), tuple(names)
     if rule == "all":
-        if test is not None:
-            _check_known(data, test, values, names)
-        code, meaning = lambda y: np.searchsorted(values, y), tuple(names)
+        code = partial(np.searchsorted, values)
+        for row in np.flatnonzero(~np.isin(() if test is None else test, values))[:1].tolist():
+            label = texts[test[row]] if texts else test[row]
+            raise DataError(
+                f"{_file(data, -1)}: row {row + 1} has the label {label}, which no training row has; expected one of "
+                f"{listed(names)}; int64 labels are classes, real targets are float64"
+            )
     elif wanted != rule and wanted in names:
         code, meaning = partial(np.equal, values[names.index(wanted)]), (f"not {wanted}", wanted)
     elif rule == "even-odd" and not texts:
@@ -65,23 +65,8 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
     else:
         known = "all" if texts else "all, even-odd"
         raise UsageError(f"--labels {rule[:40]}: expected {known}, or class:K with K one of {listed(names)}")
-    test_y = None if test is None else code(test).astype(np.int64)
-    return Labels(code(labels).astype(np.int64), test_y, meaning, len(meaning))
-
-
-def _targets(labels: Array) -> Array:
-    """[s] real targets: numbers, or vectors where there are several of each row."""
-    return vectors(labels) if labels.ndim > 1 else labels
-
-
-def _check_known(data: Samples, test: Array, values: Array, names: list[str]) -> None:
-    """Raise DataError for the first of the `test` labels that is not among the training labels `values`."""
-    for row in np.flatnonzero(~np.isin(test, values))[:1].tolist():
-        raise DataError(
-            f"{_file(data, -1)}: row {row + 1} has the label {data.classes[test[row]] if data.classes else test[row]}, "
-            f"which no training row has; expected one of {listed(names)}; int64 labels are classes, real targets are "
-            "float64"
-        )
+    y, test_y = (of if of is None else code(of).astype(np.int64) for of in (labels, test))
+    return Labels(y, test_y, meaning, len(meaning))
 
 
 def _file(data: Samples, number: int) -> str:

@@ -17,19 +17,15 @@ or, of rows that are divided with all their columns, a line for each row::
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
-from mpifed.core.io_errors import open_regular
-from mpifed.core.record import Array
 from mpifed.data.cells import check_cells
 from mpifed.data.partition import Partition, by_rectangles
-from mpifed.data.source_files import check_file
+from mpifed.data.source_files import open_packed
 
 FIELDS = ["client", "rows", "columns"]  # of a CSV file
 OF_ROWS = ["row", "client"]  # of one with a line for each row
@@ -50,61 +46,39 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
     DataError : when the file is missing or malformed, a client has no entry, or a cell is held by several clients
         or, unless that is allowed, by none.
     """
-    check_file(path)
-    lines = _lines(path)
-    _, head = next(lines, ("", []))
+    with open_packed(path, "rt") as file:
+        lines = [(f"{path}: line {number}", line) for number, line in enumerate(file, start=1) if line.strip()]
+    table = [(place, [cell.strip().strip('"') for cell in line.split(",")]) for place, line in lines]
+    head = table[0][1] if table else []
     if head not in (FIELDS, OF_ROWS):
         raise DataError(f"{path}: line 1 is {head!r:.80}; expected {','.join(FIELDS)} or {','.join(OF_ROWS)}")
     held = dict[int, tuple[str, list[str], list[str]]]()  # by client: place for messages, its rows and columns
-    for place, cells in lines:
-        text = cells[head.index("client")]
-        client = _number(text)
-        if client is None:
-            raise DataError(f"{place}: client {text!r:.80}; expected a number from 0")
-        if head == OF_ROWS:
-            held.setdefault(client, (place, [], ["all"]))[1].append(cells[0])
-        elif client in held:
-            raise DataError(f"{place}: client {client} again; expected a number from 0 that no other client has")
-        else:
+    for place, cells in table[1:]:
+        client = _number(cells[head.index("client")]) if len(cells) == len(head) else None
+        if client is None or (client in held and head == FIELDS):
+            raise DataError(f"{place}: {','.join(cells)!r:.80}; expected {','.join(head)}, with a client from 0, once")
+        if head == FIELDS:
             held[client] = place, cells[1].split(), cells[2].split()
+        else:
+            held.setdefault(client, (place, [], ["all"]))[1].append(cells[0])
     for client in range(max(1, len(held))):
         if client not in held:
             raise DataError(f"{path}: no entry for client {client}; every client from 0 to the last needs one")
-
-    def rectangles() -> Iterator[tuple[Array, Array]]:
-        cells = 0
-        for _, (place, rows, columns) in sorted(held.items()):
-            if cells > samples * features:
-                return  # cells are held twice; the clients so far suffice to find one
+    rectangles, cells = [], 0
+    for _, (place, rows, columns) in sorted(held.items()):
+        if cells <= samples * features:  # else cells are held twice; the clients so far suffice to find one
             of_rows = _numbers(f"{place}, rows", rows, samples)
             of_columns = _numbers(f"{place}, columns", columns, features)
             cells += len(of_rows) * len(of_columns)
-            yield of_rows, of_columns
-
+            rectangles.append((of_rows, of_columns))
     partition = check_cells(
-        by_rectangles(rectangles()), samples, features, missing,
+        by_rectangles(rectangles), samples, features, missing,
         lambda row, column: f"{path}: the cell of row {row} and column {column}", "client {}".format,
     )  # fmt: skip
     for what, groups, size in (("row", partition.rows, samples), ("column", partition.columns, features)):
         for number in np.setdiff1d(np.arange(size), np.concatenate(groups))[:1]:
             raise DataError(f"{path}: {what} {number} is held by no client; every {what} needs one")
     return partition
-
-
-def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """(place for messages, cells) of each line that is not empty, as many cells as the first one has."""
-    head = list[str]()
-    try:
-        with io.TextIOWrapper(open_regular(path), encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                cells = [cell.strip().strip('"') for cell in line.split(",")]
-                head, place = head or cells, f"{path}: line {number}"
-                if len(cells) != len(head) and line.strip():
-                    raise DataError(f"{place}: {len(cells)} columns; expected {','.join(head)}")
-                if line.strip():
-                    yield place, cells
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
 
 
 def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:

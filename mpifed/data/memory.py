@@ -1,4 +1,4 @@
-"""How much memory there is, and checks of requirements before memory is allocated."""
+"""How much memory there is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import resource
 from contextlib import suppress
 from pathlib import Path
-
-from mpifed.core.errors import UsageError
 
 
 def room() -> int:
@@ -24,11 +22,3 @@ def room() -> int:
             group = group.parent
     megabytes = int(os.environ.get("SLURM_MEM_PER_NODE") or 0)  # 0: all
     return min(limits + [megabytes * 2**20] * (megabytes > 0))
-
-
-def check_memory(size: int, what: str, remedy: str) -> None:
-    """Raise UsageError if `size` bytes exceed the `room`."""
-    if size > (most := room()):
-        raise UsageError(
-            f"{what}: needs {size / 2**30:.4g} GiB of memory, and there are {most / 2**30:.4g} GiB; {remedy}"
-        )

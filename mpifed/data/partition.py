@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
-from mpifed.data.memory import check_memory
-from mpifed.data.partitioners import by_kind, deal, stream
-
-CLIENT_BYTES = 256  # approximate memory of the metadata of a client
+from mpifed.data.partitioners import by_kind, deal
 
 Split: TypeAlias = Literal["rows", "columns", "grid"]
 
@@ -109,9 +106,7 @@ def by_grid(
     rows, parts = deal(y, shape[0], how, skew, seed, min_samples), shape[1]
     if not 1 <= parts <= features:
         raise UsageError(f"{parts} clients for {features} columns: every client needs one; give 1 to {features}")
-    clients = len(rows) * parts
-    check_memory(CLIENT_BYTES * clients, f"--grid {shape[0]}x{parts}: {clients} clients", "give fewer")
-    holds = np.stack(np.divmod(np.arange(clients), parts), axis=1)
+    holds = np.stack(np.divmod(np.arange(len(rows) * parts), parts), axis=1)
     return Partition(split, rows, np.array_split(np.arange(features), parts), holds)
 
 
@@ -119,20 +114,3 @@ def by_owners(owner: NDArray[np.int64], features: int) -> Partition:
     """A horizontal split by owner [s], the client of each row."""
     groups = list(by_kind(owner, int(owner.max()) + 1))
     return Partition("rows", groups, [np.arange(features)], np.array([(n, 0) for n in range(len(groups))]))
-
-
-def held_out(y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
-    """[s] True for the rows of a test set: a fraction of each class, or of all rows for real targets y [s].
-
-    Raises UsageError when one of the two sets would be empty.
-    """
-    rng = stream(seed, "test")
-    classes, kind = np.unique(y if y.ndim == 1 and y.dtype.kind in "iu" else np.zeros(len(y)), return_inverse=True)
-    out = np.zeros(len(y), dtype=np.bool_)
-    for members in by_kind(kind, len(classes)):
-        out[rng.choice(members, round(fraction * len(members)), replace=False)] = True
-    if out.all() or not out.any():
-        raise UsageError(
-            f"--test-fraction {fraction:g}: of {len(y)} rows, {out.sum()} would be for testing; both sets need one"
-        )
-    return out

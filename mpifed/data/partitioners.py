@@ -13,20 +13,17 @@ from numpy.typing import NDArray
 from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
-from mpifed.data.memory import check_memory
 
 DRAWS = 1000  # partitions that are tried for one whose smallest client is large enough
-SKEWS = ("dirichlet", "lognormal", "power")
-# other names: of NIID-Bench (Q. Li, Y. Diao, Q. Chen, B. He, ICDE 2022), with its parameter beta, which is 0.5 there,
-# and of Flower's datasets; "iid-diff-quantity" is a skew of sizes
+# names of NIID-Bench (Q. Li, Y. Diao, Q. Chen, B. He, ICDE 2022), whose parameter beta is 0.5 there
 ALIASES = {
     "homo": "iid",
     "noniid-labeldir": "dirichlet:0.5",
     "noniid-labeldir:(.*)": r"dirichlet:\1",
     "noniid-#label:?(.*)": r"random-classes:\1",
-    "pathological:(.*)": r"classes:\1",
 }
 KINDS = ("iid", "dirichlet", "classes", "random-classes", "shards")
+_FORMS = r"iid|dirichlet:.+|(classes|random-classes|shards):0*[1-9]\d{0,17}"
 
 
 def stream(seed: int, purpose: str, *index: int) -> Generator:
@@ -48,13 +45,20 @@ def deal(
             f"--min-samples {min_samples}: {clients} clients share {len(y)} rows; give 1 to {len(y) // clients}, or "
             "fewer clients"
         )
-    name, parameter, skew = _parse(how, skew)
+    name, parameter = _parsed(how)
     if name != "iid" and not np.issubdtype(y.dtype, np.integer):
         raise UsageError(
             f"--partition {how}: the labels are real targets, or several of a row, not classes; use --partition iid"
         )
     if name == "shards":
-        return _runs(y, clients, how, int(parameter), skew, stream(seed, "rows"))
+        if skew is not None or parameter * clients > len(y):
+            raise UsageError(
+                f"--partition {how}: {clients} clients with {parameter:g} runs, of equal size, of {len(y)} rows; every "
+                f"run needs a row: give K from 1 to {len(y) // clients}, and no --skew"
+            )
+        runs = np.array_split(np.argsort(y, kind="stable"), int(parameter) * clients)
+        holders = stream(seed, "rows").permutation(len(runs)).reshape(clients, -1)
+        return [np.sort(np.concatenate([runs[i] for i in numbers])) for numbers in holders]
     smallest, owner = 0, np.empty(len(y), dtype=np.int64)
     for attempt in range(DRAWS):
         rng = stream(seed, "rows", *([attempt] if attempt else []))
@@ -77,37 +81,23 @@ def deal(
 
 def _sizes(clients: int, skew: str | float | None, rng: Generator) -> NDArray[np.float64]:
     """[N] sizes of the clients, up to a factor."""
-    if skew is None:
-        return np.full(clients, 1.0)
-    name, _, text = str(skew).rpartition(":")
-    parameter = _positive(text)
-    if (name or "dirichlet") not in SKEWS or np.isnan(parameter):
-        known = ", ".join(f"{known}:A" for known in SKEWS)
-        raise UsageError(f"--skew {str(skew)[:40]}: expected A, or one of {known}, with a number A above 0")
+    name, _, text = "equal:1".rpartition(":") if skew is None else str(skew).rpartition(":")
+    A = _positive(text)
+    draws = {
+        "equal": lambda: np.full(clients, 1.0),
+        "lognormal": lambda: A * rng.standard_normal(clients),
+        "power": lambda: rng.permutation(np.arange(1.0, clients + 1) ** -A),
+        "dirichlet": lambda: rng.dirichlet(np.full(clients, A)),
+    }
+    if (name or "dirichlet") not in draws or np.isnan(A):
+        raise UsageError(
+            f"--skew {str(skew)[:40]}: expected A, or one of dirichlet:A, lognormal:A, power:A, with a number A above 0"
+        )
+    sizes = draws[name or "dirichlet"]()
     if name == "lognormal":
-        sizes = np.exp(parameter * (normal := rng.standard_normal(clients)) - parameter * normal.max())
-    elif name == "power":
-        sizes = rng.permutation(np.arange(1.0, clients + 1) ** -parameter)
-    else:
-        sizes = rng.dirichlet(np.full(clients, parameter))
+        sizes = np.exp(sizes - sizes.max())
     drawn: NDArray[np.float64] = sizes + np.finfo(float).tiny
     return drawn
-
-
-def _runs(
-    y: Array, clients: int, how: str, each: int, skew: str | float | None, rng: Generator
-) -> list[NDArray[np.int64]]:
-    """N ascending arrays [s_n]: of each client `each` runs of the rows in the order of their classes y [s]."""
-    if skew is not None:
-        raise UsageError(f"--partition {how} --skew {skew}: runs are of equal size; leave out --skew")
-    if each * clients > len(y):
-        raise UsageError(
-            f"--partition {how}: {clients} clients with {each} runs of {len(y)} rows; every run needs a row: give K "
-            f"from 1 to {len(y) // clients}"
-        )
-    runs = np.array_split(np.argsort(y, kind="stable"), each * clients)
-    holders = rng.permutation(each * clients).reshape(clients, each)
-    return [np.sort(np.concatenate([runs[i] for i in numbers])) for numbers in holders]
 
 
 def by_kind(kind: Array, kinds: int) -> Iterator[Array]:
@@ -123,10 +113,6 @@ def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: 
     if name == "iid":
         return np.zeros(len(y), dtype=np.int64), sizes[None]
     classes = int(y.max()) + 1
-    check_memory(
-        24 * classes * clients, f"--partition {how}: {classes} classes by {clients} groups",
-        "give fewer clients, or --task regression if the labels are not classes",
-    )  # fmt: skip
     if name == "dirichlet":
         return y, (rng.dirichlet(np.full(clients, parameter), size=classes) + np.finfo(float).tiny) * sizes
     each = int(parameter)
@@ -153,28 +139,19 @@ def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: 
     return y, holders * sizes
 
 
-def _parse(how: str, skew: str | float | None) -> tuple[str, float, str | float | None]:
-    """(name, parameter, skew of sizes) of a partition, by mpifed's own names."""
-    name = how
-    if sizes := re.fullmatch("iid-diff-quantity(:.+)?", how):
-        if skew is not None:
-            raise UsageError(f"--partition {how[:40]} --skew {skew}: both are about sizes; give one of them")
-        name, skew = "iid", (sizes[1] or ":0.5")[1:]
+def _parsed(how: str) -> tuple[str, float]:
+    """(name, parameter) of a partition, by mpifed's own names."""
+    text = how
     for pattern, own in ALIASES.items():
-        name = re.sub(f"^{pattern}$", own, name)
-    name, _, text = name.partition(":")
-    whole = re.fullmatch("0*[1-9][0-9]{0,17}", text)
-    parameter = _positive(text) if name == "dirichlet" else float(whole[0]) if whole else np.nan
-    if name == "iid" and not text:
-        return name, 0.0, skew
-    if name in KINDS[1:] and parameter == parameter:
-        return name, parameter, skew
-    meant = "" if name in KINDS else nearest(name, KINDS)
-    raise UsageError(
-        f"--partition {how[:40]}: no partition{meant}; expected iid, dirichlet:A with A > 0, classes:K, "
-        "random-classes:K or shards:K with K = 1, 2, ..., or a name of NIID-Bench: homo, noniid-labeldir:A, "
-        "noniid-#labelK, iid-diff-quantity:A"
-    )
+        text = re.sub(f"^{pattern}$", own, text)
+    name, _, parameter = text.partition(":")
+    if not re.fullmatch(_FORMS, text) or (parameter and np.isnan(_positive(parameter))):
+        raise UsageError(
+            f"--partition {how[:40]}: no partition{'' if parameter else nearest(name, KINDS)}; expected iid, "
+            "dirichlet:A with A > 0, classes:K, random-classes:K or shards:K with K = 1, 2, ..., or NIID-Bench's "
+            "homo, noniid-labeldir:A, noniid-#labelK"
+        )
+    return name, _positive(parameter)
 
 
 def _positive(text: str) -> float:

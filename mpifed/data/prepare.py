@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import mpifed
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.core.io_errors import sha256
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
@@ -54,7 +54,9 @@ def prepare(options: Options) -> Federation:
     UsageError : when the options do not fit the data, or the folder is not empty.
     DataError : when the source is missing or damaged.
     """
-    _check_out(options)
+    out = options.out
+    if out and not options.force and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"--out {out}: not an empty folder; give another, or --force to replace the data")
     data = _in_client_order(stored_samples(options.name, options.source.read(options.seed)))
     if options.test_fraction is not None:
         data = hold_out(data, options.test_fraction, options.seed)
@@ -65,14 +67,12 @@ def prepare(options: Options) -> Federation:
     if options.split in ("columns", "grid"):
         data, recipe = _encode(data, np.ones(len(data.y), bool))
     y, test_y, meaning, classes = encode(data, options.labels, given_classes)
-    data = replace(data, y=y, test=data.test and replace(data.test, y=test_y))
-    ids: list[str] = []
+    data, ids = replace(data, y=y, test=data.test and replace(data.test, y=test_y)), list[str]()
     if options.natural:
         if options.test_fraction is None and options.client_test_fraction is None:
             data = with_owners_tests(data)
         present, owner = np.unique(data.ids, return_inverse=True)
-        ids = [data.owners[at] for at in present.tolist()]
-        partition = by_owners(owner, data.features)
+        ids, partition = [data.owners[at] for at in present.tolist()], by_owners(owner, data.features)
     else:
         partition = data.partition or _partition(options, data.y, data.features)
     tests = own_tests(partition, data.y, data.own_tests, options.client_test_fraction, options.seed)
@@ -87,11 +87,12 @@ def prepare(options: Options) -> Federation:
         kinds, remarks["scale"] = ["unit"], f"bytes divided by {data.top:g}; --scale none leaves them as they are"
     if not kinds and recipe.columns and not partition.missing:
         kinds, remarks["scale"] = ["standard"], "standard, which --scale none leaves out"
-    data, scaling, before = _scale(data, kinds, partition.missing, trained)
+    data, scaling, before = _scale(data, kinds, trained)
     scaling = recipe.with_ranges(scaling, kinds)
-    if partition.missing and scaling.shift.any():
+    if partition.missing and any(np.any(step.shift) for step in (scaling, *before) if not isinstance(step, str)):
         raise UsageError(
-            "--given: ranges from other numbers than 0 would fill cells that no client holds; leave them out"
+            f"--scale {options.scale}, or ranges of --given: would shift columns, and so change the zeros of the "
+            f"{partition.missing} cells that no client holds; use unit or unit-rows"
         )
     if options.feature_noise is not None:
         before.append(ScalingJson.of(scaling))
@@ -101,7 +102,17 @@ def prepare(options: Options) -> Federation:
         classes=classes,
         seed=options.seed,
         provenance={
-            **_provenance(options, data, meaning),
+            "source": options.name,
+            "options": json.loads(json.dumps(asdict(options), default=str)),
+            "files": {_file_name(path, data.files): sha256(path) for path in data.files},
+            "classes": list(meaning),
+            "named": data.classes is not None,
+            "versions": {
+                "mpifed": mpifed.__version__,
+                "python": platform.python_version(),
+                **{name: version(name) for name in ("numpy", "scipy", "h5py")},
+            },
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             **{name: text for name, text in remarks.items() if text},
             "missing_cells": partition.missing,
             "statistics": summary,
@@ -114,12 +125,9 @@ def prepare(options: Options) -> Federation:
         recipe=list(recipe.columns) or None,
     )
     test = (data.test.X, data.test.y) if data.test else None
-    try:
-        if options.out is not None:
-            options.out.mkdir(parents=True, exist_ok=True)
-        return make_federation(partition, data.y, data.X, scaling, options.out, test, ids, tests, **facts)
-    except OSError as error:
-        raise DataError(f"{options.out}: cannot be written ({error}); make room, or give another folder") from error
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    return make_federation(partition, data.y, data.X, scaling, out, test, ids, tests, **facts)
 
 
 def _in_client_order(data: Samples) -> Samples:
@@ -135,24 +143,13 @@ def _in_client_order(data: Samples) -> Samples:
 
 def _remarks(options: Options, data: Samples) -> dict[str, str]:
     """What the summary says besides."""
-    tests = ""
+    remarks = {"index": f"{listed(data.left_out)}: numbers rows, left out"} if data.left_out else {}
     untrained = np.setdiff1d(np.arange(len(data.owners)), data.ids) if options.natural else ()
     if len(untrained):
         rows = 0 if data.test is None or data.test.ids is None else np.isin(data.test.ids, untrained).sum()
         whose = listed([data.owners[at] for at in untrained], 3)
-        tests = f"{whose}: no rows to train on, so no client; rows to test with: {rows}"
-    index = f"{listed(data.left_out)}: numbers rows, left out" if data.left_out else ""
-    return {"tests": tests, "index": index}
-
-
-def _check_out(options: Options) -> None:
-    """Raise UsageError for a folder that is in use."""
-    out = options.out
-    try:
-        if out and not options.force and out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UsageError(f"--out {out}: not an empty folder; give another, or --force to replace the data")
-    except OSError as error:
-        raise DataError(f"--out {out}: cannot be written ({error.strerror}); give another folder") from error
+        remarks["tests"] = f"{whose}: no rows to train on, so no client; rows to test with: {rows}"
+    return remarks
 
 
 def _partition(options: Options, y: Array, features: int) -> Partition:
@@ -203,13 +200,10 @@ def _training(data: Samples, trained: NDArray[np.bool_], scaling: Scaling) -> It
             yield scaling.apply(X if here.all() else X[here], np.float64)
 
 
-def _scale(
-    data: Samples, kinds: list[str], missing: int, trained: NDArray[np.bool_]
-) -> tuple[Samples, Scaling, list[Step]]:
+def _scale(data: Samples, kinds: list[str], trained: NDArray[np.bool_]) -> tuple[Samples, Scaling, list[Step]]:
     """(the data to store, the scaling of their columns that readers apply, what was done before that).
 
-    It is fitted to the rows `trained` [s]. `missing`: number of cells that no client holds. Raises UsageError when a
-    shift would fill a sparse matrix, or them.
+    It is fitted to the rows `trained` [s]. Raises UsageError when a shift would fill a sparse matrix.
     """
     scaling, before = IDENTITY, list[Step]()
     for kind in kinds:
@@ -218,11 +212,6 @@ def _scale(
             data, scaling = _every_row(data, partial(_unit_rows, scaling)), IDENTITY
         elif kind != "none":
             fitted = fit(kind, _training(data, trained, scaling), data.top)
-            if missing and fitted.shift.any():
-                raise UsageError(
-                    f"--scale {','.join(kinds)}: {kind} would shift columns, and so change the zeros of the "
-                    f"{missing} cells that no client holds; use unit or unit-rows"
-                )
             data, scaling = replace(data, top=None), fitted if scaling is IDENTITY else scaling.then(fitted)
     return data, scaling, before
 
@@ -257,23 +246,6 @@ def _with_noise(data: Samples, scaling: Scaling, partition: Partition, options: 
         rows = data.X[start : start + NOISE_ROWS]
         rows += noise[: len(rows)] * deviation[start : start + NOISE_ROWS]
     return data
-
-
-def _provenance(options: Options, data: Samples, meaning: tuple[str, ...]) -> Table:
-    """Source, options, checksums and versions from which the data were made."""
-    return {
-        "source": options.name,
-        "options": json.loads(json.dumps(asdict(options), default=str)),
-        "files": {_file_name(path, data.files): sha256(path) for path in data.files},
-        "classes": list(meaning),
-        "named": data.classes is not None,
-        "versions": {
-            "mpifed": mpifed.__version__,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "scipy", "h5py")},
-        },
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
 
 
 def _file_name(path: Path, paths: Sequence[Path]) -> str:

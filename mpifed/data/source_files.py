@@ -22,7 +22,6 @@ from mpifed.data.samples import Samples
 
 # of files in text or bytes
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_DAMAGES = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
 
 def numbers_rows(name: object) -> bool:
@@ -42,7 +41,7 @@ def open_packed(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:  # of bytes 
             yield io.TextIOWrapper(file, "utf-8-sig") if mode == "rt" else file
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 ({error.reason}); save it as UTF-8") from error
-    except _DAMAGES as error:
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read to its end ({error}); get the file again") from error
 
 
@@ -64,12 +63,11 @@ class Part(NamedTuple):
     y: Array  # [s] numbers or texts, or [s, t] numbers
 
     @property
-    def kind(self) -> tuple[str, str]:
+    def kind(self) -> str:
         """What the rows of all clients have in common."""
         pixels = "bytes" if self.X.dtype == np.uint8 else "numbers"
         labels = "texts" if self.y.dtype.kind == "U" else "numbers"
-        several = f" of shape {self.y.shape[1:]}" if self.y.shape[1:] else ""
-        return f"samples of {pixels} of shape {self.X.shape[1:]}", f"labels that are {labels}{several}"
+        return f"samples of {pixels} of shape {self.X.shape[1:]}, labels that are {labels} of shape {self.y.shape[1:]}"
 
 
 def of_clients(path: Path | None, parts: Iterable[Part], clients: Sequence[str]) -> Samples:
@@ -77,23 +75,22 @@ def of_clients(path: Path | None, parts: Iterable[Part], clients: Sequence[str])
 
     `clients`: what all of them are called.
     """
-    owners = tuple(distinct_names(clients, str(path)))
-    parts = list(parts)
+    owners, there = tuple(distinct_names(clients, str(path))), list[Part]()
     for part in parts:
         if not part.X.ndim or not part.y.ndim or len(part.X) != len(part.y):
             raise DataError(
                 f"{part.place}: samples of shape {part.X.shape}, and labels of shape {part.y.shape}; expected a label "
                 "for each sample"
             )
-    parts = [part for part in parts if len(part.X)]
-    if not parts:
+        if len(part.X):
+            there.append(part)
+    if not there:
         raise DataError(f"{path}: no rows of any client")
-    for part in parts:
-        for came, first in zip(part.kind, parts[0].kind, strict=True):
-            if came != first:
-                raise DataError(f"{part.place}: {came}; others have {first}; correct them")
-    ids = np.repeat([part.client for part in parts], [len(part.X) for part in parts])
-    X, y = np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts])
+    for part in there:
+        if part.kind != there[0].kind:
+            raise DataError(f"{part.place}: {part.kind}; others have {there[0].kind}; correct them")
+    ids = np.repeat([part.client for part in there], [len(part.X) for part in there])
+    X, y = np.concatenate([part.X for part in there]), np.concatenate([part.y for part in there])
     return Samples(X, y, ids=ids, owners=owners)
 
 
@@ -104,17 +101,12 @@ def train_and_test(path: Path, test: Path | None = None) -> tuple[Path, Path | N
     return path / "train", test or (path / "test" if (path / "test").is_dir() else None)
 
 
-def original(folder: str, name: str, md5: str, mirrors: Iterable[str], remedy: str) -> Path:
-    """A published file in a folder of the user's cache, from the first mirror that has it; DataError where none has."""
-    import pooch
-
-    reasons = list[str]()
-    for mirror in mirrors:
-        try:
-            return Path(pooch.retrieve(mirror + name, f"md5:{md5}", name, pooch.os_cache("mpifed") / folder))
-        except (OSError, ValueError) as error:
-            reasons.append(f"{mirror}: {error}")
-    raise DataError(f"{name}: cannot be downloaded ({'; '.join(reasons)}); bring it by {remedy}")
+def files_in(path: Path, *endings: str) -> list[Path]:
+    """The files of a folder whose names end so, in order; DataError where there are none."""
+    files = sorted(file for file in path.glob("*") if file.name.endswith(endings))
+    if not files:
+        raise DataError(f"{path}: no file *{', *'.join(endings)}; expected a folder with some")
+    return files
 
 
 def listed(names: Iterable[object], most: int = 20) -> str:

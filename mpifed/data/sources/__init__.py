@@ -8,8 +8,7 @@ from mpifed.data.sources.digits import Digits as Digits
 from mpifed.data.sources.hdf5 import Hdf5 as Hdf5
 from mpifed.data.sources.idx import Idx as Idx
 from mpifed.data.sources.idx import Mnist as Mnist
-from mpifed.data.sources.images import Cifar10 as Cifar10
-from mpifed.data.sources.images import Cifar100 as Cifar100
+from mpifed.data.sources.images import Cifar as Cifar
 from mpifed.data.sources.images import Images as Images
 from mpifed.data.sources.leaf import Leaf as Leaf
 from mpifed.data.sources.npz import Npz as Npz
@@ -31,8 +30,7 @@ SOURCES: dict[str, type[Source]] = {
     "leaf": Leaf,
     "hdf5": Hdf5,
     "idx": Idx,
-    "cifar10": Cifar10,
-    "cifar100": Cifar100,
+    "cifar": Cifar,
     "images": Images,
     "tables": Tables,
     "synthetic": Synthetic,

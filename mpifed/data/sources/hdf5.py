@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from mpifed.core.errors import DataError
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import Part, of_clients
+from mpifed.data.source_files import Part, files_in, of_clients
 
 
 @dataclass(frozen=True)
@@ -32,16 +31,12 @@ class Hdf5(Source):
         """The data; DataError for a damaged file, or clients whose rows differ in kind."""
         from mpifed.files.hdf5 import content_of, reading_hdf5  # slow to import
 
-        paths = sorted(path for suffix in ("*.h5", "*.hdf5") for path in self.path.glob(suffix))
-        if not paths:
-            raise DataError(f"{self.path}: no rows of any client; expected a folder with NAME.h5 of each client NAME")
-        rows, tests = list[Part](), list[Part]()
+        paths, parts = files_in(self.path, ".h5", ".hdf5"), ([], [])
         for path in paths:
             with reading_hdf5(path, "cannot be read", "expected X [samples, ...] and y") as file:
-                rows.append(Part(path.stem, str(path), content_of(file, "X"), content_of(file, "y")))
-                if "X_test" in file:
-                    tests.append(Part(path.stem, str(path), content_of(file, "X_test"), content_of(file, "y_test")))
-        clients = [path.stem for path in paths]
-        test = of_clients(self.path, tests, clients) if tests else None
-        data = of_clients(self.path, rows, clients)
-        return replace(data, test=test, files=tuple(paths), task=self.task)
+                for part, suffix in zip(parts, ("", "_test"), strict=True):
+                    if not suffix or f"X{suffix}" in file:
+                        X, y = (content_of(file, f"{name}{suffix}") for name in ("X", "y"))
+                        part.append(Part(path.stem, str(path), X, y))
+        data, *test = (of_clients(self.path, part, [path.stem for path in paths]) for part in parts if part)
+        return replace(data, test=test[0] if test else None, files=tuple(paths), task=self.task)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from dataclasses import dataclass, replace
@@ -13,15 +12,15 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import open_packed, original
+from mpifed.data.source_files import open_packed
 
 KINDS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
-# MD5 of MNIST's files, packed and unpacked
-MNIST = {
-    "train-images-idx3-ubyte": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-    "train-labels-idx1-ubyte": ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-    "t10k-images-idx3-ubyte": ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-    "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+_FILES = f"{', '.join(KINDS)}, with or without .gz"
+MNIST = {  # MD5 of the packed files
+    "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -39,11 +38,9 @@ class Idx(Source):
     def read(self, seed: int) -> Samples:
         """The data; DataError when a file is missing or damaged, or images and labels do not fit each other."""
         found = {kind: path for kind in KINDS if (path := _find(self.path, kind))}
-        missing = [kind for kind in KINDS if kind not in found]
-        if missing not in ([], [*KINDS[2:]]):
-            raise DataError(
-                f"{self.path}: no folder with a file *{missing[0]}*; expected {', '.join(KINDS)}, with or without .gz"
-            )
+        for kind in KINDS if {*KINDS[2:]}.intersection(found) else KINDS[:2]:
+            if kind not in found:
+                raise DataError(f"{self.path}: no folder with a file *{kind}*; expected {_FILES}")
         arrays = [_read(path, 1 if "labels" in kind else 3) for kind, path in found.items()]
         rows, *test = (Samples(X[:, None], y) for X, y in zip(arrays[::2], arrays[1::2], strict=True))  # one channel
         return replace(rows, test=test[0] if test else None, files=tuple(found.values()))
@@ -58,29 +55,32 @@ class Mnist(Source):
     mirrors: tuple[str, ...] = MIRRORS  # not an option
 
     def read(self, seed: int) -> Samples:
-        """The data; DataError when a file is missing and cannot be downloaded, or is not the original."""
+        """The data; DataError when a file is missing and cannot be downloaded."""
         folder = self.path or Path(os.environ.get("MPIFED_DATA") or os.devnull, "mnist")
         if self.path is None and not folder.is_dir():
-            remedy = f"`mpifed data mnist FOLDER`, with {', '.join(MNIST)}, with or without .gz"
-            found = [original("mnist", f"{name}.gz", md5, self.mirrors, remedy) for name, (md5, _) in MNIST.items()]
-            folder = found[0].parent
-        data = Idx(folder).read(seed)
-        if data.test is None:
-            raise DataError(f"{folder}: no file *{KINDS[2]}*; expected {', '.join(MNIST)}, with or without .gz")
-        for path, (_, md5) in zip(data.files, MNIST.values(), strict=True):
-            with open_packed(path) as file:
-                digest = hashlib.md5(file.read(), usedforsecurity=False).hexdigest()
-            if digest != md5:
-                raise DataError(
-                    f"{path}: MD5 of the unpacked content is {digest}, expected {md5}; get the original file of MNIST "
-                    "again, or read another data set by `mpifed data idx FOLDER`"
-                )
-        return data
+            folder = self._downloaded()
+        return Idx(folder).read(seed)
+
+    def _downloaded(self) -> Path:
+        """The folder of the published files in the user's cache, from the first mirror that has them."""
+        import pooch
+
+        folder, reasons = pooch.os_cache("mpifed") / "mnist", list[str]()
+        for mirror in self.mirrors:
+            try:
+                for name, md5 in MNIST.items():
+                    pooch.retrieve(mirror + name, f"md5:{md5}", name, folder)
+                return Path(folder)
+            except (OSError, ValueError) as error:
+                reasons.append(f"{mirror}: {error}")
+        raise DataError(
+            f"{', '.join(MNIST)}: cannot be downloaded ({'; '.join(reasons)}); bring them by `mpifed data mnist FOLDER`"
+        )
 
 
 def _find(folder: Path, kind: str) -> Path | None:
     """The file of a kind, whatever stands before and after; the packed one, where both are there."""
-    paths = sorted(path for word in (kind, kind.replace("t10k", "test")) for path in folder.glob(f"*{word}*"))
+    paths = [path for word in (kind, kind.replace("t10k", "test")) for path in sorted(folder.glob(f"*{word}*"))]
     found = list({path.name.removesuffix(".gz"): path for path in paths}.values())
     if len(found) > 1:
         raise DataError(f"{found[0]} and {found[1].name}: two files *{kind}*; put those of one data set into a folder")
@@ -91,18 +91,12 @@ def _read(path: Path, axes: int) -> Array:
     """The array of a file of unsigned bytes."""
     with open_packed(path) as file:
         content: bytes = file.read()
-    first, header = bytes([0, 0, 8, axes]), 4 + 4 * axes
-    if content[:4] != first:
-        raise DataError(
-            f"{path}: starts with {content[:4].hex()}, an IDX file of unsigned bytes in {axes} dimensions with "
-            f"{first.hex()}; get the file again"
-        )
+    header = 4 + 4 * axes
     shape = np.frombuffer(content[4:header].ljust(4 * axes, b"\0"), ">u4").tolist()
-    size = header + math.prod(shape)
-    if len(content) != size:
+    if content[:4] != bytes([0, 0, 8, axes]) or len(content) != header + math.prod(shape):
         raise DataError(
-            f"{path}: {len(content)} bytes, and a header for an array {tuple(shape)}; expected {size} bytes; get the "
-            "file again"
+            f"{path}: {len(content)} bytes that begin with {content[:4].hex()}, and a header for an array "
+            f"{tuple(shape)}; expected IDX of unsigned bytes in {axes} dimensions; get the file again"
         )
     values: Array = np.frombuffer(content, np.uint8, offset=header).reshape(shape)
     return values

@@ -2,70 +2,51 @@
 
 from __future__ import annotations
 
-import hashlib
-import tarfile
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+import itertools
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import check_file, original, train_and_test
+from mpifed.data.source_files import files_in, open_packed, train_and_test
 
-MIRROR = "https://www.cs.toronto.edu/~kriz/"
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # which no other program is started for
-_PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
-class Cifar10(Source):
-    """CIFAR-10: 50,000 colour images of 32 x 32 pixels in 10 classes, and 10,000 to test with (Krizhevsky, 2009)."""
+class Cifar(Source):
+    """CIFAR-10 or CIFAR-100: colour images of 32 x 32 pixels (Krizhevsky, 2009), in the publisher's "binary version".
 
-    archive: Path | None = field(default=None, metadata={"option": "from"})
-    """The publisher's "binary version", cifar-10-binary.tar.gz; without it it is downloaded."""
-    name: ClassVar[str] = "cifar-10-binary.tar.gz"
-    md5: ClassVar[str] = "c32a1d4ab5d03f1284b67883e8d87530"
-    train: ClassVar[tuple[str, ...]] = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-    test: ClassVar[str] = "test_batch.bin"
-    meta: ClassVar[str] = "batches.meta.txt"
-    labels: ClassVar[int] = 1  # bytes of an image before its pixels; the last one is its class
+    Labels of CIFAR-100 are the fine ones.
+    """
+
+    path: Path
+    """The folder in the archive, cifar-10-batches-bin or cifar-100-binary."""
 
     def read(self, seed: int) -> Samples:
-        """The data; DataError when the archive cannot be downloaded, or is not the original."""
-        remedy = f"`mpifed data ... --from {self.name}`"
-        path = self.archive or original("cifar", self.name, self.md5, (MIRROR,), remedy)
-        check_file(path)
-        digest = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-        if digest != self.md5:
-            raise DataError(f"{path}: MD5 is {digest}, expected {self.md5}; get the original {self.name} again")
-        with tarfile.open(path) as tar:
-            files = {PurePosixPath(member.name).name: tar.extractfile(member) for member in tar if member.isfile()}
-            content = {name: file.read() for name, file in files.items() if file is not None}
-        classes = tuple(content[self.meta].decode().split())
-        rows, test = (self._images(b"".join(content[name] for name in names)) for names in (self.train, [self.test]))
-        return Samples(*rows, Samples(*test), classes=classes, files=(path,))
-
-    def _images(self, content: bytes) -> tuple[Array, Array]:
-        """(pixels [s, 3, 32, 32], classes [s]) of a file."""
-        values = np.frombuffer(content, np.uint8).reshape(-1, self.labels + _PIXELS)
-        return values[:, self.labels :].reshape(-1, 3, 32, 32), values[:, self.labels - 1].astype(np.int64)
-
-
-@dataclass(frozen=True)
-class Cifar100(Cifar10):
-    """CIFAR-100: as CIFAR-10, in 100 classes, the fine ones."""
-
-    archive: Path | None = field(default=None, metadata={"option": "from"})
-    """The publisher's "binary version", cifar-100-binary.tar.gz; without it it is downloaded."""
-    name: ClassVar[str] = "cifar-100-binary.tar.gz"
-    md5: ClassVar[str] = "03b5dce01913d631647c71ecec9e9cb8"
-    train: ClassVar[tuple[str, ...]] = ("train.bin",)
-    test: ClassVar[str] = "test.bin"
-    meta: ClassVar[str] = "fine_label_names.txt"
-    labels: ClassVar[int] = 2
+        """The data; DataError when a file is missing or not whole."""
+        meta, *_ = files_in(self.path, "batches.meta.txt", "fine_label_names.txt")
+        start = 2 if meta.name.startswith("fine") else 1  # of the pixels of an image; its class is before them
+        sets = dict[bool, list[Array]]({False: [], True: []})
+        for path in (files := files_in(self.path, ".bin")):
+            with open_packed(path) as file:
+                content = np.frombuffer(file.read(), np.uint8)
+            if len(content) % (start + 3072) or not len(content):
+                raise DataError(f"{path}: {len(content)} bytes; expected {start + 3072} of each image; get it again")
+            sets[path.name.startswith("test")].append(content.reshape(-1, start + 3072))
+        if not all(sets.values()):
+            raise DataError(f"{self.path}: no files of training, or none of test images; expected those of the archive")
+        train, test = (np.concatenate(parts) for parts in sets.values())
+        rows, tests = (
+            Samples(images[:, start:].reshape(-1, 3, 32, 32), images[:, start - 1].astype(np.int64))
+            for images in (train, test)
+        )
+        with open_packed(meta, "rt") as file:
+            return replace(rows, test=tests, classes=tuple(file.read().split()), files=tuple(files))
 
 
 @dataclass(frozen=True)
@@ -80,20 +61,25 @@ class Images(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a file that is no image, or has another size."""
-        folders = [folder for folder in train_and_test(self.path) if folder is not None]
-        paths = [path for folder in folders for path in sorted(folder.glob("*/*"))]
-        if inner := [path for path in paths if path.is_dir()]:
-            raise DataError(f"{inner[0]}: a folder within that of a class; put its images there, or remove it")
-        count = sum(folders[0] in path.parents for path in paths)
-        if not count:
+        places = [place for place in train_and_test(self.path) if place is not None]
+        paths = [sorted(place.glob("*/*")) for place in places]
+        images = dict[Path, Array]()
+        for path in itertools.chain(*paths):
+            if path.is_dir():
+                raise DataError(f"{path}: a folder within that of a class; put its images there, or remove it")
+            images[path] = _pixels(path)
+            first = next(iter(images))
+            if images[path].shape != images[first].shape:
+                came, known = images[path].shape[:2], images[first].shape[:2]
+                raise DataError(f"{path}: {came} pixels, {first.name} has {known}; resize")
+        if not paths[0]:
             raise DataError(f"{self.path}: no images; expected a folder for each class, as {self.path}/cat/1.png")
-        images = [_pixels(path) for path in paths]
-        for path, image in zip(paths, images, strict=True):
-            if image.shape != images[0].shape:
-                raise DataError(f"{path}: {image.shape[:2]} pixels, {paths[0].name} has {images[0].shape[:2]}; resize")
-        X, labels = np.stack(images).transpose(0, 3, 1, 2), [path.parent.name for path in paths]
-        X = X[:, :1] if (X[:, :1] == X).all() else X  # grey
-        return Samples(X[:count], labels[:count], Samples(X[count:], labels[count:]) if count < len(X) else None)
+        channels = 1 if all((image[..., :1] == image).all() for image in images.values()) else 3  # grey, or coloured
+        sets = []
+        for part in paths:
+            pixels = np.stack([images[path] for path in part])
+            sets.append(Samples(pixels.transpose(0, 3, 1, 2)[:, :channels], [path.parent.name for path in part]))
+        return replace(sets[0], test=sets[1] if sets[1:] else None)
 
 
 def _pixels(path: Path) -> Array:

@@ -6,21 +6,18 @@ A file has `users`, `num_samples` and `user_data`, a table of {"x": [...], "y": 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from mpifed.core.errors import DataError
-from mpifed.core.record import Array
 from mpifed.core.text import shown
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import Part, of_clients, open_packed, train_and_test
-
-SUFFIXES = (".json", ".json.gz", ".json.bz2", ".json.xz")
+from mpifed.data.source_files import Part, files_in, of_clients, open_packed, train_and_test
 
 
 @dataclass(frozen=True)
@@ -44,23 +41,13 @@ class Leaf(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, or users whose rows are not numbers of the same shape."""
-        train, test = train_and_test(self.path, self.test)
-        files, test_files = _files(train), [] if test is None else _files(test)
-        rows, tests = ([user for path in paths for user in _users(path)] for paths in (files, test_files))
-        users = list(dict.fromkeys(user.client for user in [*rows, *tests]))
-        of_test = of_clients(test, tests, users) if test_files else None
-        data = of_clients(train, rows, users)
-        return replace(data, test=of_test, files=(*files, *test_files), task=self.task)
-
-
-def _files(path: Path) -> list[Path]:
-    """The JSON files of a path, in the order of their names."""
-    if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.iterdir() if file.name.endswith(SUFFIXES))
-    if not files:
-        raise DataError(f"{path}: no file {', '.join('*' + suffix for suffix in SUFFIXES)}")
-    return files
+        places = [place for place in train_and_test(self.path, self.test) if place is not None]
+        endings = (".json", ".json.gz", ".json.bz2", ".json.xz")
+        files = [files_in(place, *endings) if place.is_dir() else [place] for place in places]
+        parts = [[user for path in paths for user in _users(path)] for paths in files]
+        users = list(dict.fromkeys(user.client for part in parts for user in part))
+        data, *test = (of_clients(place, part, users) for place, part in zip(places, parts, strict=True))
+        return replace(data, test=test[0] if test else None, files=tuple(chain(*files)), task=self.task)
 
 
 def _users(path: Path) -> Iterator[Part]:
@@ -75,26 +62,23 @@ def _users(path: Path) -> Iterator[Part]:
         raise DataError(f"{path}: no rows; expected `users`, `num_samples` and `user_data`")
     for name, content in users.items():
         place = f"{path}: user {name!r:.80}"
-        yield Part(name, place, *_numbers(place, content))
+        try:
+            X, y = np.array([*content["x"]]), np.array([*content["y"]])
+            if X.dtype.kind not in "biuf":
+                raise ValueError(f"an array of {X.dtype}")
+        except (KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            why = shown(str(error))
+            raise DataError(
+                f'{place}: {why}; expected {{"x": [...], "y": [...]}}, x of numbers, of one shape'
+            ) from error
+        yield Part(name, place, X, y)
 
 
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """A table of JSON; ValueError where a key is there twice, of which the last one would count."""
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        raise ValueError(f"{Counter(key for key, _ in pairs).most_common(1)[0][0]!r:.80} is there twice")
+    table = dict[str, object]()
+    for key, value in pairs:
+        if key in table:
+            raise ValueError(f"{key!r:.80} is there twice")
+        table[key] = value
     return table
-
-
-def _numbers(place: str, content: object) -> tuple[Array, Array]:
-    """(X [s, ...], labels [s] or [s, t]) of a user."""
-    x, y = (content.get("x"), content.get("y")) if isinstance(content, dict) else (None, None)
-    if not isinstance(x, list) or not isinstance(y, list):
-        raise DataError(f'{place}: expected {{"x": [...], "y": [...]}}')
-    try:
-        X, labels = np.array(x), np.array(y)
-        if X.dtype.kind not in "biuf":
-            raise ValueError(f"an array of {X.dtype}")
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise DataError(f"{place}: {shown(str(error))}; expected samples x of numbers, of one shape") from error
-    return X, labels

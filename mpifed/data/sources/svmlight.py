@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,11 +10,9 @@ from typing import Literal
 
 from mpifed.core.errors import DataError
 from mpifed.core.text import shown
-from mpifed.data.memory import check_memory
 from mpifed.data.samples import Samples, Source, rows_of
 from mpifed.data.source_files import open_packed
 
-_FEATURE_BYTES = 64  # for the number, counts and scale of a column, and copies of these
 DENSE_ABOVE = 0.3  # fraction of nonzero values; at 0.5, CSR takes as much memory as dense float32
 
 
@@ -31,11 +30,7 @@ class Svmlight(Source):
     """What labels are; auto: classes if they are integers, else real targets."""
 
     def read(self, seed: int) -> Samples:
-        """The data.
-
-        Raises DataError when a file is missing or damaged; UsageError when its columns, or dense rows, need more memory
-        than there is.
-        """
+        """The data; DataError when a file is missing or damaged."""
         from sklearn.datasets import load_svmlight_files
 
         files = [self.path] if self.test is None else [self.path, self.test]
@@ -46,16 +41,11 @@ class Svmlight(Source):
         except (ValueError, IndexError, OverflowError) as error:
             what = f"{' or '.join(map(str, files))}: {shown(str(error))}"
             raise DataError(f"{what}; expected lines `label column:value ...`, columns ascending below 2^31") from error
-        rows, labels = [], loaded[1::2]
-        for path, X in zip(files, loaded[::2], strict=True):
+        rows = [rows_of(X, str(path))[0] for path, X in zip(files, loaded[::2], strict=True)]
+        for path, X in zip(files, rows, strict=True):
             if not X.nnz:
                 raise DataError(f"{path}: no values at all; expected lines `label column:value column:value ...`")
-            rows.append(rows_of(X, str(path))[0])
-        (samples, features), count = rows[0].shape, sum(map(len, labels))
-        what = f"{' and '.join(map(str, files))}: {features} features"
-        check_memory(_FEATURE_BYTES * features, what, "number the columns from 1 on, without gaps")
-        if rows[0].nnz > DENSE_ABOVE * samples * features if self.dense is None else self.dense:
-            check_memory(4 * count * features, f"{count} rows of {features} features as dense numbers", "use --sparse")
+        if rows[0].nnz > DENSE_ABOVE * math.prod(rows[0].shape) if self.dense is None else self.dense:
             rows = [X.toarray() for X in rows]
-        data, *test = map(Samples, rows, labels)
+        data, *test = map(Samples, rows, loaded[1::2])
         return replace(data, test=test[0] if test else None, files=tuple(files), task=self.task)

@@ -27,10 +27,9 @@ from mpifed.data.cells import check_cells
 from mpifed.data.partition import by_rectangles
 from mpifed.data.recipe import check_feature, identities, numbers
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import listed, numbers_rows, open_packed
+from mpifed.data.source_files import files_in, listed, numbers_rows, open_packed
 from mpifed.data.table import read_csv
 
-SUFFIXES = (".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
 LEAST_KEY_BYTES = 16
 
 
@@ -38,8 +37,7 @@ class ClientTable(NamedTuple):
     """The table of a client, in the order of its file."""
 
     ids: list[str]  # [s]
-    features: list[str]  # [p]
-    X: Array  # [s, p] float64
+    features: dict[str, Array]  # by name [s] float64
     labels: Array  # [s] float64, NaN where the file has none
 
 
@@ -71,39 +69,33 @@ class Tables(Source):
         the same feature of the same sample, or different labels; a sample has no label, or lacks a feature; UsageError
         when the key is too short.
         """
-        paths = sorted(path for path in _files(self.path) if path.name.endswith(SUFFIXES))
-        if not paths:
-            raise DataError(f"{self.path}: no file {', '.join('*' + suffix for suffix in SUFFIXES)}, one per client")
-        key = self._key()
-        tables = [self._load(path) for path in paths]
+        paths = files_in(self.path, ".csv", ".csv.gz", ".csv.bz2", ".csv.xz")
+        key, tables = self._key(), list(map(self._load, paths))
         names = list(dict.fromkeys(name for table in tables for name in table.features))
-        feature = {name: at for at, name in enumerate(names)}
         digests = {name: hmac.digest(key, name.encode(), "sha256") for table in tables for name in table.ids}
         ids = sorted(digests, key=digests.__getitem__)
-        number = {name: at for at, name in enumerate(ids)}
-        held = [
-            (np.array([number[name] for name in table.ids]), np.array([feature[name] for name in table.features]))
-            for table in tables
-        ]
-        X, labels = np.zeros((len(ids), len(names)), np.float32), np.full(len(ids), np.nan)
-        for path, table, (rows, columns) in zip(paths, tables, held, strict=True):
-            X[np.ix_(rows, columns)] = table.X
-            for i in np.flatnonzero(np.abs(labels[rows] - table.labels) > 0)[:1]:
+        row, column = ({name: at for at, name in enumerate(each)} for each in (ids, names))
+        X, y, held = np.zeros((len(ids), len(names)), np.float32), np.full(len(ids), np.nan), []
+        for path, table in zip(paths, tables, strict=True):
+            rows = np.array([row[name] for name in table.ids])
+            for name, values in table.features.items():
+                X[rows, column[name]] = values
+            for at in np.flatnonzero(np.abs(y[rows] - table.labels) > 0)[:1]:
                 raise DataError(
-                    f"{path}: sample {table.ids[i]!r:.80} has the label {table.labels[i]:g}, but {labels[rows[i]]:g} "
-                    "in another file; correct one of them"
+                    f"{path}: sample {table.ids[at]!r:.80} has the label {table.labels[at]:g}, but {y[rows[at]]:g} in "
+                    "another file; correct one of them"
                 )
-            labels[rows] = np.where(np.isnan(table.labels), labels[rows], table.labels)
-        for row in np.flatnonzero(np.isnan(labels))[:1]:
-            whose = " and ".join(str(path) for path, (rows, _) in zip(paths, held, strict=True) if row in rows)
-            raise DataError(f"{whose}: sample {ids[row]!r:.80} has no label in any file; add it, or remove the sample")
+            y[rows] = np.where(np.isnan(table.labels), y[rows], table.labels)
+            held.append((np.sort(rows), np.sort([column[name] for name in table.features])))
+        for at in np.flatnonzero(np.isnan(y))[:1]:
+            whose = " and ".join(str(path) for path, table in zip(paths, tables, strict=True) if ids[at] in table.ids)
+            raise DataError(f"{whose}: sample {ids[at]!r:.80} has no label in any file; add it, or remove the sample")
         partition = check_cells(
-            by_rectangles((np.sort(rows), np.sort(columns)) for rows, columns in held),
-            len(ids), len(names), self.missing,
+            by_rectangles(held), len(ids), len(names), self.missing,
             lambda row, column: f"{self.path}: feature {names[column]!r} of sample {ids[row]!r:.80}",
             lambda client: paths[client].name,
         )  # fmt: skip
-        return Samples(X, labels, names=tuple(names), files=tuple(paths), partition=partition, task=self.task)
+        return Samples(X, y, names=tuple(names), files=tuple(paths), partition=partition, task=self.task)
 
     def _key(self) -> bytes:
         if self.key is None:
@@ -120,32 +112,21 @@ class Tables(Source):
     def _load(self, path: Path) -> ClientTable:
         """A client's file."""
         table, what = read_csv(path, lambda _: {self.id}), str(path)
-        features = [name for name in table.column_names if name not in (self.id, self.label)]
-        if self.id not in table.column_names:
-            raise DataError(f"{path}: no column {self.id!r}, the identifiers of --id; of {listed(table.column_names)}")
-        if not features:
-            raise DataError(f"{path}: no column besides {listed(table.column_names)}; every client has a feature")
-        if strange := list(filter(numbers_rows, features)):
-            raise DataError(f"{path}: column {listed(map(repr, strange))} numbers rows; rename it, or remove it")
+        names = table.column_names
+        if self.id not in names:
+            raise DataError(f"{path}: no column {self.id!r}, the identifiers of --id; of {listed(names)}")
         ids = identities(what, self.id, table[self.id]).tolist()
         for name, count in Counter(ids).items():
-            if not name:
-                raise DataError(f"{path}: {count} rows have no identifier; every sample needs one")
-            if count > 1:
-                raise DataError(f"{path}: {count} rows have the identifier {name!r:.80}; keep one")
-        X = np.stack([numbers(what, name, table[name]) for name in features], axis=1)
-        for name, values in zip(features, X.T, strict=True):
+            if count > 1 or not name:
+                raise DataError(f"{path}: {count} rows have the identifier {name!r:.80}; every sample needs its own")
+        columns = {name: numbers(what, name, table[name]) for name in names if name != self.id}
+        labels = columns.pop(self.label, np.full(len(ids), np.nan))
+        if not columns:
+            raise DataError(f"{path}: no column besides {listed(names)}; every client has a feature")
+        for name, values in columns.items():
+            if numbers_rows(name):
+                raise DataError(f"{path}: column {name!r} numbers rows; rename it, or remove it")
+            for row in np.flatnonzero(np.isnan(values))[:1]:
+                raise DataError(f"{path}: row {row + 1}, column {name!r} is a missing value; remove the row")
             check_feature(what, name, values, stated=True)
-        for row, column in np.argwhere(np.isnan(X))[:1].tolist():
-            raise DataError(f"{path}: row {row + 1}, column {features[column]!r} is a missing value; remove the row")
-        labels = np.full(len(ids), np.nan)
-        if self.label in table.column_names:
-            labels = numbers(what, self.label, table[self.label])
-        return ClientTable(ids, features, X, labels)
-
-
-def _files(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError as error:
-        raise DataError(f"{folder}: {error.strerror}; expected a folder of CSV files, one per client") from error
+        return ClientTable(ids, columns, labels)
