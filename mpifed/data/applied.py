@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from mpifed.core.errors import DataError
 from mpifed.core.expected import Count, Positive
 from mpifed.core.protocols import Piece
-from mpifed.data.recipe import Encoding, Recipe
+from mpifed.data.recipe import Encoding
 from mpifed.data.scaling import unit_rows
 from mpifed.data.store import STRICT, Federation, ProvenanceJson, ScalingJson, Step
 from mpifed.files.json_file import as_written
@@ -43,19 +43,18 @@ class Applied:
     __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
 
     def __post_init__(self) -> None:
-        """ValueError where its parts do not fit each other."""
-        factors = [
-            len(factor) for step in self.steps if isinstance(step, ScalingJson) for factor in (step.scale, step.shift)
-        ]
-        contradictions = {
-            "names": self.names is not None and len(self.names) != self.features,
-            "recipe": self.recipe is not None and Recipe(self.recipe).names() != self.names,
-            "shape": self.shape is not None and math.prod(self.shape) != self.features,
-            "steps": not self.steps or self.steps[-1] == "unit-rows" or not {1, self.features}.issuperset(factors),
-            "labels": len(self.labels) not in (0, self.classes or self.targets),
-        }
-        for key in (key for key, contradicts in contradictions.items() if contradicts):
-            raise ValueError(f"{key} do not fit {self.features} features, and {self.classes or self.targets} outputs")
+        """ValueError where its parts do not fit each other: of too few factors, more would be read than there are."""
+        scalings = [step for step in self.steps if isinstance(step, ScalingJson)]
+        factors = {len(factor) for step in scalings for factor in (step.scale, step.shift)}
+        samples = math.prod(self.shape or [self.features]), len(self.names or range(self.features))
+        fits = (
+            bool(scalings) and self.steps[-1] is scalings[-1],
+            factors <= {1, self.features},
+            samples == (self.features, self.features),
+            len(self.labels) in (0, self.classes or self.targets),
+        )
+        if not all(fits):
+            raise ValueError(f"names, shape, steps or labels do not fit {self.features} features")
 
     def inputs(self, rows: Piece, dtype: DTypeLike) -> Piece:
         """[s, features] inputs of a model, of samples as they are stored."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -43,17 +44,19 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
         if rule != "all":
             what = "several of a row" if several else "real targets, not classes; add --task classification"
             raise UsageError(f"--labels {rule}: the labels are {what}")
-        y, test_y = (of if of is None or of.ndim == 1 else vectors(of) for of in (labels, test))
-        return Labels(y, test_y, (texts or tuple(map(str, range(labels.shape[1])))) if several else (), 2 * several)
+        meaning = (texts or tuple(map(str, range(labels.shape[1])))) if several else ()
+        return Labels(_targets(labels), None if test is None else _targets(test), meaning, 2 * several)
     values = np.arange(len(texts)) if texts and given else np.unique(labels)
     names = [texts[value] if texts else str(value) for value in values.tolist()]
     if len(values) < 2:
         raise DataError(f"{_file(data, 0)}: all rows have the label {names[0]}; expected at least two classes")
     wanted, meaning = rule.removeprefix("class:"), tuple(names)
+    code: Callable[[Array], Array]
     if rule == "all":
         code = partial(np.searchsorted, values)
-        for row in np.flatnonzero(~np.isin(() if test is None else test, values))[:1].tolist():
-            label = texts[test[row]] if texts else test[row]
+        tested = np.zeros(0, int) if test is None else test
+        for row in np.flatnonzero(~np.isin(tested, values))[:1].tolist():
+            label = texts[tested[row]] if texts else tested[row]
             raise DataError(
                 f"{_file(data, -1)}: row {row + 1} has the label {label}, which no training row has; expected one of "
                 f"{listed(names)}; int64 labels are classes, real targets are float64"
@@ -65,8 +68,13 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
     else:
         known = "all" if texts else "all, even-odd"
         raise UsageError(f"--labels {rule[:40]}: expected {known}, or class:K with K one of {listed(names)}")
-    y, test_y = (of if of is None else code(of).astype(np.int64) for of in (labels, test))
-    return Labels(y, test_y, meaning, len(meaning))
+    test_y = None if test is None else code(test).astype(np.int64)
+    return Labels(code(labels).astype(np.int64), test_y, meaning, len(meaning))
+
+
+def _targets(labels: Array) -> Array:
+    """[s] real targets: numbers, or vectors where there are several of each row."""
+    return vectors(labels) if labels.ndim > 1 else labels
 
 
 def _file(data: Samples, number: int) -> str:

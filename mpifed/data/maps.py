@@ -64,12 +64,12 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
     for client in range(max(1, len(held))):
         if client not in held:
             raise DataError(f"{path}: no entry for client {client}; every client from 0 to the last needs one")
-    rectangles, cells = [], 0
+    rectangles, count = [], 0
     for _, (place, rows, columns) in sorted(held.items()):
-        if cells <= samples * features:  # else cells are held twice; the clients so far suffice to find one
+        if count <= samples * features:  # else cells are held twice; the clients so far suffice to find one
             of_rows = _numbers(f"{place}, rows", rows, samples)
             of_columns = _numbers(f"{place}, columns", columns, features)
-            cells += len(of_rows) * len(of_columns)
+            count += len(of_rows) * len(of_columns)
             rectangles.append((of_rows, of_columns))
     partition = check_cells(
         by_rectangles(rectangles), samples, features, missing,

@@ -11,6 +11,7 @@ from typing import Literal
 
 from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
+from mpifed.data.source_files import check_choices
 from mpifed.data.sources import Source, Tables
 
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
@@ -68,6 +69,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raise UsageError for options that contradict each other, for the command line and Python."""
+        check_choices(self)
         natural, from_tables, name = self.natural, isinstance(self.source, Tables), self.name
         gaps = hasattr(self.source, "missing") and not from_tables
         free, held_nowhere = not natural and not from_tables, self.missing == "zero" and (from_tables or self.map)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from zlib import crc32
 
 import numpy as np
@@ -83,7 +83,7 @@ def _sizes(clients: int, skew: str | float | None, rng: Generator) -> NDArray[np
     """[N] sizes of the clients, up to a factor."""
     name, _, text = "equal:1".rpartition(":") if skew is None else str(skew).rpartition(":")
     A = _positive(text)
-    draws = {
+    draws: dict[str, Callable[[], Array]] = {
         "equal": lambda: np.full(clients, 1.0),
         "lognormal": lambda: A * rng.standard_normal(clients),
         "power": lambda: rng.permutation(np.arange(1.0, clients + 1) ** -A),

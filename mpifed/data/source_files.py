@@ -11,11 +11,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from mpifed.core.errors import DataError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.data.natural import distinct_names
 from mpifed.data.samples import Samples
@@ -99,6 +99,14 @@ def train_and_test(path: Path, test: Path | None = None) -> tuple[Path, Path | N
     if not (path / "train").is_dir():
         return path, test
     return path / "train", test or (path / "test" if (path / "test").is_dir() else None)
+
+
+def check_choices(options: object) -> None:
+    """Raise UsageError for a field of a few values that has another one, as from Python."""
+    for name, hint in get_type_hints(type(options)).items():
+        known = [choice for part in (hint, *get_args(hint)) if get_origin(part) is Literal for choice in get_args(part)]
+        if known and (value := getattr(options, name)) not in (*known, None):
+            raise UsageError(f"--{name} {value!r:.40}: expected one of {listed(known)}")
 
 
 def files_in(path: Path, *endings: str) -> list[Path]:

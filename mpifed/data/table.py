@@ -38,7 +38,7 @@ from mpifed.data.recipe import (
     words,
 )
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import check_file, listed, numbers_rows, open_packed, train_and_test
+from mpifed.data.source_files import check_choices, check_file, listed, numbers_rows, open_packed, train_and_test
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +80,10 @@ class Columns:
     """What columns of texts become, by the sorted texts of the training rows; by default they are refused."""
     given: Path | None = None
     """A TOML file of what is known without the rows: [columns.NAME] with categories, fill, range; and classes."""
-    missing: str = "error"  # what becomes of gaps, see `mpifed.data.recipe`
+    missing: Literal["error", "zero", "drop", "mean", "median"] = "error"  # what becomes of gaps
+
+    def __post_init__(self) -> None:
+        check_choices(self)
 
     def samples(
         self, parts: Mapping[str, pa.Table], tests: Mapping[str, pa.Table], clients: Sequence[str] = ()

@@ -230,26 +230,25 @@ class FederatedDataset:
                     "differ: give each client's, or a fraction such as 0.2"
                 )
 
-            def pairs_of(rows: dict[str, Values], suffix: str) -> dict[str, tuple[str, Pair]]:
-                """By client what messages call its samples, and these, where there are any."""
-                origins = {name: f"client {name}{suffix}" for name in rows}
-                pairs = {name: (origins[name], pair(rows[name], origins[name])) for name in rows}
-                return {name: (origin, (X, y)) for name, (origin, (X, y)) in pairs.items() if len(y)}
-
-            trained, own_rows = pairs_of(each, ""), pairs_of(tests, ": test")
-            if not trained or not own_rows.keys() <= trained.keys():
+            rows = [(name, False, pair(value, f"client {name}")) for name, value in each.items()]
+            rows += [(name, True, pair(value, f"client {name}: test")) for name, value in tests.items()]
+            rows = [row for row in rows if len(row[2][1])]
+            trained = {name for name, is_test, _ in rows if not is_test}
+            if not trained.issuperset(name for name, *_ in rows) or not trained:
                 raise UsageError(
                     "from_clients: no samples to train on, of all clients, or of one with samples to test with; "
                     "expected a pair (X, y) of each"
                 )
-            last = [] if tested is None else [("test", pair(tested, "test"))]
-            parts = parts_of([*trained.values(), *own_rows.values(), *last], names, shape)
-            common = parts.pop() if last else None
+            given = [(f"client {name}{': test' * is_test}", xy) for name, is_test, xy in rows]
+            if tested is not None:
+                given.append(("test", pair(tested, "test")))
+            parts = parts_of(given, names, shape)
+            common = None if tested is None else parts.pop()
             counts = [len(part.y) for part in parts]
-            own_tests = np.repeat(np.arange(len(parts)) >= len(trained), counts) if tests else None
             data = replace(
                 parts[0], X=stack_rows([part.X for part in parts]), y=np.concatenate([part.y for part in parts]),
-                test=common, ids=np.repeat([*trained, *own_rows], counts), owners=tuple(each), own_tests=own_tests,
+                test=common, ids=np.repeat([name for name, *_ in rows], counts), owners=tuple(each),
+                own_tests=np.repeat([is_test for _, is_test, _ in rows], counts) if tests else None,
             )  # fmt: skip
             return data, {**options, "test_fraction": fraction, "client_test": own_fraction}
 
@@ -389,17 +388,18 @@ def _by_client(
 def _items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, as PyTorch has them
     """(samples, labels) of a map-style dataset."""
     try:
-        drawn = [pairs[number] for number in range(len(pairs))]
-        if wrong := [item for item in drawn if not isinstance(item, (tuple, list)) or len(item) != 2]:
-            keys = f" with the keys {', '.join(map(str, wrong[0]))[:80]}" if isinstance(wrong[0], dict) else ""
-            raise TypeError(f"an item is a {type(wrong[0]).__name__}{keys}")
-        each = [_sample(x) for x, _ in drawn]
-        if len({sample.dtype == np.uint8 for sample in each}) > 1:
+        samples, labels = [], []
+        for item in (pairs[number] for number in range(len(pairs))):
+            if not isinstance(item, (tuple, list)) or len(item) != 2:
+                keys = f" with the keys {', '.join(map(str, item))[:80]}" if isinstance(item, dict) else ""
+                raise TypeError(f"an item is a {type(item).__name__}{keys}")
+            samples.append(_sample(item[0]))
+            labels.append(array(item[1], "label"))
+        if len({sample.dtype == np.uint8 for sample in samples}) > 1:
             raise TypeError("some samples are bytes, others are not")
-        samples = np.stack(each)
-        if not np.array_equal(samples[0], _sample(pairs[0][0])):
+        if samples and not np.array_equal(samples[0], _sample(pairs[0][0])):
             warnings.warn(f"{what}: items are drawn at random; each is read once, and stays as it was", stacklevel=3)
-        return samples, np.stack([array(y, "label") for _, y in drawn])
+        return np.stack(samples), np.stack(labels)
     except (TypeError, ValueError) as error:
         raise DataError(
             f"{what}: {type(pairs).__name__}: {error}; expected __len__, and __getitem__ that gives pairs of a sample "
@@ -408,10 +408,11 @@ def _items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, a
 
 
 def _sample(x: Values) -> Array:  # a tensor, an array, an image of PIL
-    if getattr(x, "mode", None) in ("P", "PA") and hasattr(x, "getbands"):
+    is_image = hasattr(x, "getbands")
+    if is_image and x.mode in ("P", "PA"):
         raise TypeError("an image whose pixels are numbers of a palette; take image.convert('RGB')")
     values = array(x, "sample")
-    return values.transpose(2, 0, 1) if hasattr(x, "getbands") and values.ndim == 3 else values
+    return values.transpose(2, 0, 1) if is_image and values.ndim == 3 else values
 
 
 def _partition(part: Values, label: str, features: Names) -> Pair:  # a datasets.Dataset
@@ -419,19 +420,17 @@ def _partition(part: Values, label: str, features: Names) -> Pair:  # a datasets
     if part is None or not len(part):
         return [], []
     names = [name for name in part.column_names if name != label] if features is None else list(features)
-    if missing := [name for name in [label, *names] if name not in part.column_names]:
-        raise UsageError(f"from_partitioner: no column {missing[0]!r}; there are {', '.join(part.column_names)}")
+    for name in (label, *names):
+        if name not in part.column_names:
+            raise UsageError(f"from_partitioner: no column {name!r}; there are {', '.join(part.column_names)}")
     content = part.with_format("numpy")[:]
-    columns, several = [np.asarray(content[name]) for name in names], len(names) > 1
-    for name, values in zip(names, columns, strict=True):
-        if values.dtype.kind not in "biuf" or (several and values.ndim > 1):
-            raise UsageError(
-                f"from_partitioner: column {name!r} has {values.dtype} {values.shape[1:]}; choose columns of numbers, "
-                "or a single one of arrays, by features=[...]"
-            )
-    X = np.stack(columns, axis=1) if several else columns[0].reshape(len(part), *(columns[0].shape[1:] or (1,)))
-    if X.ndim == 4 and type(part.features[names[0]]).__name__ == "Image":
-        X = X.transpose(0, 3, 1, 2)
+    X = np.moveaxis(array([content[name] for name in names], f"from_partitioner: columns {listed(names)}"), 0, 1)
+    if X.ndim > 2 and not names[1:]:  # one column of arrays or images
+        X = (
+            X[:, 0].transpose(0, 3, 1, 2)
+            if type(part.features[names[0]]).__name__ == "Image" and X.ndim > 4
+            else X[:, 0]
+        )
     return X, np.asarray(content[label])
 
 
@@ -444,16 +443,13 @@ def _make_data(
         data, chosen = data_and_options()
         known = [field.name for field in fields(Options) if field.default is not MISSING and field.name != "force"]
         chosen["client_test_fraction"] = chosen.pop("client_test", None)
-        if unknown := [name for name in chosen if name not in known]:
-            raise UsageError(
-                f"{unknown[0]}: no argument here{nearest(unknown[0], known)}; known are {', '.join(known)}"
-            )
+        for name in chosen:
+            if name not in known:
+                raise UsageError(f"{name}: no argument here{nearest(name, known)}; known are {', '.join(known)}")
         for name in ("clients", "seed", "min_samples", "min_rows"):
             if chosen.get(name) is not None:
                 chosen[name] = integer(chosen[name], name)
-        split = chosen.setdefault("split", "rows")
-        if split not in ("rows", "columns"):
-            raise UsageError(f"split = {split!r}: expected 'rows' or 'columns'; for cells of both, `mpifed data`")
+        chosen.setdefault("split", "rows")
         return Options("arrays", _source(data), None if out is None else Path(out), force=overwrite, **chosen)
 
     comm, chosen = begin_call(

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
-from mpifed.data.recipe import FILLS
 from mpifed.data.samples import Samples, Values
 from mpifed.data.source_files import listed
 from mpifed.data.table import Columns, as_table
@@ -25,13 +24,6 @@ def of_frame(frame: Values, test: Values, options: Table, **columns: Values) -> 
     several = isinstance(frame, Clients)
     if several + (columns["by"] is not None) + (options["clients"] is not None) != 1:
         raise UsageError("from_dataframe: give either by, the column that names clients, or clients, how many")
-    choices = {"categorical": (None, "one-hot", "ordinal"), "missing": ("error", "drop", *FILLS),
-               "task": ("auto", "classification", "regression", "multilabel")}  # fmt: skip
-    for name, known in choices.items():
-        if columns[name] not in known:
-            raise UsageError(
-                f"from_dataframe: {name} = {columns[name]!r}: expected one of {', '.join(map(str, known))}"
-            )
     tested, fraction = samples_or_fraction(test)
     frames = {f"from_clients: client {name}": part for name, part in frame.items()} if several else {_FRAME: frame}
     if not frames:

@@ -140,8 +140,7 @@ SOURCES = {  # and what options each has of its own
     "arrow folder --label ill": {"--by": ["ward", "x"], "--categorical": ["one-hot"], "--missing": FILLS, **TESTS},
     "npz a.npz": {"--by": ["who", "X"], "--samples": ["X", "y"], "--label": ["y", "who", "X"], **GROUPS, **TASKS},
     "leaf a.json": {"--test": ["a.json", "."], **GROUPS, **TASKS}, "leaf .": GROUPS,
-    "idx images": {}, "hdf5 shards": {**GROUPS, **TASKS}, "images pictures": {}, "cifar10 --from a.csv": {},
-    "cifar100 --from .": {},
+    "idx images": {}, "hdf5 shards": {**GROUPS, **TASKS}, "images pictures": {}, "cifar .": {},
 }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ class Hdf5(Source):
         """The data; DataError for a damaged file, or clients whose rows differ in kind."""
         from mpifed.files.hdf5 import content_of, reading_hdf5  # slow to import
 
-        paths, parts = files_in(self.path, ".h5", ".hdf5"), ([], [])
+        paths, parts = files_in(self.path, ".h5", ".hdf5"), (list[Part](), list[Part]())
         for path in paths:
             with reading_hdf5(path, "cannot be read", "expected X [samples, ...] and y") as file:
                 for part, suffix in zip(parts, ("", "_test"), strict=True):

@@ -12,12 +12,11 @@ from federations import common, held
 from scipy.sparse import csr_matrix
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.data.holding_out import own_tests
-from mpifed.data.partition import by_grid
 from mpifed.data.prepare import Options, prepare
 from mpifed.data.samples import Samples, Source
 from mpifed.data.shards import shard_of
-from mpifed.data.store import Federation
+from mpifed.data.store import Federation, open_federation
+from mpifed.python.arrays import FederatedDataset
 
 ROWS = 120
 X = np.stack([np.arange(1, ROWS + 1), np.arange(ROWS) % 7, np.ones(ROWS)], axis=1).astype("f4")  # the first is the row
@@ -74,26 +73,6 @@ def test_every_row_is_in_exactly_one_place(source: Numbered, tmp_path: Path) -> 
         assert [training[shard_of(folder, client).rows].tolist() for client in clients] == found[::2]
 
 
-def test_a_fraction_of_each_client_and_class() -> None:
-    y = np.random.default_rng(1).integers(0, 5, 3000)
-    partition = by_grid("rows", y, 3, (12, 1), "dirichlet:0.5", 1.0, seed=2)
-    mask = own_tests(partition, y, None, 0.2, 4)
-    for rows in partition.rows:
-        assert mask[rows].sum() == min(round(0.2 * len(rows)), len(rows) - 1)
-        shares = np.bincount(y[rows[mask[rows]]], minlength=5) - 0.2 * np.bincount(y[rows], minlength=5)
-        assert (np.abs(shares) <= 1 + 0.5 / len(rows) * np.bincount(y[rows], minlength=5)).all()
-    again, other = (own_tests(partition, y, None, 0.2, seed) for seed in (4, 5))
-    assert (again == mask).all() and (other != mask).any()
-
-
-def test_every_row_is_as_likely() -> None:
-    """3 of 10 rows in 4,000 draws: each 1,200 times, with a standard deviation of 29."""
-    y = np.array([0] * 7 + [1] * 2 + [2])
-    partition = by_grid("rows", y, 3, (1, 1))
-    counts = sum(own_tests(partition, y, None, 0.3, seed).astype(int) for seed in range(4000))
-    assert (np.abs(counts - 1200) < 6 * 29).all(), counts
-
-
 @dataclass(frozen=True)
 class Owned(Source):
     """Rows of natural clients a and b, and test rows of a, b, and of c, who has no others."""
@@ -121,17 +100,6 @@ def test_test_rows_of_natural_clients(sparse: bool, tmp_path: Path) -> None:
     assert [numbers(given, client, True) for client in range(2)] == [[1], []]
 
 
-@pytest.mark.parametrize("scale", ["unit", "minmax", "standard", "unit-rows,standard"])
-def test_scaled_and_described_by_training_rows_alone(scale: str, tmp_path: Path) -> None:
-    folder = made(tmp_path / "data", scale=scale, labels="all")
-    training = np.concatenate([shard_of(folder, client).values for client in range(7)]).astype("f8")
-    expected = {
-        "unit": 1 / np.abs(training).max(),
-        "minmax": 1 / np.where(np.ptp(training, axis=0), np.ptp(training, axis=0), 1),
-    }.get(scale, 1 / np.where(training.std(axis=0) > 0, training.std(axis=0), 1))
-    np.testing.assert_allclose(folder.scaling.scale, expected, rtol=1e-6)
-
-
 def test_rows_that_the_source_determines(tmp_path: Path) -> None:
     tests = np.arange(ROWS) % 3 == 0
     folder = made(tmp_path / "data", Numbered(tests=tuple(tests.tolist())), client_test_fraction=None, skew=None)
@@ -142,3 +110,23 @@ def test_rows_that_the_source_determines(tmp_path: Path) -> None:
         made(tmp_path / "both", Numbered(tests=tuple(tests.tolist())))
     with pytest.raises(DataError, match=r"all its \d+ rows are test rows"):
         made(tmp_path / "none", Numbered(tests=(True,) * ROWS), client_test_fraction=None)
+
+
+def test_noise_of_features_grows_with_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variance V n / N on the scaled rows of client n of N, the same however rows are read; tests are as they were."""
+    rows, y = np.full((3000, 20), 6.0, np.float32), np.arange(3000) % 3
+
+    def noisy(seed: int) -> list[np.ndarray]:
+        more = {"scale": "unit", "test": (rows[:5], y[:5]), "seed": seed, "feature_noise": 0.4}
+        folder = open_federation(FederatedDataset.from_arrays(rows, y, clients=4, **more).path)
+        assert (common(folder)[0] == 1).all()
+        return [held(folder, client, dtype="f4") - 1 for client in range(4)]
+
+    noise = noisy(0)
+    for client, of_client in enumerate(noise):
+        variance = 0.4 * (client + 1) / 4
+        assert of_client.var() == pytest.approx(variance, rel=4 * np.sqrt(2 / of_client.size))  # four standard errors
+        assert abs(of_client.mean()) < 4 * np.sqrt(variance / of_client.size)
+    assert abs(np.corrcoef(noise[0][:500].ravel(), noise[1][:500].ravel())[0, 1]) < 4 / np.sqrt(500 * 20)
+    monkeypatch.setattr("mpifed.data.samples.CHUNK_VALUES", 140)
+    assert all(map(np.array_equal, noise, noisy(0))) and not np.array_equal(noise[0], noisy(1)[0])

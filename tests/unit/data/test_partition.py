@@ -18,8 +18,12 @@ from scipy import sparse
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data import cells
+from mpifed.data.holding_out import hold_out, own_tests
+from mpifed.data.labels import encode
 from mpifed.data.maps import read_map
-from mpifed.data.partition import Partition, by_grid, by_rectangles, held_out
+from mpifed.data.partition import Partition, by_grid, by_rectangles
+from mpifed.data.samples import Samples
+from mpifed.data.scaling import Scaling, fit, unit_rows
 
 Y = np.repeat(np.arange(10), 100)  # 100 rows of each of 10 classes
 HOWS = st.sampled_from([
@@ -79,62 +83,27 @@ def test_draws_are_those_of_all_versions(how: str, skew: str | float | None, lea
     assert min(map(len, groups)) >= least
 
 
-def test_iid_is_equal_in_size_and_mixed() -> None:
-    partition = by_rows(Y, 1, 7)
-    assert np.ptp(partition.counts) <= 1
-    assert (class_counts(partition) > 0).all()
-
-
-def test_classes_gives_each_client_so_many() -> None:
-    counts = class_counts(by_rows(Y, 1, 20, "classes:2", seed=3))
-    assert ((counts > 0).sum(axis=1) == 2).all()
-    assert ((counts > 0).sum(axis=0) == 4).all()  # 20 clients x 2 over 10 classes
-
-
-def test_shards_are_equal_runs_of_the_rows_in_the_order_of_their_classes() -> None:
-    """The two-shard split of McMahan et al. 2017, with rows in any order: 40 runs of 25, of one class each here."""
-    order = np.random.default_rng(0).permutation(len(Y))
-    partition = by_rows(Y[order], 1, 20, "shards:2", seed=3)
-    assert partition.counts.tolist() == [50] * 20
-    counts = np.array([np.bincount(Y[order][rows], minlength=10) for rows in partition.rows])
-    assert set(np.unique(counts)) <= {0, 25, 50} and (counts == 25).sum(axis=1).max() == 2
-    ranks = np.argsort(np.argsort(Y[order], kind="stable"))  # place of each row among the sorted ones
-    pieces = [np.unique(ranks[rows] // 25, return_counts=True) for rows in partition.rows]
-    assert all(sizes.tolist() == [25, 25] for _, sizes in pieces)
-    assert not np.array_equal(np.concatenate([numbers for numbers, _ in pieces]), np.arange(40))  # at random
-
-
-def test_smaller_dirichlet_parameter_skews_more() -> None:
+def test_what_each_partition_is_called_for() -> None:
+    """Equal sizes; K classes each, equally often; runs of the sorted rows; the more skew, the smaller the parameter."""
+    assert np.ptp(by_rows(Y, 1, 7).counts) <= 1 and (class_counts(by_rows(Y, 1, 7)) > 0).all()
+    there = class_counts(by_rows(Y, 1, 20, "classes:2", seed=3)) > 0
+    assert (there.sum(axis=1) == 2).all() and (there.sum(axis=0) == 4).all()  # 20 clients x 2 over 10 classes
+    runs = class_counts(by_rows(Y, 1, 20, "shards:2", seed=3))  # as McMahan et al. 2017, 40 of 25 rows
+    assert set(np.unique(runs)) <= {0, 25, 50} and (runs.sum(axis=1) == 50).all()
+    drawn = class_counts(by_rows(Y, 1, 20, "noniid-#label3", seed=5))  # of NIID-Bench: class i modulo 10, and others
+    assert ((drawn > 0).sum(axis=1) == 3).all() and (drawn[np.arange(20), np.arange(20) % 10] > 0).all()
+    assert (drawn.sum(axis=0) == 100).all() and len(set((drawn > 0).sum(axis=0))) > 1
     # the largest class's share of a client's rows: 0.1 where classes are alike, 1 where each client has one class
-    shares = [
-        float(np.mean([(c.max(axis=1) / c.sum(axis=1)).mean() for c in map(class_counts, parts)]))
-        for parts in ([by_rows(Y, 1, 10, f"dirichlet:{a}", seed=s) for s in range(5)] for a in (0.05, 1, 1000))
-    ]
-    assert shares[0] > 0.6 > shares[1] > 0.2 > shares[2]
+    of = {a: class_counts(by_rows(Y, 1, 10, f"dirichlet:{a}", seed=1)) for a in (0.05, 1, 1000)}
+    assert (shares := [float((c.max(axis=1) / c.sum(axis=1)).mean()) for c in of.values()]) == sorted(shares)[::-1]
 
 
-def test_sizes_follow_a_power_law() -> None:
-    counts = np.sort(by_rows(Y, 1, 10, skew="power:1").counts)[::-1]
+def test_sizes_follow_their_laws() -> None:
     expected = len(Y) / np.arange(1, 11) / (1 / np.arange(1, 11)).sum()
-    assert abs(counts - expected).max() <= 1
-
-
-def test_sizes_are_lognormal() -> None:
-    """The logarithms of many sizes have the standard deviation that was asked for."""
-    y = np.zeros(400_000, np.int64)
-    deviations = [np.log(by_rows(y, 1, 400, skew="lognormal:0.7", seed=seed).counts).std() for seed in range(3)]
+    assert abs(np.sort(by_rows(Y, 1, 10, skew="power:1").counts)[::-1] - expected).max() <= 1
+    deviations = [np.log(by_rows(np.zeros(400_000, int), 1, 400, skew="lognormal:0.7", seed=seed).counts).std()
+                  for seed in range(3)]  # fmt: skip
     assert np.mean(deviations) == pytest.approx(0.7, abs=4 * 0.7 / np.sqrt(2 * 1200))  # four standard errors
-
-
-def test_random_classes_are_those_of_niid_bench() -> None:
-    """Each client has class i modulo 10 and others at random; holders share a class equally."""
-    counts = class_counts(by_rows(Y, 1, 20, "noniid-#label3", seed=5))
-    assert ((counts > 0).sum(axis=1) == 3).all()
-    assert (counts[np.arange(20), np.arange(20) % 10] > 0).all()
-    for of_class in counts.T:
-        held = of_class[of_class > 0]
-        assert held.sum() == 100 and np.ptp(held) <= 1
-    assert len(set((counts > 0).sum(axis=0))) > 1  # not as many clients for every class, as `classes:3` has
 
 
 @pytest.mark.parametrize(("clients", "how", "skew", "words"), [
@@ -143,7 +112,7 @@ def test_random_classes_are_those_of_niid_bench() -> None:
     (5, "dirichlet:0", None, "dirichlet:A with A > 0"),
     (5, "classes:11", None, "give K from 2 to 10"),
     (5, "sorted", None, "no partition; expected iid"),
-    (5, "shards:2", 1.0, "leave out --skew"),
+    (5, "shards:2", 1.0, "and no --skew"),
     (5, "iid", "gamma:1", "--skew gamma:1: expected A, or one of dirichlet:A, lognormal:A, power:A"),
     (5, "random-classes:2", None, "give 10 clients or more"),
     (12, "noniid-#label0", None, "expected iid"),
@@ -154,9 +123,13 @@ def test_impossible_wishes(clients: int, how: str, skew: str | float | None, wor
 
 
 def test_held_out_rows_are_stratified() -> None:
-    out = held_out(Y, 0.2, seed=4)
-    assert np.bincount(Y[out]).tolist() == [20] * 10 and hashlib.sha256(out.tobytes()).hexdigest()[:8] == "53e47ece"
-    assert held_out(Y / 2, 0.25, seed=4).sum() == 250  # real targets: of all rows
+    rows = np.arange(len(Y), dtype="f4")[:, None]
+    held = hold_out(Samples(rows, Y), 0.2, 4).test
+    assert held is not None and np.bincount(held.y).tolist() == [20] * 10
+    out = np.isin(rows[:, 0], held.X[:, 0])
+    assert hashlib.sha256(out.tobytes()).hexdigest()[:8] == "53e47ece"
+    of_targets = hold_out(Samples(rows, Y / 2), 0.25, 4).test
+    assert of_targets is not None and len(of_targets.y) == 250
 
 
 MAP = "client,rows,columns\n1,2-3,1 2\n0,2 3,0\n2,0-1,all\n"
@@ -185,9 +158,9 @@ def of_clients(text: str) -> str:
     (MAP.replace("1,2-3,1 2", "1,2-3,1"), (4, 3), "error", "row 2 and column 2 is held by no client"),
     (MAP.replace("2,0-1,all", "2,0-2,all"), (4, 3), "error", "column 0 is held by client 0 and client 2"),
     (MAP.replace("2,0-1,all", "2,0-9,all"), (4, 3), "error", "line 4, rows: '0-9'; expected .* within 0 to 3"),
-    (MAP.replace("2,0-1,all", "1,0-1,all"), (4, 3), "error", "line 4: client 1 again"),
+    (MAP.replace("2,0-1,all", "1,0-1,all"), (4, 3), "error", "line 4: '1,0-1,all'; expected .* a client from 0, once"),
     (MAP.replace("2,0-1,all", "5,0-1,all"), (4, 3), "error", "no entry for client 2"),
-    (MAP.replace("2,0-1,all", "2,0-1,all,7"), (4, 3), "error", "line 4: 4 columns"),
+    (MAP.replace("2,0-1,all", "2,0-1,all,7"), (4, 3), "error", "line 4: '2,0-1,all,7'; expected client,rows,columns"),
     (MAP.replace("client,", "who,"), (4, 3), "error", "expected client,rows,columns or row,client"),
     (GAP, (4, 3), "error", r"column 2 is held by no client; .* --missing zero .* 4 such cells"),
     (GAP, (5, 3), "zero", "row 4 is held by no client"),
@@ -195,13 +168,13 @@ def of_clients(text: str) -> str:
     (of_clients("0,0-4000000000,all\n"), (3, 2), "error", "'0-4000000000'; expected numbers or ranges"),
     (of_clients("0," + "9" * 5000 + ",all\n"), (3, 2), "error", "expected numbers or ranges"),
     (of_clients("0,all,all\n4000000000,all,all\n"), (3, 2), "error", "no entry for client 1; every client from 0"),
-    (of_clients("9" * 19 + ",all,all\n"), (3, 2), "error", "client '9+'; expected a number from 0"),
-    (of_clients('0,"0\n'), (3, 2), "error", "line 2: 2 columns; expected client,rows,columns"),
+    (of_clients("9" * 19 + ",all,all\n"), (3, 2), "error", "line 2: '9+,all,all'; expected .* a client from 0"),
+    (of_clients('0,"0\n'), (3, 2), "error", "line 2: '0,0'; expected client,rows,columns"),
     (of_clients("0,0" + " 0" * 2000 + " " * 140_000 + ",all\n"), (3, 2), "error", "row 1 .* held by no client"),
     ("row,client\n0,0\n1,1\n", (3, 2), "error", "row 2 and column 0 is held by no client"),
     ("row,client\n0,0\n0,1\n1,0\n2,0\n", (3, 2), "error", "row 0 .* held by client 0 and client 1"),
     ("row,client\n6,0\n", (3, 2), "error", "'6'; expected numbers or ranges FIRST-LAST within 0 to 2"),
-    ("row,client\n0,x\n", (3, 2), "error", "client 'x'; expected a number from 0"),
+    ("row,client\n0,x\n", (3, 2), "error", "line 2: '0,x'; expected row,client, with a client from 0"),
     ("row,client\n0,99999999\n", (3, 2), "error", "no entry for client 0"),
 ])  # fmt: skip
 def test_faulty_map(tmp_path: Path, text: str, shape: tuple[int, int], missing: str, words: str) -> None:
@@ -282,12 +255,66 @@ def test_dense_rows_of_a_map_are_copied_by_pieces(monkeypatch: pytest.MonkeyPatc
     assert peak < X.nbytes / 4 and held.sum() == 950_000
 
 
-@pytest.mark.parametrize(("alias", "how", "skew"), [
-    ("noniid-labeldir", "dirichlet:0.5", None),
-    ("noniid-labeldir:0.1", "dirichlet:0.1", None),
-    ("noniid-#label2", "random-classes:2", None),
-    ("iid-diff-quantity:2", "iid", 2.0),
+@pytest.mark.parametrize(("alias", "how"), [
+    ("noniid-labeldir", "dirichlet:0.5"), ("noniid-labeldir:0.1", "dirichlet:0.1"),
+    ("noniid-#label2", "random-classes:2"), ("homo", "iid"),
 ])  # fmt: skip
-def test_other_names(alias: str, how: str, skew: float | None) -> None:
-    ours, theirs = by_rows(Y, 1, 12, how, skew, 3), by_rows(Y, 1, 12, alias, None, 3)
+def test_names_of_niid_bench(alias: str, how: str) -> None:
+    ours, theirs = by_rows(Y, 1, 12, how, None, 3), by_rows(Y, 1, 12, alias, None, 3)
     assert all(np.array_equal(a, b) for a, b in zip(ours.rows, theirs.rows, strict=True))
+
+
+# --- test rows of clients, labels, scalings --------------------------------------------------------------------------
+
+
+def test_a_fraction_of_each_client_and_class() -> None:
+    y = np.random.default_rng(1).integers(0, 5, 3000)
+    partition = by_rows(y, 3, 12, "dirichlet:0.5", 1.0, 2)
+    mask = own_tests(partition, y, None, 0.2, 4)
+    for rows in partition.rows:
+        assert mask[rows].sum() == min(round(0.2 * len(rows)), len(rows) - 1)
+        shares = np.bincount(y[rows[mask[rows]]], minlength=5) - 0.2 * np.bincount(y[rows], minlength=5)
+        assert (np.abs(shares) <= 1 + 0.5 / len(rows) * np.bincount(y[rows], minlength=5)).all()
+    again, other = (own_tests(partition, y, None, 0.2, seed) for seed in (4, 5))
+    assert (again == mask).all() and (other != mask).any()
+
+
+def test_every_row_is_as_likely_to_be_tested_with() -> None:
+    """3 of 10 rows in 4,000 draws: each 1,200 times, with a standard deviation of 29."""
+    y = np.array([0] * 7 + [1] * 2 + [2])
+    counts = sum(own_tests(by_rows(y, 3, 1), y, None, 0.3, seed).astype(int) for seed in range(4000))
+    assert (np.abs(counts - 1200) < 6 * 29).all(), counts
+
+
+@pytest.mark.parametrize(("rule", "y", "test_y", "meaning"), [
+    ("all", [2, 1, 0, 1], [2], ("-3", "4", "7")),
+    ("even-odd", [1, 0, 1, 0], [1], ("even", "odd")),
+    ("class:4", [0, 1, 0, 1], [0], ("not 4", "4")),
+])  # fmt: skip
+def test_rules_of_labels(rule: str, y: list[int], test_y: list[int], meaning: tuple[str, ...]) -> None:
+    X = np.zeros((4, 1), np.float32)
+    labels = encode(Samples(X, np.array([7, 4, -3, 4]), Samples(X[:1], np.array([7]))), rule)
+    assert (labels.y.tolist(), np.array(labels.test_y).tolist(), labels.meaning) == (y, test_y, meaning)
+
+
+def test_scalings_of_sparse_rows() -> None:
+    X = sparse.csr_matrix(np.array([[0, 2, 0], [0, 0, -4], [0, 1, -1]], dtype=np.float32))
+    assert fit("unit", [X], None).scale == 0.25
+    for kind in ("standard", "minmax"):
+        with pytest.raises(UsageError, match="fills the zeros of sparse data; use --scale unit"):
+            fit(kind, [X], None)
+    assert fit("minmax", [abs(X)], None).scale.tolist() == [1, 0.5, 0.25]  # needs no shift
+    balanced = sparse.csr_matrix(np.array([[1.0], [-1.0], [0.0]]))
+    assert fit("standard", [balanced], None) == Scaling(pytest.approx(np.sqrt([1.5])), pytest.approx(0))
+    for pack in (np.asarray, sparse.csr_matrix):
+        rows: Any = unit_rows(pack(np.array([[3, 4], [0, 0], [255, 0]], dtype=np.uint8)))
+        assert rows.dtype == np.float32
+        np.testing.assert_allclose(rows @ np.eye(2), [[0.6, 0.8], [0, 0], [1, 0]], rtol=1e-7)
+
+
+def test_a_constant_column_is_zero_after_another_scaling_too() -> None:
+    X = np.full((60, 2), 7 / 255)  # whose sum is rounded
+    X[0, 1] = 1
+    fitted = fit("standard", [X[:20], X[20:]], None)
+    assert fitted.scale[0] == 1 and not (X * fitted.scale + fitted.shift)[:, 0].any()
+    assert fitted.scale[1] == pytest.approx(1 / X[:, 1].std())

@@ -10,7 +10,6 @@ import lzma
 import os
 import pickle
 import re
-import resource
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
@@ -25,13 +24,13 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from federations import hdf5, idx, leaf, make, png
-from limits import little_memory, soft_limit
+from limits import little_memory
 from scipy import sparse
 
 from mpifed.cli import data
 from mpifed.core.errors import DataError, MpifedError, UsageError
+from mpifed.core.io_errors import explaining
 from mpifed.data.maps import read_map
-from mpifed.data.memory import check_memory
 from mpifed.data.options import Options
 from mpifed.data.prepare import prepare
 from mpifed.data.samples import Samples, Source
@@ -63,7 +62,7 @@ def check(bad: Bad) -> None:
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_bytes(content.encode() if isinstance(content, str) else content)
     words = ["--out", "out", *bad.words.split()]
-    with pytest.raises(bad.error) as caught:
+    with pytest.raises(bad.error) as caught, explaining():
         CliRunner().invoke(data, [words[2], *words[:2], *words[3:]], catch_exceptions=False, standalone_mode=False)
     said = caught.value.format_message() if isinstance(caught.value, click.UsageError) else str(caught.value)
     assert re.search(bad.named, said), said
@@ -117,17 +116,9 @@ OPTIONS = [Bad(f"{a} {b}", named, error=USAGE) for a, rows in WORDS.items() for 
         r"no room for 3.725e\+06 GiB \(.*\); use less data, or set TMPDIR"),
     Bad("synthetic --split rows --clients 2 --task classification --classes 1000000000000",
         r"synthetic: not enough memory \(Unable"),
-    Bad(f"digits --split rows --clients 2 --out {'x' * 256}", "cannot be written"),
-    Bad("digits --split rows --clients 2 --out /proc/nothing/out", "cannot be written"),
+    Bad(f"digits --split rows --clients 2 --out {'x' * 256}", "File name too long; choose a shorter name"),
+    Bad("digits --split rows --clients 2 --out /proc/nothing/out", "/proc/nothing: No such file"),
 ]  # fmt: skip
-
-
-def test_check_memory() -> None:
-    check_memory(2**20, "this", "nothing")
-    with pytest.raises(UsageError, match=r"^this: needs 9.313e\+08 GiB of memory, and there are .* GiB; do that$"):
-        check_memory(10**18, "this", "do that")
-    with soft_limit(resource.RLIMIT_AS, 2**40), pytest.raises(UsageError, match="needs 1025 GiB"):
-        check_memory(1025 * 2**30, "this", "do that")
 
 
 # --- tables of text --------------------------------------------------------------------------------------------------
@@ -266,12 +257,12 @@ def test_what_has_no_end_is_no_file(kind: Any, tmp_path: Path) -> None:
 # --- LEAF ------------------------------------------------------------------------------------------------------------
 
 JSON: list[tuple[object, str]] = [
-    (leaf(ann=([[1], [2, 3]], [0, 1])), "user 'ann': .*expected samples x of numbers, of one shape"),
+    (leaf(ann=([[1], [2, 3]], [0, 1])), "user 'ann': .*expected .*x of numbers, of one shape"),
     (leaf(ann=([[1]], [0]), bob=([[1, 2]], [1])),
-     r"'bob': samples of numbers of shape \(2,\); others have samples of numbers of shape \(1,\)"),
+     r"'bob': samples of numbers of shape \(2,\), .*; others have samples of numbers of shape \(1,\)"),
     (leaf(ann=([[1]], [0]), bob=([[1]], ["o"])),
-     "'bob': labels that are texts; others have labels that are numbers"),
-    (leaf(ann=(["to be"], ["o"])), "expected samples x of numbers"),
+     "'bob': .* labels that are texts .*; others have .* labels that are numbers"),
+    (leaf(ann=(["to be"], ["o"])), "an array of <U5; expected .*x of numbers"),
     (leaf(ann=([[1.7e9 + 1], [1.7e9 + 2]], [0, 1])), "X: column 0: 2 different numbers, .* are 1 in float32"),
     (leaf(ann=([[1], [2]], [0])), r"'ann': samples of shape \(2, 1\), and labels of shape \(1,\)"),
     (leaf(ann=([], [])), "no rows of any client"),
@@ -281,7 +272,7 @@ JSON: list[tuple[object, str]] = [
     (leaf(**{"\u00e9": ([[1], [2]], [0, 1]), "e\u0301": ([[1], [2]], [0, 1])}), "2 clients are called '\u00e9'"),
     ({"users": 3, "num_samples": [1], "user_data": {}}, "no rows of any client"),
     ({}, "no rows; expected `users`"),
-    ({"user_data": {"ann": [1]}}, r"user 'ann': expected {\"x\": \[...\], \"y\": \[...\]}"),
+    ({"user_data": {"ann": [1]}}, r"user 'ann': .*expected {\"x\": \[...\], \"y\": \[...\]}"),
     ("[" * 10**5, "cannot be read as JSON"),
     ('{"user_data": ', "cannot be read as JSON"),
     ('{"user_data": {"ann": {"x": [[1]], "y": [1]}, "ann": {"x": [[2]], "y": [0]}}}', "'ann' is there twice"),
@@ -361,21 +352,19 @@ TRAIN = {"train-images": idx(np.zeros((6, 4, 6))), "train-labels": idx(Y)}
 TEST = {"t10k-images": idx(np.zeros((3, 4, 6))), "t10k-labels": idx(Y[:3])}
 LABELS = [
     (idx(Y[:2]), "3 rows and 2 labels"),
-    (idx(Y[:3])[:-1], "10 bytes, and a header for"),
-    (idx(Y[:3]) + b"x", r"12 bytes, and a header for an array \(3,\); expected 11 bytes"),
-    (b"\0\0\x08\x01\xff\xff\xff\xff", "8 bytes, and a header for an array .4294967295,."),
-    (idx(Y)[:6], "6 bytes, and a header for"),
-    (b"", "starts with , an IDX file of unsigned bytes in 1 dimensions"),
-    (b"\0\0\x0d\x01\0\0\0\1\0\0\0\0", "starts with 00000d01, an IDX file of unsigned bytes"),
+    (idx(Y[:3])[:-1], "10 bytes that begin with 00000801, and a header for"),
+    (idx(Y[:3]) + b"x", r"12 bytes .* array \(3,\); expected IDX of unsigned bytes in 1 dimensions"),
+    (b"\0\0\x08\x01\xff\xff\xff\xff", "8 bytes .* array .4294967295,."),
+    (idx(Y)[:6], "6 bytes that begin"),
+    (b"", "0 bytes that begin with , and"),
+    (b"\0\0\x0d\x01\0\0\0\1\0\0\0\0", "begin with 00000d01, .*expected IDX of unsigned bytes"),
 ]
 IDX = [
     *(Bad("idx . " + ONE, named, {**TRAIN, **TEST, "t10k-labels": content}) for content, named in LABELS),
     Bad("idx . " + ONE, r"train-labels.* and .*train-labels.*: two files \*train-labels\*",
         {**TRAIN, "b-train-labels": idx(Y)}),
     Bad("idx . " + ONE, r"no folder with a file \*t10k-labels\*", {**TRAIN, "t10k-images": TEST["t10k-images"]}),
-    Bad("mnist . " + ONE, r"no file \*t10k-images\*", TRAIN),
-    Bad("mnist . " + ONE, r"train-images: MD5 .* is \w+, expected .* original file of MNIST", {**TRAIN, **TEST}),
-    Bad(f"cifar10 --from none.tar.gz {ONE}", "none.tar.gz: no such"),
+    Bad(f"cifar . {ONE}", r"no file \*batches.meta.txt, \*fine_label_names.txt; expected a folder"),
 ]  # fmt: skip
 
 
@@ -421,7 +410,7 @@ FOLDERS = [
       for external in (False, True)),
     Bad("hdf5 .", r"b.h5: samples of numbers of shape \(1,\)", {"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X[:, :1], y=Y)}),
     Bad("hdf5 .", "b.h5: samples of bytes of shape", {"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X.astype("u1"), y=Y)}),
-    Bad("hdf5 .", "no rows of any client"),
+    Bad("hdf5 .", r"no file \*.h5, \*.hdf5"),
     Bad("hdf5 .", r"a.h5: samples of shape \(4, 2\), and labels of shape \(6,\)",
         {"a.h5": hdf5(X=X[:4], y=Y), "b.h5": hdf5(X=X, y=Y[:4])}),
     Bad("hdf5 .", r"a.h5: samples .* labels of shape \(\)", {"a.h5": hdf5(X=X, y=3)}),
