@@ -84,7 +84,7 @@ class Images(Source):
 
 def _pixels(path: Path) -> Array:
     """[height, width, 3] of an image file."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     try:
         with Image.open(path, formats=_FORMATS) as image:
@@ -94,6 +94,6 @@ def _pixels(path: Path) -> Array:
                 raise ValueError(f"pixels of more than 8 bits, mode {image.mode}: give them by from_arrays")
             if (frames := getattr(image, "n_frames", 1)) > 1:
                 raise ValueError(f"{frames} images in one file: give one of each")
-            return np.asarray(image.convert("RGB"))
+            return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))  # as a camera was held
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise DataError(f"{path}: no image ({error}); expected {', '.join(_FORMATS)}; remove it") from error
