@@ -10,15 +10,16 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import IO, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.data.natural import distinct_names
-from mpifed.data.samples import Samples
+from mpifed.data.samples import Samples, Values, as_trained, stack_rows, stored_rows
 
 # of files in text or bytes
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -54,44 +55,42 @@ def check_file(path: Path) -> None:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-class Part(NamedTuple):
-    """Rows of a client."""
+def stored_parts(
+    given: Iterable[tuple[str, Values, Values]], shape: Sequence[int] | None = None, task: str | None = None
+) -> list[Samples]:
+    """Rows and labels of several origins, each with what messages call it, as they are stored, up to texts.
 
-    client: str
-    place: str  # for messages
-    X: Array  # [s, ...]
-    y: Array  # [s] numbers or texts, or [s, t] numbers
-
-    @property
-    def kind(self) -> str:
-        """What the rows of all clients have in common."""
-        pixels = "bytes" if self.X.dtype == np.uint8 else "numbers"
-        labels = "texts" if self.y.dtype.kind == "U" else "numbers"
-        return f"samples of {pixels} of shape {self.X.shape[1:]}, labels that are {labels} of shape {self.y.shape[1:]}"
+    Raises DataError where they are wrong by themselves, or other than those of the first, whose sample has this shape.
+    """
+    parts = list[Samples]()
+    for what, X, y in given:
+        part = Samples(X, y, shape=None if shape is None or parts else tuple(shape))
+        part = stored_rows(what, part, part, task)
+        parts.append(as_trained(what, parts[0], part) if parts else part)
+    return parts
 
 
-def of_clients(path: Path | None, parts: Iterable[Part], clients: Sequence[str]) -> Samples:
-    """The rows of those clients who have any; DataError where they differ in kind, or nobody has any.
+def joined(parts: Sequence[Samples], clients: Sequence[str], owners: Iterable[str]) -> Samples:
+    """The rows of all parts, each of one of the `clients`, and of `owners` without rows."""
+    ids = np.repeat(clients, [len(part.y) for part in parts])
+    X, y = stack_rows([part.X for part in parts]), np.concatenate([part.y for part in parts])
+    return replace(parts[0], X=X, y=y, ids=ids, owners=tuple(owners))
+
+
+Part: TypeAlias = tuple[str, str, Array, Array]  # a client, what messages call its rows, these, and their labels
+
+
+def of_clients(path: Path | None, parts: Sequence[Part], clients: Sequence[str], task: str) -> Samples:
+    """The rows of those clients who have any; DataError where nobody has.
 
     `clients`: what all of them are called.
     """
-    owners, there = tuple(distinct_names(clients, str(path))), list[Part]()
-    for part in parts:
-        if not part.X.ndim or not part.y.ndim or len(part.X) != len(part.y):
-            raise DataError(
-                f"{part.place}: samples of shape {part.X.shape}, and labels of shape {part.y.shape}; expected a label "
-                "for each sample"
-            )
-        if len(part.X):
-            there.append(part)
+    owners, there = distinct_names(clients, str(path)), [part for part in parts if np.shape(part[3])[:1] != (0,)]
     if not there:
         raise DataError(f"{path}: no rows of any client")
-    for part in there:
-        if part.kind != there[0].kind:
-            raise DataError(f"{part.place}: {part.kind}; others have {there[0].kind}; correct them")
-    ids = np.repeat([part.client for part in there], [len(part.X) for part in there])
-    X, y = np.concatenate([part.X for part in there]), np.concatenate([part.y for part in there])
-    return Samples(X, y, ids=ids, owners=owners)
+    # of a few rows it can't be said whether their many integers are classes
+    stored = stored_parts([(what, X, y) for _, what, X, y in there], task=None if task == "auto" else task)
+    return joined(stored, [client for client, *_ in there], owners)
 
 
 def train_and_test(path: Path, test: Path | None = None) -> tuple[Path, Path | None]:

@@ -17,8 +17,8 @@ from mpifed.core.tables import Table
 from mpifed.data import store
 from mpifed.data.natural import distinct_names, identifiers
 from mpifed.data.prepare import Options, prepare
-from mpifed.data.samples import Samples, Source, Values, array, stack_rows
-from mpifed.data.source_files import listed
+from mpifed.data.samples import Samples, Source, Values, array
+from mpifed.data.source_files import joined, listed
 from mpifed.data.summary import summary
 from mpifed.python.frames import Clients, of_frame
 from mpifed.python.ranks import alike, spoken, together
@@ -244,12 +244,9 @@ class FederatedDataset:
                 given.append(("test", pair(tested, "test")))
             parts = parts_of(given, names, shape)
             common = None if tested is None else parts.pop()
-            counts = [len(part.y) for part in parts]
-            data = replace(
-                parts[0], X=stack_rows([part.X for part in parts]), y=np.concatenate([part.y for part in parts]),
-                test=common, ids=np.repeat([name for name, *_ in rows], counts), owners=tuple(each),
-                own_tests=np.repeat([is_test for _, is_test, _ in rows], counts) if tests else None,
-            )  # fmt: skip
+            data = joined(parts, [name for name, *_ in rows], each)
+            own_tests = np.repeat([is_test for _, is_test, _ in rows], [len(part.y) for part in parts])
+            data = replace(data, test=common, own_tests=own_tests if tests else None)
             return data, {**options, "test_fraction": fraction, "client_test": own_fraction}
 
         return cls(_make_data(out, overwrite, data_and_options))

@@ -14,8 +14,8 @@ from numbers import Real
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.data.samples import Samples, Values, as_trained, stored_rows
-from mpifed.data.source_files import listed, numbers_rows
+from mpifed.data.samples import Samples, Values
+from mpifed.data.source_files import listed, numbers_rows, stored_parts
 
 Pair = tuple[Values, Values]  # samples and labels
 Names = Sequence[str] | None  # of columns
@@ -66,16 +66,15 @@ def parts_of(given: Iterable[tuple[str, Pair]], names: Names, shape: Sequence[in
     Raises DataError where they differ in what they are: the first says it, but `names` and `shape`, of the features and
     of a sample, where these are given.
     """
-    parts, labels = list[Samples](), None
+    pairs, labels = list[tuple[str, Values, Values]](), None
     for what, (X, y) in given:
         check_index(f"{what}: X and y", X, y)
         X, names = by_name(X, f"{what}: X", names)
         y, labels = by_name(y, f"{what}: y", labels)
-        part = Samples(X, y, shape=None if shape is None or parts else tuple(shape))
-        part = stored_rows(what, part, part)
-        parts.append(as_trained(what, parts[0], part) if parts else part)
+        pairs.append((what, X, y))
     named = None if names is None else tuple(map(str, names))
-    return [replace(part, names=named, classes=tuple(labels) if labels and labels[1:] else None) for part in parts]
+    classes = tuple(labels) if labels and labels[1:] else None
+    return [replace(part, names=named, classes=classes) for part in stored_parts(pairs, shape)]
 
 
 def samples_or_fraction(value: Values) -> tuple[Values, Values]:

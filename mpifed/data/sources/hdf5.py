@@ -37,6 +37,6 @@ class Hdf5(Source):
                 for part, suffix in zip(parts, ("", "_test"), strict=True):
                     if not suffix or f"X{suffix}" in file:
                         X, y = (content_of(file, f"{name}{suffix}") for name in ("X", "y"))
-                        part.append(Part(path.stem, str(path), X, y))
-        data, *test = (of_clients(self.path, part, [path.stem for path in paths]) for part in parts if part)
+                        part.append((path.stem, str(path), X, y))
+        data, *test = (of_clients(self.path, part, [path.stem for path in paths], self.task) for part in parts if part)
         return replace(data, test=test[0] if test else None, files=tuple(paths), task=self.task)

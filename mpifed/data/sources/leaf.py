@@ -45,8 +45,8 @@ class Leaf(Source):
         endings = (".json", ".json.gz", ".json.bz2", ".json.xz")
         files = [files_in(place, *endings) if place.is_dir() else [place] for place in places]
         parts = [[user for path in paths for user in _users(path)] for paths in files]
-        users = list(dict.fromkeys(user.client for part in parts for user in part))
-        data, *test = (of_clients(place, part, users) for place, part in zip(places, parts, strict=True))
+        users = list(dict.fromkeys(user for part in parts for user, *_ in part))
+        data, *test = (of_clients(place, part, users, self.task) for place, part in zip(places, parts, strict=True))
         return replace(data, test=test[0] if test else None, files=tuple(chain(*files)), task=self.task)
 
 
@@ -71,7 +71,7 @@ def _users(path: Path) -> Iterator[Part]:
             raise DataError(
                 f'{place}: {why}; expected {{"x": [...], "y": [...]}}, x of numbers, of one shape'
             ) from error
-        yield Part(name, place, X, y)
+        yield name, place, X, y
 
 
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:

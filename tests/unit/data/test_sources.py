@@ -190,6 +190,13 @@ def test_fashion_mnist(tmp_path: Path) -> None:
 # --- clients of files -----------------------------------------------------------------------------------------------
 
 
+def test_a_user_of_few_rows_may_have_many_classes(tmp_path: Path) -> None:
+    """Of which it can't be said that they are targets: all users have 25 classes in 500 rows."""
+    users = {f"u{n}": ([[n, k / 8] for k in range(25)], list(range(25))) for n in range(20)}
+    (tmp_path / "a.json").write_text(json.dumps(leaf(**users)))
+    assert make(tmp_path / "out", "leaf", tmp_path / "a.json").classes == 25
+
+
 Users = dict[str, tuple[Any, Any]]
 TRAIN: Users = {"u9": ([[1, 2], [3, 4]], [0, 1]), "u10": ([[5.5, 6]], [1]), "u1": ([[7, 8]], [0])}
 TEST: Users = {
