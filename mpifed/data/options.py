@@ -74,13 +74,13 @@ class Options:
         gaps = hasattr(self.source, "missing") and not from_tables
         free, held_nowhere = not natural and not from_tables, self.missing == "zero" and (from_tables or self.map)
         strange = next((kind for kind in self.scalings if kind not in SCALES), "")
-        cells = math.prod(self.groups or (0,))
         by = ", or --by NAME for a client of each identifier" if hasattr(self.source, "by") else ""
         draws = ("partition", "skew", "min_samples")
         settled = (  # what leaves nothing to these options
             (natural, ("clients", "grid", "map", *draws), "--by says whose each row is"),
             (from_tables, ("clients", "grid", "map", *draws), f"the files of {name} set the partition"),
-            (self.map, ("grid", *draws), "--map says who holds what"),
+            (self.map, ("clients", "grid", *draws), "--map says who holds what"),
+            (self.grid, ("clients",), "--grid says how many groups there are"),
             (self.split == "columns", ("grid", "map", *draws), "--split columns gives all rows to each client"),
             (self.split == "rows", ("grid",), "--split rows gives all columns to each client"),
             (not natural, ("min_rows",), "of natural clients alone, by --by COLUMN"),
@@ -109,8 +109,6 @@ class Options:
              f"--map counts rows as a file has them, and {name} sorts them; leave it out"),
             (free and self.split == "grid" and (self.grid is None) == (self.map is None),
              "--split grid: give either --grid RxC or --map FILE"),
-            (free and self.split == "grid" and cells and self.clients not in (None, cells),
-             f"--clients {self.clients}: --grid {self.grid} is for {cells} clients; leave --clients out"),
             (free and self.split != "grid" and self.clients is None and not self.map,
              f"--split {self.split}: --clients N is missing"),
             (self.feature_noise is not None

@@ -32,12 +32,12 @@ class Partition(NamedTuple):
     @property
     def counts(self) -> NDArray[np.int64]:
         """[N] rows held by each client."""
-        return np.array([len(group) for group in self.rows], dtype=np.int64)[self.holds[:, 0]]
+        return np.array(list(map(len, self.rows)), np.int64)[self.holds[:, 0]]
 
     @property
     def widths(self) -> NDArray[np.int64]:
         """[N] columns held by each client."""
-        return np.array([len(group) for group in self.columns], dtype=np.int64)[self.holds[:, 1]]
+        return np.array(list(map(len, self.columns)), np.int64)[self.holds[:, 1]]
 
     def of(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(rows [s], columns [p]) of a client."""

@@ -157,15 +157,10 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
         partition = read_map(options.map, len(y), features, options.missing)
         if options.split == "rows" and partition.split != "rows":
             raise UsageError(f"--split rows: {options.map} divides columns too; give --split grid")
-        if options.clients not in (None, partition.clients):
-            raise UsageError(
-                f"--clients {options.clients}: {options.map} is for {partition.clients} clients; leave --clients out"
-            )
         return partition
-    drawn = options.partition, options.skew, options.seed, options.min_samples
     clients, split = options.clients or 0, options.split or "rows"
     shape = options.groups or ((1, clients) if split == "columns" else (clients, 1))
-    return by_grid(split, y, features, shape, *drawn)
+    return by_grid(split, y, features, shape, options.partition, options.skew, options.seed, options.min_samples)
 
 
 def _encode(data: Samples, trained: NDArray[np.bool_]) -> tuple[Samples, Recipe]:

@@ -203,8 +203,13 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
         met = [text for text, count in zip(texts or (), counts, strict=True) if count]
         if texts is not None and categories is None:
             categories = tuple(met)
-            _check_categories(name, len(met), len(x))
             fitted.append(f"categories of {name}")
+            if len(met) > min(_MOST_CATEGORIES, max(_FEW_CATEGORIES, len(x) / 2)):
+                raise DataError(
+                    f"column {name!r}: {len(met)} different texts in {len(x)} training rows are no categories: at most "
+                    f"{_MOST_CATEGORIES}, and one in two rows; {LEAVE_OUT}, or state them all, as `categories = [...]` "
+                    f"of [columns.{name}] in a file of --given"
+                )
         if strange := {*met}.difference(categories or ()):
             raise DataError(f"column {name!r}: {min(strange)!r:.80} is none of the given categories {categories!s:.80}")
         fits = isinstance(fill, float) if categories is None else fill in categories or (one_hot and fill == 0)
@@ -329,15 +334,6 @@ def check_feature(what: str, name: object, values: Array, stated: bool) -> None:
         raise DataError(
             f"{what}: column {name!r}: another integer in each of {len(here)} rows, which names rows; {LEAVE_OUT}, or "
             f"say that it is a number: [columns.{name}] in a file of --given"
-        )
-
-
-def _check_categories(name: str, count: int, rows: int) -> None:
-    if count > min(_MOST_CATEGORIES, max(_FEW_CATEGORIES, rows / 2)):
-        raise DataError(
-            f"column {name!r}: {count} different texts in {rows} training rows are no categories: at most "
-            f"{_MOST_CATEGORIES}, and one in two rows; {LEAVE_OUT}, or state them all, as `categories = [...]` of "
-            f"[columns.{name}] in a file of --given"
         )
 
 

@@ -93,7 +93,7 @@ WORDS = {  # after these words, of which the last ones count
         ("--split grid --grid 100000x100000", "100000 clients for 1797 rows"),
         (f"--split grid --grid {'9' * 5000}x2", "expected R groups of rows"),
         ("--split grid", "either --grid RxC or --map FILE"),
-        ("--split grid --grid 2x3 --clients 5", "is for 6 clients"),
+        ("--split grid --grid 2x3 --clients 5", "--clients: --grid says how many groups there are; leave it out"),
         ("--split rows", "--clients N is missing"),
         ("--clients 2", "--split is missing; expected rows, columns or grid"),
         ("--split columns --clients 2 --skew 1", "--skew: --split columns gives all rows to each client"),
