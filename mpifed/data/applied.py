@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
 
 from numpy.typing import DTypeLike
 from pydantic_core import from_json
@@ -17,7 +15,7 @@ from mpifed.core.expected import Count, Positive
 from mpifed.core.protocols import Piece
 from mpifed.data.recipe import Encoding
 from mpifed.data.scaling import unit_rows
-from mpifed.data.store import STRICT, Federation, ProvenanceJson, ScalingJson, Step
+from mpifed.data.store import Federation, ProvenanceJson, ScalingJson, Step
 from mpifed.files.json_file import as_written
 from mpifed.files.schemas import checked, conforming
 
@@ -39,8 +37,6 @@ class Applied:
     steps: list[Step]  # by which they become inputs; the last one is a scaling
     labels: list[str]  # what classes stand for
     named: bool  # whether these were texts
-
-    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
 
     def __post_init__(self) -> None:
         """ValueError where its parts do not fit each other: of too few factors, more would be read than there are."""

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from mpifed.core.errors import UsageError
 from mpifed.core.holdings import span
 from mpifed.core.protocols import CsrRows, Features, Piece
-from mpifed.core.record import AnyRecord, Array, ArrayModule, beside, index, map_leaves, namespace
+from mpifed.core.record import AnyRecord, Array, ArrayModule, beside, map_leaves, namespace
 from mpifed.core.round import Round
 
 _ROWS = 1024  # of one product: more leave the cache, fewer make poor products
@@ -157,14 +157,15 @@ class Block:
         width = max(1, _ROWS // max(rows, 1))
         if width >= len(self.shards) or self.xp is not np:
             return (self,)
-        if (width, 0) not in self._groups:
+        if ("parts", width) not in self._cache:
             cuts = np.arange(width, len(self.shards), width)
-            self._groups[width, 0] = [(who, self.only(who), 0) for who in np.split(np.arange(len(self.shards)), cuts)]
-        return [part for _, part, _ in self._groups[width, 0]]
+            self._cache["parts", width] = list(map(self.only, np.split(np.arange(len(self.shards)), cuts)))
+        parts: Sequence[Block] = self._cache["parts", width]
+        return parts
 
     @cached_property
-    def _groups(self) -> dict[tuple[int, int], list[tuple[NDArray[np.int64], Block, int]]]:
-        """Cache of `parts` and `by_batch_size`."""
+    def _cache(self) -> dict[tuple[str, int], Any]:
+        """Of `parts`, `by_batch_size` and `take_alike`, by argument."""
         return {}
 
     def by_batch_size(self, size: int) -> Sequence[tuple[NDArray[np.int64], Block, int]]:
@@ -173,13 +174,14 @@ class Block:
         A client with fewer rows has all of them as its minibatch; so with the largest shard as `size`, clients are
         grouped by how many rows they have.
         """
-        if (0, size) not in self._groups:
-            rows = np.minimum(self.counts, size)
-            if (rows == rows[0]).all():  # not kept: a block that holds itself stays in memory
-                return [(np.arange(len(rows)), self, int(rows[0]))]
+        rows = np.minimum(self.counts, size)
+        if (rows == rows[0]).all():  # not kept: a block that holds itself stays in memory
+            return [(np.arange(len(rows)), self, int(rows[0]))]
+        if ("size", size) not in self._cache:
             groups = [(np.flatnonzero(rows == count), count) for count in np.unique(rows).tolist()]
-            self._groups[0, size] = [(who, self.only(who), count) for who, count in groups]
-        return self._groups[0, size]
+            self._cache["size", size] = [(who, self.only(who), count) for who, count in groups]
+        parts: Sequence[tuple[NDArray[np.int64], Block, int]] = self._cache["size", size]
+        return parts
 
     def joined(
         self,
@@ -191,9 +193,9 @@ class Block:
 
         Clients of a group have the same number in `alike` [n].
         """
-        groups = list(self.by_batch_size(size)) if alike is None else []
-        for number in np.unique(alike).tolist() if alike is not None else ():
-            few = np.flatnonzero(alike == number)
+        groups: list[tuple[NDArray[np.int64], Block, int]] = []
+        for number in np.unique(alike).tolist() if alike is not None else [None]:
+            few = np.arange(len(self.shards)) if number is None else np.flatnonzero(alike == number)
             groups += [(few[who], part, rows) for who, part, rows in self.only(few).by_batch_size(size)]
         records = [compute(*group) for group in groups]
         if len(groups) == 1:
@@ -220,55 +222,46 @@ class Block:
         """The rows `at` [n, s] of each client, X [n, s, p] and y [n, s]; IndexError where a client has fewer."""
         check_rows(at, self.counts)
         y = self.xp.empty(at.shape, self.shards[0].y.dtype)
-        if self.sparse:
-            for i, rows in enumerate(beside(self.shards[0].y, at)):
-                y[i] = self.shards[i].y[rows]
-            pairs = zip(self.shards, at, strict=True)
-            return Batch(tuple(shard.take_sparse(rows, self.dtype) for shard, rows in pairs), y)
-        X = self.xp.empty((*at.shape, self.shards[0].features), dtype=self.dtype)
-        if self._joint is not None and not self._joint[0].side_by_side:
+        X = None if self.sparse else self.xp.empty((*at.shape, self.shards[0].features), dtype=self.dtype)
+        if X is not None and self._joint is not None and not self._joint[0].side_by_side:
             joint, starts = self._joint
             rows = (at + starts).reshape(-1)
             joint.take(rows, (X.reshape(len(rows), X.shape[-1]),))
             y.reshape(-1)[:] = joint.y.take(beside(joint.y, rows))
             return Batch(X, y)
+        taken = []
         for i, (shard, rows) in enumerate(zip(self.shards, at, strict=True)):
-            y[i] = shard.y[index(shard.y, rows)]
-            shard.take(rows, X[i])
-        return Batch(X, y)
+            y[i] = shard.y[beside(shard.y, rows)]
+            if X is None:
+                taken.append(shard.take_sparse(rows, self.dtype))
+            else:
+                shard.take(rows, X[i])
+        return Batch(tuple(taken) if X is None else X, y)
 
     def take_alike(self, rows: NDArray[np.int64]) -> Sequence[Features]:
         """The same rows [b] of clients with columns of their own: of each X [1, b, p_i], or a CSR matrix; read-only.
 
         Few rows of many stay in memory until others are taken, since gradients need those of the scores again.
         """
-        for same_rows, taken in self._alike:
-            if len(rows) == len(same_rows) and (rows == same_rows).all():
-                return taken
-        check_rows(rows[None], self._least)
+        least = self._cache.setdefault(("least", 0), self.counts.min(keepdims=True))
+        same_rows: NDArray[np.int64]
+        taken: list[Features]
+        same_rows, taken = self._cache.get(("alike", 0), (rows[:0], []))
+        if taken and len(rows) == len(same_rows) and (rows == same_rows).all():
+            return taken
+        check_rows(rows[None], least)
         if self.sparse:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
-            taken = outs = [self.xp.empty((1, len(rows), shard.features), dtype=self.dtype) for shard in self.shards]
-            if self._joint is not None and self._joint[0].side_by_side == len(outs):
-                self._joint[0].take(rows, [out[0] for out in outs])
+            taken = [self.xp.empty((1, len(rows), shard.features), dtype=self.dtype) for shard in self.shards]
+            if self._joint is not None and self._joint[0].side_by_side == len(taken):
+                self._joint[0].take(rows, [out[0] for out in taken])
             else:
-                for shard, out in zip(self.shards, outs, strict=True):
+                for shard, out in zip(self.shards, taken, strict=True):
                     shard.take(rows, out[0])
-        few = len(rows) * _FEW <= self._least[0] and not self._seen
-        self._alike[:] = [(rows.copy(), taken)] if few else []
+        few = len(rows) * _FEW <= least[0] and not self._seen
+        self._cache["alike", 0] = (rows.copy(), taken) if few else (rows[:0], [])
         return taken
-
-    @cached_property
-    def _alike(self) -> list[tuple[NDArray[np.int64], Sequence[Features]]]:
-        """Cache of `take_alike`."""
-        return []
-
-    @cached_property
-    def _least(self) -> NDArray[np.int64]:
-        """[1] the fewest rows of a client."""
-        least: NDArray[np.int64] = self.counts.min(keepdims=True)
-        return least
 
     @cached_property
     def _seen(self) -> bool:
@@ -286,7 +279,7 @@ class Block:
         joints = [shard.joint for shard in self.shards if shard.joint is not None]
         if len(joints) < len(self.shards) or any(joint is not joints[0][0] for joint, _ in joints):
             return None
-        return joints[0][0], np.array([start for _, start in joints], dtype=np.int64)[:, None]
+        return joints[0][0], np.array([[start] for _, start in joints], dtype=np.int64)
 
     def everything(self, size: int) -> Iterator[Batch]:
         """All rows, client by client, at most `size` at a time."""

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import cache, cached_property, partial
-from typing import TypeAlias
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cache, partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from mpifed.core.errors import DataError
 from mpifed.core.loops import scale_columns
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.data.block import Block, Joint
 from mpifed.data.roster import Roster
 from mpifed.data.scaling import scale_sparse
-from mpifed.data.store import REMEDY, TESTS, Federation
+from mpifed.data.store import TESTS, Federation
 
 PIECE_NBYTES = 1 << 24  # of a piece of rows: float32 values, for sparse rows with int32 columns
 SHARD_NBYTES = 2048  # of an open shard beside its arrays
@@ -37,22 +36,19 @@ class Shard:
         y: Array,
         values: Piece,
         factors: Factors,
-        mapped: bool = False,
     ) -> None:
         """`held` gives the global indices of the rows [s] and columns [p] of the raw `values` [s, p], dense or CSR."""
-        self.client, self._held = client, held
-        self.y = y  # [s] int64 classes or float64 targets
+        self.client, self._held, self.factors = client, held, factors
+        self.y, self.values = y, values  # [s] int64 classes or float64 targets
         self.samples, self.features = values.shape
-        self.sparse, self.factors = not isinstance(values, np.ndarray), factors
-        self.values, self._mapped = values, mapped
-        self._cached: dict[object, list[tuple[slice, Piece]]] = {}  # pieces of sparse rows in memory
+        self.sparse = not isinstance(values, np.ndarray)
 
-    @cached_property
+    @property
     def rows(self) -> NDArray[np.int64]:
         """[s] global indices of the samples."""
         return self._held()[0]
 
-    @cached_property
+    @property
     def columns(self) -> NDArray[np.int64]:
         """[p] global indices of the features."""
         return self._held()[1]
@@ -72,17 +68,14 @@ class Shard:
 
     def take_sparse(self, at: Array, dtype: DTypeLike) -> Piece:
         """The scaled rows `at` [b] of a sparse shard as a CSR matrix [b, p] of `dtype`."""
-        if not self.sparse:
-            raise TypeError(f"the shard of client {self.client} is dense: read it with `take`")
         return scale_sparse(self.values[at], self.factors(np.dtype(dtype))[0], dtype)
 
-    def pieces(self, dtype: DTypeLike) -> Iterable[tuple[slice, Piece]]:
+    def pieces(self, dtype: DTypeLike) -> Iterator[tuple[slice, Piece]]:
         """All scaled rows in order, piece by piece, to be read only.
 
         The bounds of the pieces depend on the shape of the shard, for sparse rows on the number of values of each row,
         and not on `dtype` or on whether the values are mapped. Values that need no scaling and have the requested dtype
-        are not copied. Others are computed piece by piece; pieces of sparse rows in memory are kept, which doubles the
-        memory of the values.
+        are not copied.
 
         Parameters
         ----------
@@ -92,52 +85,46 @@ class Shard:
         -------
         Pairs of positions in this shard, as a slice, and the rows there [b, p], dense or CSR
         """
-        dtype = np.dtype(dtype)
-        if dtype in self._cached:
-            return self._cached[dtype]
-        pieces = ((rows, self._part(rows, dtype)) for rows in self._cuts())
-        if self.sparse and not self._mapped:
-            return self._cached.setdefault(dtype, list(pieces))
-        return pieces
+        scale, shift = self.factors(dtype := np.dtype(dtype))
+        as_stored = self.values.dtype == dtype and scale is None and shift is None
+        for rows in self._cuts():
+            if self.sparse:
+                raw = _csr((self.values.data, self.values.indices, self.values.indptr), rows, self.features)
+                yield rows, raw if as_stored else scale_sparse(raw, scale, dtype)
+                continue
+            raw = self.values[rows]
+            out = raw if as_stored else np.empty(raw.shape, dtype)
+            if as_stored:
+                out.flags.writeable = False
+            else:
+                scale_columns(raw, scale, shift, (out,))
+            yield rows, out
 
-    def _cuts(self) -> list[slice]:
+    def _cuts(self) -> Iterator[slice]:
         """All rows as slices of about `PIECE_NBYTES`."""
-        if not self.sparse:
-            size = max(1, PIECE_NBYTES // (4 * self.features))
-            return [slice(start, min(start + size, self.samples)) for start in range(0, self.samples, size)]
-        indptr = self.values.indptr
-        starts = np.arange(0, max(1, indptr[-1]), PIECE_NBYTES // 8)
-        bounds = np.unique([*np.searchsorted(indptr, starts), self.samples])
-        return list(map(slice, bounds[:-1].tolist(), bounds[1:].tolist()))
-
-    def _part(self, rows: slice, dtype: DTypeLike) -> Piece:
-        """The scaled rows [b, p] of a slice in `dtype`, dense or CSR."""
-        scale, shift = self.factors(np.dtype(dtype))
+        bounds = np.arange(0, self.samples, max(1, PIECE_NBYTES // (4 * self.features)))
         if self.sparse:
-            raw = _csr((self.values.data, self.values.indices, self.values.indptr), rows, self.features)
-            return raw if raw.dtype == dtype and scale is None else scale_sparse(raw, scale, dtype)
-        raw = self.values[rows]
-        if raw.dtype == dtype and scale is None and shift is None:
-            raw.flags.writeable = False
-            return raw
-        out = np.empty(raw.shape, dtype)
-        scale_columns(raw, scale, shift, (out,))
-        return out
+            indptr = self.values.indptr
+            bounds = np.searchsorted(indptr, np.arange(0, max(1, indptr[-1]), PIECE_NBYTES // 8))
+        bounds = np.unique([*bounds, self.samples])
+        return map(slice, bounds[:-1].tolist(), bounds[1:].tolist())
 
 
-class JointShards:
+class JointShards(NamedTuple):
     """Dense values of several clients in one array, of which one call takes rows of all of them.
 
     One client's rows stand below the other's, or the columns of `side_by_side` clients with the same rows beside each
     other: by client, the time would go to lines of few bytes.
     """
 
-    def __init__(self, values: Array, y: Array, factors: Factors, side_by_side: int = 0) -> None:
-        self._values, self.y, self._factors, self.side_by_side = values, y, factors, side_by_side
+    values: Array
+    y: Array
+    factors: Factors
+    side_by_side: int = 0
 
     def take(self, at: Array, outs: Sequence[Array]) -> None:
         """Write the scaled rows `at` [b] to `outs`: one array [b, p] of all columns, or [b, p_i] of each client's."""
-        scale_columns(self._values, *self._factors(outs[0].dtype), outs, at)
+        scale_columns(self.values, *self.factors(outs[0].dtype), outs, at)
 
 
 def hosted_blocks(
@@ -166,68 +153,56 @@ class _Hosted:
     """The rows of a rank's clients."""
 
     def __init__(self, data: Federation, clients: range, room: float, tests: bool) -> None:
-        self._data, self._clients = data, clients
-        numbers, prefix = np.array(clients), TESTS if tests else ""
-        self._mapped = float(data.nbytes(prefix)[numbers].sum()) > room
-        places = data.places(numbers, prefix)
-        at = {name: (int(starts.min()), int(stops.max())) for name, (starts, stops) in places.items()}
-        rows = "indptr" if data.sparse else "X"
-        self._labels = places["y"][0] - at["y"][0]  # [n] where the labels of each client begin
-        self._begins = self._labels  # [n] where the rows of each begin, or its values
-        if places[rows] is not places["y"]:
-            self._begins = places[rows][0] - at[rows][0]
-        self._y = data.labels(prefix, *at["y"])
-        self._values = data.values(prefix, at, not self._mapped)
-        self._counts = (data.test_counts if tests else data.counts)[clients.start : clients.stop]
-        self._factors = cache(self._factors_of)
+        self._data, self._clients, self._factors = data, clients, cache(self._factors_of)
+        self._prefix, of_rank = TESTS if tests else "", slice(clients.start, clients.stop)
+        self._counts = data.test_counts if tests else data.counts
+        self._mapped = float(data.nbytes(self._prefix)[of_rank].sum()) > room
+        places = data.places(np.array(clients), self._prefix)
+        at = {name: (int(starts.min()), int(stops.max())) for name, (_, starts, stops) in places.items()}
+        self._y, self._values = data.labels(self._prefix, *at["y"]), data.values(self._prefix, at, not self._mapped)
+        # the first label here, and row in indptr, and value
+        self._first = tuple(at[name][0] if name in at else 0 for name in ("y", "indptr", "X"))
         self._rows = None
         if data.whole and not data.sparse:
-            self._rows = JointShards(self._values[0], self._y, self._factors(0))
+            self._rows = JointShards(self._values[0].reshape(-1, data.features), self._y, self._factors(0))
 
     def _factors_of(self, *groups: int) -> Factors:
         """Of the columns of these groups, one group after the other."""
-        data = self._data
-        if not data.scaling.by_column:
-            return cache(data.scaling.to)
-        return cache(data.scaling.part(np.concatenate([data.group("columns", group) for group in groups])).to)
+        columns = np.concatenate([self._data.group("columns", group) for group in groups])
+        return cache(self._data.scaling.part(columns).to)
 
     def block(self, numbers: range, dtype: str) -> Block:
         """The clients of these numbers."""
         shards = [self.shard(n) for n in numbers]
-        if self._data.split == "columns" and len(shards) > 1 and self._gains(shards):
-            # pieces of values that are read as they are would be views, and no part of an array is one
-            values = np.concatenate([shard.values for shard in shards], axis=1)
+        first = shards[0].values
+        if self._data.split == "columns" and len(shards) > 1 and not self._mapped and not shards[0].sparse:
             groups = self._data.holds[[shard.client for shard in shards], 1].tolist()
-            joint, start = JointShards(values, shards[0].y, self._factors(*groups), len(shards)), 0
-            for shard in shards:
-                shard.joint = joint, start
-                shard.values = values[:, start : start + shard.features]
-                start += shard.features
+            factors, start = self._factors(*groups), 0
+            # pieces of values that are read as they are would be views, and no part of an array is one
+            if first.dtype.kind != "f" or any(factor is not None for factor in factors(first.dtype)):
+                values = np.concatenate([shard.values for shard in shards], axis=1)
+                joint = JointShards(values, shards[0].y, factors, len(shards))
+                for shard in shards:
+                    shard.joint = joint, start
+                    shard.values = values[:, start : start + shard.features]
+                    start += shard.features
         return Block(tuple(shards), dtype)
-
-    def _gains(self, shards: list[Shard]) -> bool:
-        """Whether columns are copied side by side."""
-        values = shards[0].values
-        scaled = values.dtype.kind != "f" or any(
-            factor is not None for shard in shards for factor in shard.factors(values.dtype)
-        )
-        return not self._mapped and not shards[0].sparse and scaled
 
     def shard(self, n: int) -> Shard:
         """The data of the rank's client number n."""
         data, client = self._data, self._clients[n]
-        count, width, begin = int(self._counts[n]), int(data.widths[client]), int(self._begins[n])
+        count, width = int(self._counts[client]), int(data.widths[client])
+        starts = zip(data.starts(client, self._prefix), self._first, strict=True)
+        label, row, value = (int(start) - first for start, first in starts)
         values: Piece
         if data.sparse:
-            values = _checked(data, self._values, slice(begin, begin + count), width, f"client {client}")
-        elif data.whole:
-            values = self._values[0][begin : begin + count]
+            values = _checked(data, self._values, slice(row, row + count), width, f"client {client}")
         else:
-            values = self._values[0][begin : begin + count * width].reshape(count, width)
-        y, factors = self._y[self._labels[n] : self._labels[n] + count], self._factors(int(data.holds[client, 1]))
-        shard = Shard(client, partial(data.held, client), y, values, factors, self._mapped)
+            values = self._values[0][value : value + count * width].reshape(count, width)
+        factors = self._factors(int(data.holds[client, 1]))
+        shard = Shard(client, partial(data.held, client), self._y[label : label + count], values, factors)
         if self._rows is not None:
-            shard.joint = self._rows, begin
+            shard.joint = self._rows, label
         return shard
 
 
@@ -241,26 +216,28 @@ def common_shard(data: Federation, start: int = 0, stop: int | None = None) -> S
 
     Where there is a range, other rows are not read.
     """
-    stop = data.test_samples if stop is None else stop
+    stop, width = data.test_samples if stop is None else stop, data.features
     if start >= stop:
         return None
-    at = {"X": (start, stop)}
+    at = {"X": (start * width, stop * width)}
     if data.sparse:
-        first, last = data.array("test/indptr")[[start, stop]].tolist()
-        at = {"data": (first, last), "indices": (first, last), "indptr": (start, stop + 1)}
+        values = tuple(data.array("test/indptr")[[start, stop]].tolist())
+        at = {"data": values, "indices": values, "indptr": (start, stop + 1)}
     raw = data.values("test/", at)
-    values: Piece = raw[0]
-    if data.sparse:
-        values = _checked(data, raw, slice(0, stop - start), data.features, "the test set")
-    held = np.arange(start, stop), np.arange(data.features)
-    return Shard(-1, lambda: held, data.labels("test/", start, stop), values, cache(data.scaling.to))
+    rows = _checked(data, raw, slice(0, stop - start), width, "the test set") if data.sparse else raw[0]
+    held = np.arange(start, stop), np.arange(width)
+    return Shard(
+        -1, lambda: held, data.labels("test/", start, stop), rows.reshape(stop - start, width), cache(data.scaling.to)
+    )
 
 
 def _checked(data: Federation, parts: tuple[Array, ...], rows: slice, width: int, whose: str) -> Piece:
     """The same as `_csr`, of what may be a stranger's: reading them elsewhere would leave the arrays."""
-    values = _csr(parts, rows, width)
-    if values.indices.size and not (values.indices.min() >= 0 and values.indices.max() < width):
-        raise DataError(f"{data.where}: {whose} has values in columns beyond its {width}; {REMEDY}")
+    try:
+        values = _csr(parts, rows, width)
+        values.check_format(full_check=True)
+    except ValueError as error:
+        raise data.damaged(f"{whose}: {error}") from error
     return values
 
 

@@ -26,14 +26,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Le, Len
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.expected import MOST, Checked, Count, Digest, NotNegative, Pattern, Positive, Text
@@ -58,32 +57,24 @@ _IN_MEMORY: list[Federation] = []
 _MOST_CLASSES = 2**16  # unless there are more rows
 PART = 1 << 24  # bytes that are read at once
 _ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
-STRICT: Mapping[str, object] = {"strict": True, "allow_inf_nan": False}  # how pydantic reads a table
-# what each array may consist of, by the last part of its name
-_KINDS = {
-    "X": "uf", "y": "uif", "data": "f", "indices": "i", "indptr": "i", "ids": "S", "scale": "f", "shift": "f",
-    "digests": "u",
-}  # fmt: skip
+_HEADER = 1 << 13  # bytes that HDF5 needs for an array besides its values, at most
+_OF_CLIENTS = {"X", "y", "data", "indices", "indptr"}  # arrays whose parts have a digest for each client
+# what each array may consist of, by the last part of its name; others are integers
+_KINDS = {"X": "uf", "y": "uif", "data": "f", "indices": "i", "indptr": "i", "ids": "S", "scale": "f", "shift": "f"}
 
 
 @dataclass(kw_only=True)
 class Extent:
     """Where an array lies in `federation.h5`, and its digest where it is no client's."""
 
-    offset: Count
+    offset: Count = 0
     shape: Annotated[list[Count], Len(1, 2)]
     dtype: Annotated[str, Pattern(r"^(\|u1|<[iu][248]|<f[48]|\|S[1-9][0-9]{0,5})$")]
-    sha256: Digest | None
+    sha256: Digest | None = None
 
-    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
-
-    @property
-    def nbytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-    def view(self, whole: memoryview | mmap.mmap) -> Array:
-        """The array in the bytes of the file."""
-        values: Array = np.ndarray(tuple(self.shape), self.dtype, whole, self.offset)
+    def view(self, whole: bytes | mmap.mmap | memoryview) -> Array:
+        """The array in the bytes of the file, in a line; ValueError, or OverflowError, where it lies outside."""
+        values: Array = np.frombuffer(whole, self.dtype, math.prod(self.shape), self.offset)
         return values
 
 
@@ -93,8 +84,6 @@ class ScalingJson:
 
     scale: Annotated[list[float], Len(1)]
     shift: Annotated[list[float], Len(1)]
-
-    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
 
     @classmethod
     def of(cls, scaling: Scaling) -> ScalingJson:
@@ -116,8 +105,6 @@ class Inputs:
     are_bytes: bool
     before: list[Step]
 
-    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
-
 
 @dataclass
 class StatisticsJson:
@@ -126,8 +113,6 @@ class StatisticsJson:
     constant_columns: list[Count]
     target_mean: float = 0.0
     target_deviation: float = 0.0
-
-    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
 
 
 @dataclass
@@ -139,8 +124,6 @@ class ProvenanceJson:
     statistics: StatisticsJson = field(default_factory=lambda: StatisticsJson([]))
     named: bool = False  # whether classes were texts
     inputs: Inputs | None = None  # None: of an earlier version
-
-    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
 
 
 def _conforming(table: Table) -> Table:
@@ -172,8 +155,6 @@ class About:
     arrays: dict[Text, Extent]
     data_sha256: Digest  # of all this but provenance and places: it identifies the data
 
-    __pydantic_config__: ClassVar[Mapping[str, object]] = STRICT
-
 
 class Federation:
     """Data that are divided among clients; the same on every rank.
@@ -201,67 +182,110 @@ class Federation:
         `forget` gives back the pages of the file that were read, which count as memory of this process.
         """
         self.about, self.path, self._arrays, self._forget, self._read = about, path, arrays, forget, 0
-        self.split, self.clients = about.split, about.clients
-        self.samples, self.features = about.samples, about.features
-        several = about.targets > 1
-        self.task = "regression" if not about.classes else "multilabel" if several else "classification"
-        self.classes, self.targets, self.sparse = 0 if several else about.classes, about.targets, about.sparse
-        self.test_samples, self.target_scale, self.seed = about.test_samples, about.target_scale, about.seed
+        self.split, self.clients, self.samples = about.split, about.clients, about.samples
+        self.features, self.targets, self.sparse, self.seed = about.features, about.targets, about.sparse, about.seed
+        self.classes, self.task = about.classes, "classification" if about.classes else "regression"
+        if about.classes and about.targets > 1:
+            self.classes, self.task = 0, "multilabel"
+        self.test_samples, self.target_scale = about.test_samples, about.target_scale
         self.shape = None if about.shape is None else tuple(about.shape)
         self.provenance, self.sha256 = about.provenance, about.data_sha256
+        self.statistics: Table = about.provenance.get("statistics", {})
         self.where = "the data" if path is None else str(path / ARRAYS)  # what an error is about
         # each client holds all columns, so that X has whole rows, in the order of the groups of rows
         self.whole = about.split == "rows"
-        self._groups = cache(lambda axis: np.split(self.members(axis), self.bounds[axis][1:-1]))
-        self.statistics: Table = about.provenance.get("statistics", {})
-        try:
-            self.holds = self._whole("holds")
-            self.bounds = {axis: self._bounds(axis, i) for i, axis in enumerate(("rows", "columns"))}
-            self.counts, self.widths = (
-                self._of_clients(np.diff(self.bounds[axis]), groups)
-                for axis, groups in zip(self.bounds, self.holds.T, strict=True)
-            )
-            rows, tests = self.bounds["rows"], f"{TESTS}bounds"
-            starts = self._whole(tests) if tests in arrays else np.broadcast_to(np.int64(0), rows.shape)
-            self._starts = {"": rows, TESTS: starts}
-            self.test_counts = self._of_clients(np.diff(starts), self.holds[:, 0])
-            self.scaling = Scaling(*(self._factor(f"scaling/{name}") for name in Scaling._fields))
-            self._check()
-        except (LookupError, ValueError) as error:
-            raise DataError(f"{self.where}: {error}; {REMEDY}") from error
+        self._members: dict[str, NDArray[np.int64]] = {}
+        self.holds = self._integers("holds", self.clients, 2)
+        self.bounds = {axis: self._integers(f"{axis}/bounds") for axis in ("rows", "columns")}
+        tests = f"{TESTS}bounds" in arrays
+        rows = self.bounds["rows"]
+        none = np.broadcast_to(np.int64(0), rows.shape)
+        self._starts = {"": rows, TESTS: self._integers(f"{TESTS}bounds", len(rows)) if tests else none}
+        for groups, (axis, bounds) in zip(self.holds.T, self.bounds.items(), strict=True):
+            held = np.isin(np.arange(len(bounds) - 1), groups)
+            if groups.max() >= len(held) or not (held.all() and np.diff(bounds).all()):
+                raise self.damaged(f"{axis}/bounds and holds: a group is empty, or belongs to no client")
+        self.counts, self.test_counts = (self._sizes(starts, 0) for starts in self._starts.values())
+        self.widths = self._sizes(self.bounds["columns"], 1)
+        self._check()
+        factors = [self.array(f"scaling/{name}") for name in Scaling._fields]
+        for values in factors:
+            if len(values) not in (1, self.features) or not _is_finite(values):
+                raise self.damaged(f"scaling: expected 1 or {self.features} numbers, which are finite")
+        self.scaling = Scaling(*(values if len(values) > 1 else values.reshape(()) for values in factors))
 
-    def _of_clients(self, sizes: NDArray[np.int64], groups: NDArray[np.int64]) -> NDArray[np.int64]:
-        """[N] the sizes of their groups; a view of one number where they are alike."""
+    def damaged(self, why: str) -> DataError:
+        """An error of the stored data."""
+        return DataError(f"{self.where}: {why}; {REMEDY}")
+
+    def array(self, name: str, *shape: int) -> Array:
+        """A whole array of this shape; DataError where it has another size, or differs from its digest."""
+        try:
+            values = self._arrays[name].reshape(shape or -1)
+        except (KeyError, ValueError) as error:
+            raise self.damaged(f"{name}: expected an array of shape {shape} ({error})") from error
+        expected = self.about.arrays[name].sha256
+        if expected is not None and expected != self._digest([values]).hex():
+            raise self.damaged(f"{name} was changed or damaged")
+        return values
+
+    def _integers(self, name: str, *shape: int) -> NDArray[np.int64]:
+        """An array of nonnegative integers; of bounds, ascending from 0."""
+        values = self.array(name, *shape).astype(np.int64, copy=False)
+        if values.min(initial=0) < 0:
+            raise self.damaged(f"{name} has {values.min()}, expected 0 or more")
+        if name.endswith("bounds") and (values[:1].any() or len(values) < 2 or (np.diff(values) < 0).any()):
+            raise self.damaged(f"{name} does not ascend from 0")
+        return values
+
+    def _sizes(self, bounds: NDArray[np.int64], axis: int) -> NDArray[np.int64]:
+        """[N] the sizes of the clients' groups; a view of one number where they are alike."""
+        sizes, groups = np.diff(bounds), self.holds[:, axis]
         return sizes[groups] if (sizes != sizes[0]).any() else np.broadcast_to(sizes[0], groups.shape)
 
-    def array(self, name: str) -> Array:
-        """A whole array, compared with its digest; DataError where they differ."""
-        values, expected = self._arrays[name], self.about.arrays[name].sha256
-        if expected is not None and expected != self._digest([values]).hex():
-            raise DataError(f"{self.where}: {name} was changed or damaged; {REMEDY}")
-        return values
+    def _check(self) -> None:
+        """DataError unless the facts agree with each other, and with what the clients hold."""
+        about, recipe, features = self.about, self.about.recipe or [], self.features
+        alike = {"rows": [1], "columns": [0]}.get(self.split, [])  # what all clients hold: all columns, or all rows
+        contradictions = {
+            "clients": self.counts.astype(float) @ self.widths > MOST,
+            "samples": self.bounds["rows"][-1] < self.samples,
+            "features": self.bounds["columns"][-1] < features,
+            "split": self.holds[:, alike].any() or (self.test_counts.any() and not self.whole),
+            "shape": math.prod([features] if self.shape is None else self.shape) != features,
+            "names": about.names is not None and len(about.names) != features,
+            "recipe": (recipe and list(Recipe(tuple(recipe)).names()) != about.names)
+            or any(column.categories is None and (column.one_hot or isinstance(column.fill, str)) for column in recipe),
+            "classes": self.classes > max(self.samples + self.test_samples, _MOST_CLASSES)
+            or (self.targets > 1 and about.classes not in (0, 2)),
+            "target_scale": self.target_scale not in 2.0 ** np.arange(128),
+            "provenance.classes": len(self.provenance.get("classes", ())) not in (0, self.classes or self.targets),
+            "provenance.statistics": max(self.statistics.get("constant_columns", ()), default=0) >= features,
+        }
+        for key in (key for key, contradicts in contradictions.items() if contradicts):
+            raise self.damaged(f"{key} in {ABOUT} contradicts what is stored, or the rest of that file")
 
     # --- what the clients hold ---------------------------------------------------------------------------------------
 
     def members(self, axis: str) -> NDArray[np.int64]:
         """The members of all groups of "rows" or "columns", one group after the other; `bounds` separates them."""
-        members = self._whole(f"{axis}/members")
-        number = self.samples if axis == "rows" else self.features
-        if members.max() >= number:
-            raise DataError(f"{self.where}: {axis}/members up to {members.max()} of {number}; {REMEDY}")
-        if not np.isin(np.flatnonzero(np.diff(members) <= 0) + 1, self.bounds[axis]).all():
-            raise DataError(f"{self.where}: {axis}/members: a group does not ascend; {REMEDY}")
-        return members
-
-    def held(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(rows [s], columns [p]) that a client holds, as indices among all: the same arrays for clients of a group."""
-        rows, columns = map(self.group, self.bounds, self.holds[client].tolist())
-        return rows, columns
+        if axis not in self._members:
+            members = self._integers(f"{axis}/members", int(self.bounds[axis][-1]))
+            number = self.samples if axis == "rows" else self.features
+            falls = np.flatnonzero(np.diff(members) <= 0) + 1
+            if members.max() >= number or not np.isin(falls, self.bounds[axis]).all():
+                raise self.damaged(f"{axis}/members: a group does not ascend, or has members beyond {number}")
+            self._members[axis] = members
+        return self._members[axis]
 
     def group(self, axis: str, group: int) -> NDArray[np.int64]:
         """The members of a group of "rows" or "columns"."""
-        members: NDArray[np.int64] = self._groups(axis)[group]
-        return members
+        return self.members(axis)[slice(*self.bounds[axis][group : group + 2].tolist())]
+
+    def held(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(rows [s], columns [p]) that a client holds, as indices among all."""
+        rows, columns = self.holds[client].tolist()
+        return self.group("rows", rows), self.group("columns", columns)
 
     def names(self) -> tuple[str, ...] | None:
         """[p] names of the features; None where the source has none."""
@@ -269,87 +293,90 @@ class Federation:
 
     def client_names(self) -> tuple[str, ...]:
         """[N] what natural clients are called; () where clients have numbers alone."""
-        if "clients/ids" not in self._arrays:
-            return ()
-        ids, of = self.array("clients/ids"), self._whole("clients/of")
-        if not np.array_equal(of, np.arange(self.clients)):
-            raise DataError(f"{self.where}: clients/of is not 0 to {self.clients - 1}; {REMEDY}")
-        return tuple(text.decode("utf-8", "replace") for text in ids.tolist())
+        ids = self.array("clients/ids", self.clients).tolist() if "clients/ids" in self._arrays else ()
+        return tuple(text.decode("utf-8", "replace") for text in ids)
 
-    def nbytes(self, prefix: str = "") -> NDArray[np.int64]:
-        """[N] bytes of each client's labels and values, as stored."""
-        nbytes = np.zeros(self.clients, np.int64)
-        for name, (starts, stops) in self.places(np.arange(self.clients), prefix).items():
-            values = self._arrays[prefix + name]
-            nbytes += (stops - starts) * (values.nbytes // max(1, len(values)))
-        return nbytes
-
-    def places(self, clients: NDArray[np.int64], prefix: str = "") -> dict[str, tuple[Array, Array]]:
-        """Where the entries of clients begin and end, [n] each, by array; of `TESTS`, if there are such rows."""
-        if f"{prefix}y" not in self._arrays:
-            return {}
-        starts, groups = self._starts[prefix], self.holds[clients, 0]
-        labels = rows = values = starts[groups], starts[groups + 1]
-        if not self.whole:
-            rows, values = ((before[clients], before[clients + 1]) for before in self._before)
+    def _stored(self, prefix: str) -> dict[str, Array]:
+        """Labels and values of the clients' rows, of `TESTS` or of "test/": y, and X in a line, or CSR."""
+        rows = self.test_samples if prefix == "test/" else int(self._starts[prefix][-1])
+        stored = {"y": self.array(f"{prefix}y", *(rows, self.targets)[: 1 + (self.targets > 1)])}
+        values = rows * self.features
+        if not prefix and not self.whole:  # one client's rows and columns after the other's
+            rows, values = int(self.counts.sum()), int(self.counts @ self.widths)
         if not self.sparse:
-            return {"y": labels, "X": values}
-        indptr = self._arrays[f"{prefix}indptr"]
-        values = indptr[rows[0]], indptr[rows[1]]
-        return {"y": labels, "data": values, "indices": values, "indptr": (rows[0], rows[1] + 1)}
+            return {**stored, "X": self.array(f"{prefix}X", values)}
+        data, indptr = self.array(f"{prefix}data"), self.array(f"{prefix}indptr", rows + 1)
+        return {**stored, "data": data, "indices": self.array(f"{prefix}indices", len(data)), "indptr": indptr}
+
+    def starts(self, clients: int | NDArray[np.int64], prefix: str = "") -> tuple[Array, Array, Array]:
+        """The first label, row and value of a client, or [n] of each of several; of `TESTS`, if `prefix` is that."""
+        labels = self._starts[prefix][self.holds[clients, 0]]
+        if self.whole:
+            return labels, labels, labels * self.features
+        return labels, self._before[0][clients], self._before[1][clients]
 
     @cached_property
     def _before(self) -> list[NDArray[np.int64]]:
-        """[N + 1] rows, and values, of the clients before each one, where X has no whole rows."""
-        return [np.cumsum(np.insert(sizes, 0, 0)) for sizes in (self.counts, self.counts * self.widths)]
+        """[N] rows, and values, of the clients before each one, where X has no whole rows."""
+        return [np.cumsum(sizes) - sizes for sizes in (self.counts, self.counts * self.widths)]
+
+    def places(self, clients: NDArray[np.int64], prefix: str = "") -> dict[str, tuple[Array, Array, Array]]:
+        """(array, where entries of clients begin in it, and end, [n] each) by name; of `TESTS`, where there are any."""
+        if not self._starts[prefix][-1]:
+            return {}
+        stored, counts = self._stored(prefix), (self.test_counts if prefix else self.counts)[clients]
+        labels, rows, values = self.starts(clients, prefix)
+        sizes = {"y": (labels, counts), "X": (values, counts * self.widths[clients]), "indptr": (rows, counts + 1)}
+        at = {name: (starts, starts + size) for name, (starts, size) in sizes.items()}
+        if self.sparse:
+            at["data"] = at["indices"] = stored["indptr"][rows], stored["indptr"][rows + counts]
+        return {name: (array, *at[name]) for name, array in stored.items()}
+
+    def nbytes(self, prefix: str = "") -> NDArray[np.int64]:
+        """[N] bytes of each client's labels and values, as stored."""
+        places = self.places(np.arange(self.clients), prefix).values()
+        return sum(((stops - starts) * array[:1].nbytes for array, starts, stops in places), 0 * self.counts)
 
     def labels(self, prefix: str = "", start: int = 0, stop: int | None = None) -> Array:
         """Stored labels as int64 classes or float64 targets [s]; DataError if they are invalid."""
-        y, whose = self._arrays[f"{prefix}y"][start:stop], f"{self.where}: {prefix}y"
-        classes = self.about.classes
-        if classes and y.size and not (y.min() >= 0 and y.max() < classes):
-            raise DataError(f"{whose} has labels from {y.min()} to {y.max()}, expected 0 to {classes - 1}; {REMEDY}")
-        if not is_finite(y):
-            raise DataError(f"{whose} has a target that is not finite; {REMEDY}")
+        y, classes = self._stored(prefix)["y"][start:stop], self.about.classes
+        if classes and (y.dtype.kind == "f" or y.min(initial=0) < 0 or y.max(initial=0) >= classes):
+            raise self.damaged(f"{prefix}y has labels that are not 0 to {classes - 1}")
+        if not _is_finite(y):
+            raise self.damaged(f"{prefix}y has a target that is not finite")
         y = y.astype(np.int64 if self.classes else np.float64)
         return y if self.targets == 1 else vectors(y)
 
-    def values(
-        self, prefix: str = "", at: Mapping[str, tuple[int, int]] = MappingProxyType({}), load: bool = True
-    ) -> tuple[Array, ...]:
-        """Stored values of neighbours, in one piece and checked: (X,), or (data, indices, indptr).
+    def values(self, prefix: str, at: Mapping[str, tuple[int, int]], load: bool = True) -> tuple[Array, ...]:
+        """Stored values of neighbours, in one piece, all finite: (X in a line,), or (data, indices, indptr).
 
         Parameters
         ----------
-        at : where they begin and end in these arrays; by default all
+        at : where they begin and end in these arrays
         load : a folder's into memory; else mapped, and read once for the checks
         """
-        names = ("data", "indices", "indptr") if self.sparse else ("X",)
-        arrays = [self._arrays[prefix + name][slice(*at.get(name, (None,)))] for name in names]
+        stored = self._stored(prefix)
+        arrays = [stored[name][slice(*at[name])] for name in stored if name != "y"]
         if load and self.path is not None:
             mapped, arrays = arrays, [np.empty_like(values) for values in arrays]
             for out, values in zip(arrays, mapped, strict=True):
                 done = 0
                 for part in self._parts(values):
                     out[done : (done := done + len(part))] = part
-        if not is_finite(arrays[0]):
-            raise DataError(f"{self.where}: {prefix}{names[0]} has values that are not finite; {REMEDY}")
+        if not _is_finite(arrays[0]):
+            raise self.damaged(f"{prefix}values: one is not finite")
         if self.sparse:
-            indptr = arrays[2] - arrays[2][0]
-            if (np.diff(indptr) < 0).any() or indptr[-1] != len(arrays[1]):
-                raise DataError(
-                    f"{self.where}: {prefix}indptr decreases, or ends beyond {len(arrays[1])} values; {REMEDY}"
-                )
-            arrays[2] = indptr
+            arrays[2] = arrays[2] - arrays[2][0]  # of the values that are here
         return tuple(arrays)
 
     # --- digests -----------------------------------------------------------------------------------------------------
 
     def verify(self, clients: Sequence[int]) -> None:
         """Compare the values and labels of clients with their digests; DataError where they differ."""
+        expected = self.array("digests", self.clients, 32)
         for client, digest in zip(clients, self.digests(np.array(clients, int)), strict=True):
-            if digest != bytes(self._arrays["digests"][client]):
-                raise DataError(f"{self.where}: the data of client {client} were changed or damaged; {REMEDY}")
+            if digest != expected[client].tobytes():
+                raise self.damaged(f"the data of client {client} were changed or damaged")
 
     def verify_common(self) -> None:
         """Compare all arrays but the clients' values with their digests."""
@@ -358,13 +385,9 @@ class Federation:
 
     def digests(self, clients: NDArray[np.int64]) -> Iterator[bytes]:
         """SHA-256 of what is stored of each of the clients [n]."""
-        held = [
-            (self._arrays[prefix + name], *map(np.ndarray.tolist, at))
-            for prefix in ("", TESTS)
-            for name, at in self.places(clients, prefix).items()
-        ]
+        held = [part for prefix in self._starts for part in self.places(clients, prefix).values()]
         for n in range(len(clients)):
-            yield self._digest([values[starts[n] : stops[n]] for values, starts, stops in held])
+            yield self._digest([array[starts[n] : stops[n]] for array, starts, stops in held])
 
     def _digest(self, arrays: Sequence[Array]) -> bytes:
         digest = hashlib.sha256()
@@ -383,94 +406,10 @@ class Federation:
                 self._forget()
                 self._read = 0
 
-    # --- checks: of shapes and ranges, whatever the digests say, which only tell damage ------------------------------
 
-    def _whole(self, name: str) -> NDArray[np.int64]:
-        """An array of nonnegative integers; of bounds, ascending from 0."""
-        values = self.array(name).astype(np.int64, copy=False)
-        if values.size and values.min() < 0:
-            raise DataError(f"{self.where}: {name} has {values.min()}, expected 0 or more; {REMEDY}")
-        if name.endswith("bounds") and (values[0] or (np.diff(values) < 0).any()):
-            raise DataError(f"{self.where}: {name} does not ascend from 0; {REMEDY}")
-        return values
-
-    def _bounds(self, axis: str, i: int) -> NDArray[np.int64]:
-        """Bounds of the groups of an axis, each with members and held by a client."""
-        bounds = self._whole(f"{axis}/bounds")
-        if (
-            not np.diff(bounds).all()
-            or self.holds[:, i].max() > len(bounds) - 2
-            or not np.bincount(self.holds[:, i], minlength=len(bounds) - 1).all()
-        ):
-            raise ValueError(f"{axis}/bounds and holds: a group is empty, or belongs to no client")
-        return bounds
-
-    def _factor(self, name: str) -> Array:
-        """A finite scalar, or [p] finite numbers."""
-        values = self.array(name)
-        if values.shape not in ((1,), (self.features,)) or not np.isfinite(values).all():
-            raise ValueError(f"{name} has shape {values.shape}, or is not finite")
-        return values if len(values) > 1 else values.reshape(())
-
-    def _check(self) -> None:
-        """ValueError unless each array has as many entries as the clients hold, and the facts agree with them."""
-        about, classes = self.about, self.provenance.get("classes", ())
-        outputs = self.classes or self.targets
-        alike = {"rows": [1], "columns": [0]}.get(self.split, [])  # what all clients hold: all columns, or all rows
-        contradictions = (
-            (float(self.counts.astype(float) @ self.widths) > MOST, "its clients hold more than 2^62 values"),
-            (about.shape is not None and (not about.shape or math.prod(about.shape) != self.features),
-             f"shape = {about.shape}, expected lengths whose product is {self.features}"),
-            (self.classes > max(self.samples + self.test_samples, _MOST_CLASSES),
-             f"classes = {self.classes} of {self.samples} rows"),
-            (len(classes) not in (0, outputs), f"provenance: {len(classes)} classes, expected {outputs} names"),
-            (max(self.statistics.get("constant_columns", ()), default=0) >= self.features,
-             f"statistics: constant columns beyond the {self.features} features"),
-            (self.target_scale not in 2.0 ** np.arange(128) or (self.targets > 1 and about.classes not in (0, 2)),
-             f"target_scale = {self.target_scale}, targets = {self.targets}, classes = {about.classes}"),
-            (about.names is not None and len(about.names) != self.features,
-             f"names: {len(about.names or ())} of {self.features} features"),
-            (about.recipe is not None and list(Recipe(tuple(about.recipe)).names()) != about.names,
-             "recipe: its columns are not those of names"),
-            (any(column.categories is None and (column.one_hot or isinstance(column.fill, str))
-                 for column in about.recipe or ()), "recipe: a column of numbers is filled or encoded by texts"),
-            (self.holds[:, alike].any(), f"split = {self.split}, and the clients hold different rows or columns"),
-            (self.test_counts.any() and not self.whole, f"{TESTS}y, with split = {self.split}"),
-            (about.classes and any(self._arrays[name].dtype.kind == "f" for name in self._arrays if name[-1] == "y"),
-             f"y has fractions, and there are {about.classes} classes"),
-            *((self.bounds[axis][-1] < number, f"{axis}/members are fewer than the {number} {axis}")
-              for axis, number in (("rows", self.samples), ("columns", self.features))),
-        )  # fmt: skip
-        for contradicts, why in contradictions:
-            if contradicts:
-                raise ValueError(why)
-        for name, shape in self._shapes():
-            came = self._arrays[name].shape if name in self._arrays else "none"
-            if came != tuple(shape):
-                raise ValueError(f"{name} has shape {came}, expected {tuple(shape)}")
-
-    def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """The shape that each array must have."""
-        yield from (("holds", (self.clients, 2)), ("digests", (self.clients, 32)))
-        yield from ((f"{axis}/members", (int(bounds[-1]),)) for axis, bounds in self.bounds.items())
-        if "clients/ids" in self._arrays:
-            yield from (("clients/ids", (self.clients,)), ("clients/of", (self.clients,)))
-        width = int(self.widths[0])
-        rows = {"": (int(self.bounds["rows"][-1]), width)}
-        if f"{TESTS}bounds" in self._arrays:
-            yield f"{TESTS}bounds", self.bounds["rows"].shape
-            rows[TESTS] = int(self._starts[TESTS][-1]), width
-        if self.test_samples:
-            rows["test/"] = self.test_samples, self.features
-        for prefix, shape in rows.items():
-            yield f"{prefix}y", (shape[0], self.targets) if self.targets > 1 else shape[:1]
-            flat = not prefix and not self.whole  # one client's rows and columns after the other's
-            if self.sparse:
-                values = self._arrays[f"{prefix}indices"].shape[:1]
-                yield f"{prefix}indptr", ((int(self.counts.sum()) if flat else shape[0]) + 1,)
-                yield from ((f"{prefix}data", values), (f"{prefix}indices", values))
-            else:
-                yield f"{prefix}X", (int(self.counts @ self.widths),) if flat else shape
+def _is_finite(values: Array) -> bool:
+    """Whether all numbers are finite; without an array of their size."""
+    return values.dtype.kind != "f" or bool(np.isfinite([values.min(initial=0), values.max(initial=0)]).all())
 
 
 def in_memory(federation: Federation) -> str:
@@ -495,17 +434,12 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
         if not number.isdecimal() or not 0 < int(number) <= len(_IN_MEMORY):
             raise DataError(f"{path}: data in the memory of another process; write them to a folder, by `out`")
         return _IN_MEMORY[int(number) - 1]
-    path = Path(path)
-    about, arrays = path / ABOUT, path / ARRAYS
-    if arrays.is_file() and not about.is_file():
-        raise DataError(
-            f"{path}: {ARRAYS} without {ABOUT}: data of mpifed 0.1, or not written to their end; {REMEDY[:-1]} "
-            f"{command_line('--out', path)}`"
-        )
+    about, arrays = (path := Path(path)) / ABOUT, path / ARRAYS
     for file in (about, arrays):
         if not file.is_file():
-            out = command_line("--out", path)
-            raise DataError(f"{file}: no such file{leads_to(file)}; make the data with `mpifed data ... {out}`")
+            half = f", and {ARRAYS} alone is of mpifed 0.1, or not written to its end" if arrays.exists() else ""
+            make = f"make the data with `mpifed data ...{' --force' * bool(half)} {command_line('--out', path)}`"
+            raise DataError(f"{file}: no such file{leads_to(file)}{half}; {make}")
     from mpifed.files.schemas import checked  # with pydantic, which rank 0 alone needs
 
     content = checked(about, About, read_json(about), REMEDY)
@@ -516,6 +450,25 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
         federation.verify_common()
         federation.verify(range(federation.clients))
     return federation
+
+
+def of_folder(about: About, folder: Path) -> Federation:
+    """The federation of a folder, read when it is used; DataError unless its arrays lie within the file."""
+    file, arrays, name = folder / ARRAYS, {}, ""
+    try:
+        with open(file, "rb") as opened:
+            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        for name, extent in about.arrays.items():
+            kinds = _KINDS.get(name.rpartition("/")[2], "iu")
+            has_digest = name.removeprefix(TESTS) not in _OF_CLIENTS
+            if np.dtype(extent.dtype).kind not in kinds or has_digest is (extent.sha256 is None):
+                raise ValueError(f"{extent}: expected numbers of kind {kinds}, and a digest where no client's are")
+            if extent.offset % _ALIGNED:
+                raise ValueError(f"{extent}: expected an offset that is a multiple of {_ALIGNED}")
+            arrays[name] = extent.view(mapped)
+    except (OSError, ValueError, OverflowError) as error:  # of an array outside of the file too
+        raise DataError(f"{file}: {name} cannot be read ({error}); {REMEDY}") from error
+    return Federation(about, arrays, folder, partial(mapped.madvise, mmap.MADV_DONTNEED))
 
 
 def make_federation(
@@ -546,60 +499,58 @@ def make_federation(
     from mpifed.data.partition import training_rows  # here and below: who only reads data does without
     from mpifed.data.samples import pieces
 
-    sets = {"": partition.rows}
-    if client_tests is not None:
-        sets[""] = [group[~client_tests[group]] for group in partition.rows]
-        sets[TESTS] = [group[client_tests[group]] for group in partition.rows]
-    features = X.shape[1]
-    training = partition if client_tests is None else training_rows(partition, ~client_tests, features)
-    contents: dict[str, Array] = {"holds": training.holds}
+    trained = np.ones(len(y), np.bool_) if client_tests is None else ~client_tests
+    sparse, features = not isinstance(X, np.ndarray), X.shape[1]
+    training = training_rows(partition, trained, features)
+    contents: dict[str, Array] = {"holds": training.holds, "digests": np.zeros((partition.clients, 32), np.uint8)}
     contents["scaling/scale"], contents["scaling/shift"] = map(np.atleast_1d, scaling)
-    for axis, groups in (("rows", training.rows), ("columns", training.columns)):
-        contents[f"{axis}/bounds"] = np.cumsum([0, *map(len, groups)])
-        contents[f"{axis}/members"] = _narrow(np.concatenate(groups))
-    if client_tests is not None:
-        contents[f"{TESTS}bounds"] = np.cumsum([0, *map(len, sets[TESTS])])
     if ids:
         contents["clients/ids"] = np.array([text.encode() for text in ids])
         contents["clients/of"] = _narrow(np.arange(len(ids)))
-    for prefix, groups in sets.items():
+    for axis, groups in (("rows", training.rows), ("columns", training.columns)):
+        contents[f"{axis}/bounds"] = np.cumsum([0, *map(len, groups)])
+        contents[f"{axis}/members"] = _narrow(np.concatenate(groups))
+    stored = {}  # whose values stand in X one after the other: each client's, or of whole rows those of one with all
+    for prefix, own in {"": trained, TESTS: client_tests}.items():
+        if own is None:
+            continue
+        groups = [group[own[group]] for group in partition.rows]
+        if prefix:
+            contents[f"{prefix}bounds"] = np.cumsum([0, *map(len, groups)])
         contents[f"{prefix}y"] = compact_labels(y[np.concatenate(groups)], bool(facts["classes"]))
-    is_sparse = not isinstance(X, np.ndarray)
-    stored = {prefix: _as_stored(partition._replace(rows=groups)) for prefix, groups in sets.items()}
-    if is_sparse:
-        for prefix, part in stored.items():
-            held = map(part.of, range(part.clients))
-            contents |= _csr(prefix, [X[rows][:, span(columns)] for rows, columns in held])
+        stored[prefix] = part = partition._replace(rows=groups)
+        if partition.split == "rows":
+            stored[prefix] = part = part._replace(rows=[np.concatenate(groups)], holds=np.zeros((1, 2), np.int64))
+        if sparse:
+            contents |= _csr(prefix, [X[rows][:, span(columns)] for rows, columns in map(part.of, range(part.clients))])
+        else:  # in place of values, which follow by pieces
+            shape = [part.counts[0], features] if partition.split == "rows" else [part.counts @ part.widths]
+            contents[f"{prefix}X"] = np.broadcast_to(X.dtype.type(0), shape)
     if test is not None:
         contents["test/y"] = compact_labels(test[1], bool(facts["classes"]))
-        contents |= {"test/X": test[0]} if isinstance(test[0], np.ndarray) else _csr("test/", [test[0]])
-    extents = {name: _extent(values.shape, values.dtype) for name, values in contents.items()}
-    extents["digests"] = _extent((partition.clients, 32), np.uint8)
-    if not is_sparse:
-        for prefix, part in stored.items():
-            shape = [part.counts[0], part.widths[0]] if partition.split == "rows" else [part.counts @ part.widths]
-            extents[f"{prefix}X"] = _extent(tuple(map(int, shape)), X.dtype)
+        contents |= _csr("test/", [test[0]]) if sparse else {"test/X": test[0]}
+    extents = {name: Extent(shape=[*values.shape], dtype=values.dtype.str) for name, values in contents.items()}
     about = About(
         split=partition.split,
         clients=partition.clients,
-        samples=len(y) if client_tests is None else int((~client_tests).sum()),
+        samples=int(trained.sum()),
         features=features,
         test_samples=0 if test is None else len(test[1]),
-        sparse=is_sparse,
+        sparse=sparse,
         targets=of_vectors(y).shape[-1],
         arrays=extents,
         data_sha256="0" * 64,
         **facts,
     )
-    with _room(folder, about.arrays) as arrays:
-        for name, values in contents.items():
-            arrays[name][...] = values
-        for start, piece in () if is_sparse else pieces(X):
+    with _room(folder, contents, extents) as arrays:
+        for name in contents.keys() - {f"{prefix}X" for prefix in stored}:
+            arrays[name][...] = contents[name].reshape(-1)
+        for start, piece in () if sparse else pieces(X):
             for prefix, part in stored.items():
-                _put(piece, start, part, arrays[f"{prefix}X"].reshape(-1))
+                _put(piece, start, part, arrays[f"{prefix}X"])
         digests = b"".join(Federation(about, arrays).digests(np.arange(partition.clients)))
-        arrays["digests"][...] = np.frombuffer(digests, np.uint8).reshape(partition.clients, -1)
-        for name, extent in about.arrays.items():
+        arrays["digests"][...] = np.frombuffer(digests, np.uint8)
+        for name, extent in extents.items():
             if name.removeprefix(TESTS) not in _OF_CLIENTS:
                 extent.sha256 = hashlib.sha256(arrays[name].data).hexdigest()
         about.data_sha256 = _identity(about)
@@ -610,60 +561,33 @@ def make_federation(
     return of_folder(about, folder)
 
 
-_OF_CLIENTS = {"X", "y", "data", "indices", "indptr"}  # arrays whose parts have a digest for each client
-
-
-def _extent(shape: tuple[int, ...], dtype: DTypeLike) -> Extent:
-    return Extent(offset=0, shape=list(shape), dtype=np.dtype(dtype).str, sha256=None)
-
-
 @contextmanager
-def _room(folder: Path | None, extents: Mapping[str, Extent]) -> Iterator[dict[str, Array]]:
-    """The arrays, to be filled: in memory, or in `federation.h5`, which takes its name when they have been."""
+def _room(
+    folder: Path | None, contents: Mapping[str, Array], extents: Mapping[str, Extent]
+) -> Iterator[dict[str, Array]]:
+    """Room for arrays, in a line: in memory, or in `federation.h5`, which takes its name when they have been filled."""
     if folder is None:
-        yield {name: np.empty(extent.shape, extent.dtype) for name, extent in extents.items()}
+        yield {name: np.empty(values.size, values.dtype) for name, values in contents.items()}
         return
-    from mpifed.files.hdf5 import reserve, write_hdf5  # slow to import, and no reader needs it
+    import h5py  # slow to import, and no reader needs it
 
+    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)  # each array has its place at once
+    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    early.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with replaced(folder / ARRAYS) as part:
-        with write_hdf5(Path(part.name), alignment_threshold=1, alignment_interval=_ALIGNED) as file:
+        # a full disk raises OSError here; it would end HDF5, or who writes what is mapped, without a word
+        nbytes = sum(values.nbytes + _HEADER for values in contents.values())
+        os.posix_fallocate(part.fileno(), 0, nbytes)
+        part.truncate(0)  # HDF5 creates a file of what is empty alone, and gives back what it does not need
+        with h5py.File(part, "w", alignment_threshold=1, alignment_interval=_ALIGNED) as file:
+            os.posix_fallocate(part.fileno(), 0, nbytes)
             for name, extent in extents.items():
-                extent.offset = reserve(file, name, tuple(extent.shape), extent.dtype)
-        # a full disk raises OSError here, and would end the process where a mapped array is written
-        os.posix_fallocate(part.fileno(), 0, os.path.getsize(part.name))
+                made = file.create_dataset(name, tuple(extent.shape), extent.dtype, dcpl=early)
+                extent.offset = int(made.id.get_offset() or 0)
         whole = np.memmap(part, np.uint8, "r+")
         yield {name: extent.view(whole.data) for name, extent in extents.items()}
         whole.flush()
         (folder / ABOUT).unlink(missing_ok=True)
-
-
-def of_folder(about: About, folder: Path) -> Federation:
-    """The federation of a folder, read when it is used; DataError unless its arrays lie within the file."""
-    file = folder / ARRAYS
-    try:
-        with open(file, "rb") as opened:
-            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError of an empty file
-        raise DataError(f"{file}: cannot be read ({error}); {REMEDY}") from error
-    for name, extent in about.arrays.items():
-        why = None
-        if np.dtype(extent.dtype).kind not in _KINDS.get(name.rpartition("/")[2], "iu"):
-            why = f"is of type {extent.dtype}"
-        elif (extent.sha256 is None) != (name.removeprefix(TESTS) in _OF_CLIENTS):
-            why = f"has sha256 = {extent.sha256}, where only arrays of the clients have none"
-        elif extent.offset % _ALIGNED or max(extent.offset + extent.nbytes, *extent.shape) > len(mapped):
-            why = f"lies outside of the file, of {len(mapped)} bytes, or not at a multiple of {_ALIGNED}"
-        if why is not None:
-            raise DataError(f"{file}: {name} {why}; {REMEDY}")
-    arrays = {name: extent.view(mapped) for name, extent in about.arrays.items()}
-    return Federation(about, arrays, folder, partial(mapped.madvise, mmap.MADV_DONTNEED))
-
-
-def _as_stored(partition: Partition) -> Partition:
-    """Whose values stand in X one after the other: each client's, or, of whole rows, those of one who holds all."""
-    if partition.split != "rows":
-        return partition
-    return partition._replace(rows=[np.concatenate(partition.rows)], holds=np.zeros((1, 2), np.int64))
 
 
 def _put(piece: Array, start: int, stored: Partition, out: Array) -> None:
@@ -703,13 +627,6 @@ def compact_labels(y: Array, whole: bool) -> Array:
 def _narrow(values: Array) -> Array:
     """Indices as 32-bit integers, if they are that small."""
     return values.astype("<i4") if values.max(initial=0) < 2**31 else values
-
-
-def is_finite(values: Array) -> bool:
-    """Whether all numbers are finite, without an array of their size."""
-    if values.dtype.kind != "f" or not values.size:
-        return True
-    return bool(np.isfinite(values.max()) and np.isfinite(values.min()))
 
 
 def _identity(about: About) -> str:

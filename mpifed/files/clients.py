@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.files.history_csv import as_csv, cell_of, columns_of
+from mpifed.files.history_csv import as_csv, cell_of, columns_of, read_csv
 from mpifed.files.json_file import as_written
 from mpifed.files.write import replace_text
 
@@ -34,12 +32,12 @@ class ClientScores(NamedTuple):
 
 def write_clients(run_dir: Path, scores: ClientScores, task: str, names: Sequence[str] = ()) -> None:
     """Write clients.csv; `task`: what y are; `names` of all clients, where they have some."""
-    header = ["client", "rows", QUALITY[task], "loss", *(["name"] if names else [])]
-    columns = [column.tolist() for column in scores]
-    lines = [list(map(cell_of, row)) for row in zip(*columns, strict=True)]
-    for client, line in zip(columns[0], lines, strict=True):
-        line += names[client : client + 1]
-    replace_text(run_dir / CLIENTS, as_csv([header, *lines]))
+    lines = [["client", "rows", QUALITY[task], "loss"]]
+    lines += [list(map(cell_of, row)) for row in zip(*map(np.ndarray.tolist, scores), strict=True)]
+    if names:
+        shown = ["name", *(names[client] for client in scores.client.tolist())]
+        lines = [[*line, name] for line, name in zip(lines, shown, strict=True)]
+    replace_text(run_dir / CLIENTS, as_csv(lines))
 
 
 def read_clients(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
@@ -53,15 +51,13 @@ def read_clients(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
     """
     path = Path(run_dir, CLIENTS)
     try:
-        lines = list(csv.reader(io.StringIO(as_written(path).decode("utf-8"), newline="")))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        why = getattr(error, "strerror", None) or error
+        lines = read_csv(path, as_written(path))
+    except OSError as error:
         raise DataError(
-            f"{path}: no scores of clients ({why}); a run writes them where its data have the clients' own test rows: "
-            "`mpifed data ... --client-test-fraction 0.2`, in Python client_test=0.2"
+            f"{path}: no scores of clients ({error.strerror}); a run writes them where its data have the clients' own "
+            "test rows: `mpifed data ... --client-test-fraction 0.2`, in Python client_test=0.2"
         ) from error
-    named = [line.pop() for line in lines] if lines and lines[0][4:] == ["name"] else []
-    if not lines or len(lines[0]) != 4 or any(len(line) != 4 for line in lines):
+    columns = columns_of(path, [line[:4] for line in lines])
+    if len(columns) < 4:
         raise DataError(f"{path}: not the scores of clients; expected lines of 4 cells; restore the file")
-    columns = columns_of(path, lines)
-    return {**columns, "name": np.array(named[1:])} if named else columns
+    return columns | ({"name": np.array([line[4] for line in lines[1:]])} if len(lines[0]) > 4 else {})

@@ -1,4 +1,4 @@
-"""The file of a history, history.csv: a header, and a row for each measured round."""
+"""The tables that a run writes, history.csv and clients.csv: a header, and rows of numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from mpifed.core.text import shown
 HISTORY = "history.csv"
 FIRST = ("round", "elapsed_s", "train_loss", "test_accuracy")
 LEDGER = ("up_bytes", "down_bytes", "epsilon")
-_NUMBER = re.compile("[-+.0-9a-z]{0,32}")  # no written number is longer
+# no written number is longer
+_NUMBER = re.compile(r"(?=.{0,32}$)(-?[0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?|nan|-?inf)?")
 
 
 def read_lines(path: Path, text: bytes) -> list[list[str]]:
@@ -29,50 +31,41 @@ def read_lines(path: Path, text: bytes) -> list[list[str]]:
     DataError
         when it is not a history: a column is missing or duplicate, or the rounds do not ascend.
     """
-    whole, _, _ = text.rpartition(b"\n")
+    lines = read_csv(path, text.rpartition(b"\n")[0])
+    if lines:
+        header = lines[0]
+        if (*header[: len(FIRST)],) != FIRST or not {*LEDGER} <= {*header} or len({*header}) < len(header):
+            expected = f"different columns: {', '.join((*FIRST, '...', *LEDGER))}"
+            raise _damaged(path, f"its first line has {shown(', '.join(header))}, expected {expected}")
+        rounds = columns_of(path, lines)[FIRST[0]]
+        if rounds.dtype != np.int64 or (np.diff(rounds, prepend=-1) <= 0).any():
+            raise _damaged(path, f"column {FIRST[0]} does not ascend from 0 or more")
+    return lines
+
+
+def read_csv(path: Path, text: bytes) -> list[list[str]]:
+    """The lines of a file that a run has written, each as long as the first; DataError for anything else."""
     try:
-        lines = list(csv.reader(io.StringIO(whole.decode("utf-8"), newline="")))
+        lines = list(csv.reader(io.StringIO(text.decode("utf-8"), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise _not_a_history(path, str(error)) from error
-    if not lines:
-        return []
-    header, *rows = lines
-    if tuple(header[: len(FIRST)]) != FIRST:
-        raise _not_a_history(path, f"its first line begins with {_names(header[:4])}, expected {_names(FIRST)}")
-    missing, twice = set(LEDGER) - set(header), [name for name in header if header.count(name) > 1]
-    if missing or twice:
-        wrong = f"has no {_names(sorted(missing))}" if missing else f"has {_names(twice[:1])} more than once"
-        raise _not_a_history(path, f"its first line {wrong}")
-    for number, line in enumerate(rows, start=2):
-        if len(line) != len(header):
-            raise _not_a_history(path, f"line {number} has {len(line)} cells, the header {len(header)}")
-    rounds = column_of(path, FIRST[0], [row[0] for row in rows])
-    if rounds.dtype != np.int64 or (np.diff(rounds, prepend=-1) <= 0).any():
-        raise _not_a_history(path, f"column {FIRST[0]} does not ascend from 0 or more")
+        raise _damaged(path, str(error)) from error
+    for number, line in enumerate(lines, start=1):
+        if len(line) != len(lines[0]):
+            raise _damaged(path, f"line {number} has {len(line)} cells, the first {len(lines[0])}")
     return lines
 
 
 def columns_of(path: Path, lines: list[list[str]]) -> dict[str, Array]:
-    """By column, [measured rounds]; see `mpifed.files.history.read_history`."""
-    return {name: column_of(path, name, cells) for name, *cells in zip(*lines, strict=True)}
+    """By column, [rows]: int64 where every cell is a whole number, else float64 with NaN for empty cells."""
+    return {name: _column(path, name, cells) for name, *cells in zip(*lines, strict=True)}
 
 
-def column_of(path: Path, name: str, cells: list[str]) -> Array:
-    invalid = next((cell for cell in cells if not _NUMBER.fullmatch(cell)), None)
-    if invalid is not None:
-        raise _not_a_history(path, f"column {shown(name)}: {shown(invalid)!r} is no number")
-    try:
+def _column(path: Path, name: str, cells: list[str]) -> Array:
+    for cell in (cell for cell in cells if not _NUMBER.fullmatch(cell)):
+        raise _damaged(path, f"column {shown(name)}: {shown(cell)!r} is no number")
+    with suppress(ValueError, OverflowError):  # an empty cell, or a float
         return np.array([int(cell) for cell in cells], dtype=np.int64)
-    except (ValueError, OverflowError):
-        pass  # an empty cell, or a float
-    try:
-        values = np.array([float(cell or "nan") for cell in cells], dtype=np.float64)
-    except ValueError as error:
-        raise _not_a_history(path, f"column {shown(name)}: {error}") from error
-    overflowed = [cell for cell, value in zip(cells, values, strict=True) if np.isinf(value) and "inf" not in cell]
-    if overflowed:
-        raise _not_a_history(path, f"column {shown(name)}: {overflowed[0]} is too large for a number")
-    return values
+    return np.array([float(cell or "nan") for cell in cells], dtype=np.float64)
 
 
 def cell_of(value: float | int | None) -> str:
@@ -88,9 +81,5 @@ def as_csv(lines: Iterable[Iterable[str]]) -> str:
     return text.getvalue()
 
 
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(map(shown, names))
-
-
-def _not_a_history(path: Path, why: str) -> DataError:
-    return DataError(f"{path}: not the history of a run: {why}; restore the file, or resume from the checkpoint")
+def _damaged(path: Path, why: str) -> DataError:
+    return DataError(f"{path}: not as a run writes it: {why}; restore the file, or resume from the checkpoint")

@@ -257,7 +257,7 @@ def conforming(schema: type[Content], value: object) -> Content:
     try:
         if issubclass(schema, Schema):
             return schema.model_validate(value)
-        return TypeAdapter(schema).validate_json(json.dumps(value))
+        return TypeAdapter(schema).validate_json(json.dumps(value, allow_nan=False), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import tempfile
 from pathlib import Path
 
-from mpifed.core.errors import UsageError
 from mpifed.core.tables import ReadOnlyTable, Table
 
 
@@ -21,8 +21,7 @@ def is_alive(process: ReadOnlyTable) -> bool | None:
     """Whether a process of this machine is still running; None where it ran elsewhere, or that is unknown."""
     if process.get("host") != platform.node() or process.get("started") is None:
         return None
-    started: int = process["started"]
-    return _started(int(process["pid"])) == started
+    return _started(int(process["pid"])) == int(process["started"])
 
 
 def _started(pid: int) -> int | None:
@@ -34,19 +33,10 @@ def _started(pid: int) -> int | None:
 
 
 def scratch() -> Path:
-    """The temporary folder of this process; those of processes of the user's that have been killed here are removed.
-
-    UsageError where somebody else has taken its name.
-    """
-    above = Path(tempfile.gettempdir(), f"mpifed-{os.getuid()}")
-    above.mkdir(mode=0o700, exist_ok=True)
-    if above.is_symlink() or above.stat().st_uid != os.getuid():
-        raise UsageError(f"{above}: is a link, or another user's; set TMPDIR to a folder of your own")
-    for folder in above.iterdir():
-        host, _, numbers = folder.name.partition("@")
-        pid, _, started = numbers.partition("-")
-        if started.isdecimal() and is_alive({"host": host, "pid": pid, "started": int(started)}) is False:
-            shutil.rmtree(folder, ignore_errors=True)
-    own = above / "{host}@{pid}-{started}".format(**this_process())
-    own.mkdir(mode=0o700, exist_ok=True)
-    return own
+    """A new temporary folder of this process; those of the user's processes that were killed here are removed."""
+    user = f"mpifed-{os.getuid()}-"
+    for folder in Path(tempfile.gettempdir()).glob(f"{user}*"):
+        named = re.fullmatch(rf"{user}(?P<host>.+)@(?P<pid>[0-9]+)-(?P<started>[0-9]+)-\w+", folder.name)
+        if named and is_alive(named.groupdict()) is False:
+            shutil.rmtree(folder, ignore_errors=True)  # it follows no link
+    return Path(tempfile.mkdtemp(prefix=user + "{host}@{pid}-{started}-".format(**this_process())))

@@ -13,7 +13,7 @@ from mpifed.algorithms.cocoa import UNSAFE_SIGMA
 from mpifed.core.errors import NumericalError
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable
-from mpifed.files.history import read_ends, read_history
+from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.run_folder import job_of, read_run
 from mpifed.results.text import value_of
@@ -52,8 +52,7 @@ def run_warnings(folder: Path, job: ReadOnlyTable | None = None) -> list[RunWarn
     if run["exit"] is None:
         return []
     job = job_of(folder) if job is None else job
-    read = read_history if job.get("constraint") else read_ends
-    rows = read(folder) if (folder / HISTORY).exists() else {}
+    rows = read_history(folder) if (folder / HISTORY).exists() else {}
     worse = worse_than_measured(job, rows, run.get("returned_round"))
     return [*_diverged(run, job, rows), *worse, *_unsafe_sigma(run, job, folder)]
 

@@ -11,7 +11,6 @@ import pytest
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import explaining
 from mpifed.core.text import shown_lines
-from mpifed.files.hdf5 import write_hdf5
 from mpifed.files.json_file import write_json
 
 
@@ -33,16 +32,3 @@ def test_an_error_of_the_system_names_file_and_remedy(
     with pytest.raises(DataError, match=rf"run.json.*: {os.strerror(code)}; .*{remedy}"), explaining():
         write_json(tmp_path / "run.json", {})
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device here that is always full")
-def test_hdf5_on_a_full_disk(tmp_path: Path) -> None:
-    """The file is closed, the process lives, and the error is that of the system."""
-    import numpy as np
-
-    full = tmp_path / "full.h5"
-    full.symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left") as caught, write_hdf5(full) as file:
-        file["x"] = np.arange(100_000)
-        file["y"] = np.arange(10)
-    assert caught.value.errno == errno.ENOSPC

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +13,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from limits import soft_limit
 
 import mpifed
-from mpifed.files.hdf5 import reading_hdf5, write_hdf5
 
 ROOT = Path(mpifed.__file__).parents[1]
 
@@ -36,31 +33,11 @@ def no_locks_for_others(path: Path) -> Iterator[None]:
 pytestmark = pytest.mark.skipif("HDF5_USE_FILE_LOCKING" in os.environ, reason="HDF5_USE_FILE_LOCKING is set")
 
 
-def test_files_are_opened_without_locks(tmp_path: Path) -> None:
-    path = tmp_path / "file.h5"
-    with no_locks_for_others(path):
-        with pytest.raises(OSError, match="unable to lock file"):
-            h5py.File(path, "w")
-        with write_hdf5(path) as file:
-            file["x"] = np.arange(3)
-        with reading_hdf5(path, "wrong", "remedy") as file:
-            assert sorted(file) == ["x"]
-
-
-def test_a_disk_that_becomes_full_ends_in_its_own_error(tmp_path: Path) -> None:
-    """And not in HDF5's, which would end the process; what fitted had been written in parts."""
-    path, full = tmp_path / "file.h5", pytest.raises(OSError, match="File too large")
-    with soft_limit(resource.RLIMIT_FSIZE, 10_000), full as caught, write_hdf5(path) as file:
-        file["x"] = np.arange(10_000)
-    assert caught.value.filename == str(path)
-    assert path.stat().st_size == 10_000
-
-
 @pytest.mark.parametrize(("setting", "opens"), [("TRUE", False), ("BEST_EFFORT", False), ("FALSE", True)])
 def test_the_variable_of_hdf5_stands_above(tmp_path: Path, setting: str, opens: bool) -> None:
     """So `mpifed doctor` looks at it; HDF5 reads it once, when it is loaded."""
     path = tmp_path / "file.h5"
-    with write_hdf5(path) as file:
+    with h5py.File(path, "w") as file:
         file["x"] = np.arange(3)
     program = f"from mpifed.files.hdf5 import reading_hdf5\nwith reading_hdf5({str(path)!r}, '', ''): pass"
     with no_locks_for_others(path):

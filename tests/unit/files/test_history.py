@@ -82,19 +82,18 @@ HEADER = "round,elapsed_s,train_loss,test_accuracy,up_bytes,down_bytes,epsilon"
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("a,b\n1,2\n", "begins with"),
-    (f"{HEADER}\n1,2\n", "line 2 has 2 cells, the header 7"),
+    ("a,b\n1,2\n", "its first line has a, b, expected"),
+    (f"{HEADER}\n1,2\n", "line 2 has 2 cells, the first 7"),
     (f"{HEADER}\n1,soon,,,,,\n", "column elapsed_s.*'soon'"),
     (f"{HEADER}\n1,{'1' * 400},,,,,\n", "column elapsed_s: '1{80}"),
-    (f"{HEADER}\n1,1e999,,,,,\n", "column elapsed_s: 1e999 is too large"),
     (f"{HEADER}\n9223372036854775808,0,,,,,\n", "column round does not ascend"),
-    ("round,elapsed_s,train_loss,test_accuracy,up_bytes,epsilon\n", "has no down_bytes"),
-    (f"{HEADER},up_bytes\n", "has up_bytes more than once"),
+    ("round,elapsed_s,train_loss,test_accuracy,up_bytes,epsilon\n", "expected different columns: .*down_bytes"),
+    (f"{HEADER},up_bytes\n", "expected different columns"),
     ("\udcff\n", "utf-8"),
 ])  # fmt: skip
 def test_another_file_is_not_a_history(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "history.csv").write_text(text, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(DataError, match=rf"history\.csv: not the history of a run: .*{message}"):
+    with pytest.raises(DataError, match=rf"history\.csv: not as a run writes it: .*{message}"):
         read_history(tmp_path)
 
 

@@ -203,7 +203,7 @@ def test_a_history_that_is_gone(digits: Path, two_rounds: Path, tmp_path: Path, 
     (out / "history.csv").unlink()
     if text is not None:
         (out / "history.csv").write_text(text)
-    said = r"history\.csv: (not the history|has 0 whole rows up to round 2, .* 3 had been)"
+    said = r"history\.csv: (not as a run|has 0 whole rows up to round 2, .* 3 had been)"
     with pytest.raises(DataError, match=said):
         resumed(digits, out)
 
@@ -222,9 +222,6 @@ def test_a_history_with_a_row_less_or_more(digits: Path, two_rounds: Path, tmp_p
     lines = (out / "history.csv").read_text().splitlines(keepends=True)
     (out / "history.csv").write_text("".join([*lines[:2], *lines[3:]]))
     with pytest.raises(DataError, match=r"history\.csv: has 2 whole rows up to round 2, .* 3 had been measured"):
-        resumed(digits, out)
-    (out / "history.csv").write_text("".join([lines[0].replace("objective", "mine"), *lines[1:], "9,torn"]))
-    with pytest.raises(DataError, match=r"history\.csv: has other columns than this run measures \(mine, objective\)"):
         resumed(digits, out)
     (out / "history.csv").write_text("".join([*lines, "9,torn"]))
     resumed(digits, out)
