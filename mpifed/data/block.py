@@ -244,20 +244,19 @@ class Block:
         Few rows of many stay in memory until others are taken, since gradients need those of the scores again.
         """
         least = self._cache.setdefault(("least", 0), self.counts.min(keepdims=True))
-        same_rows: NDArray[np.int64]
-        taken: list[Features]
-        same_rows, taken = self._cache.get(("alike", 0), (rows[:0], []))
-        if taken and len(rows) == len(same_rows) and (rows == same_rows).all():
+        same_rows, kept = self._cache.get(("alike", 0), (rows[:0], []))
+        if kept and len(rows) == len(same_rows) and (rows == same_rows).all():
+            taken: Sequence[Features] = kept
             return taken
         check_rows(rows[None], least)
         if self.sparse:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
-            taken = [self.xp.empty((1, len(rows), shard.features), dtype=self.dtype) for shard in self.shards]
-            if self._joint is not None and self._joint[0].side_by_side == len(taken):
-                self._joint[0].take(rows, [out[0] for out in taken])
+            taken = outs = [self.xp.empty((1, len(rows), shard.features), dtype=self.dtype) for shard in self.shards]
+            if self._joint is not None and self._joint[0].side_by_side == len(outs):
+                self._joint[0].take(rows, [out[0] for out in outs])
             else:
-                for shard, out in zip(self.shards, taken, strict=True):
+                for shard, out in zip(self.shards, outs, strict=True):
                     shard.take(rows, out[0])
         few = len(rows) * _FEW <= least[0] and not self._seen
         self._cache["alike", 0] = (rows.copy(), taken) if few else (rows[:0], [])

@@ -157,14 +157,16 @@ class _Hosted:
         self._prefix, of_rank = TESTS if tests else "", slice(clients.start, clients.stop)
         self._counts = data.test_counts if tests else data.counts
         self._mapped = float(data.nbytes(self._prefix)[of_rank].sum()) > room
-        places = data.places(np.array(clients), self._prefix)
-        at = {name: (int(starts.min()), int(stops.max())) for name, (_, starts, stops) in places.items()}
+        at = {  # of the values and labels of all of them
+            name: (int(starts.min()), int(stops.max()))
+            for name, (_, starts, stops) in data.places(np.array(clients), self._prefix).items()
+        }
         self._y, self._values = data.labels(self._prefix, *at["y"]), data.values(self._prefix, at, not self._mapped)
-        # the first label here, and row in indptr, and value
+        # where labels begin that are here, and rows in indptr and in X
         self._first = tuple(at[name][0] if name in at else 0 for name in ("y", "indptr", "X"))
         self._rows = None
         if data.whole and not data.sparse:
-            self._rows = JointShards(self._values[0].reshape(-1, data.features), self._y, self._factors(0))
+            self._rows = JointShards(self._values[0], self._y, self._factors(0))
 
     def _factors_of(self, *groups: int) -> Factors:
         """Of the columns of these groups, one group after the other."""
@@ -198,7 +200,7 @@ class _Hosted:
         if data.sparse:
             values = _checked(data, self._values, slice(row, row + count), width, f"client {client}")
         else:
-            values = self._values[0][value : value + count * width].reshape(count, width)
+            values = self._values[0][value : value + (count if data.whole else count * width)].reshape(count, width)
         factors = self._factors(int(data.holds[client, 1]))
         shard = Shard(client, partial(data.held, client), self._y[label : label + count], values, factors)
         if self._rows is not None:
@@ -219,16 +221,14 @@ def common_shard(data: Federation, start: int = 0, stop: int | None = None) -> S
     stop, width = data.test_samples if stop is None else stop, data.features
     if start >= stop:
         return None
-    at = {"X": (start * width, stop * width)}
+    at = {"X": (start, stop)}
     if data.sparse:
         values = tuple(data.array("test/indptr")[[start, stop]].tolist())
         at = {"data": values, "indices": values, "indptr": (start, stop + 1)}
     raw = data.values("test/", at)
     rows = _checked(data, raw, slice(0, stop - start), width, "the test set") if data.sparse else raw[0]
     held = np.arange(start, stop), np.arange(width)
-    return Shard(
-        -1, lambda: held, data.labels("test/", start, stop), rows.reshape(stop - start, width), cache(data.scaling.to)
-    )
+    return Shard(-1, lambda: held, data.labels("test/", start, stop), rows, cache(data.scaling.to))
 
 
 def _checked(data: Federation, parts: tuple[Array, ...], rows: slice, width: int, whose: str) -> Piece:

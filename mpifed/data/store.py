@@ -202,8 +202,8 @@ class Federation:
         none = np.broadcast_to(np.int64(0), rows.shape)
         self._starts = {"": rows, TESTS: self._integers(f"{TESTS}bounds", len(rows)) if tests else none}
         for groups, (axis, bounds) in zip(self.holds.T, self.bounds.items(), strict=True):
-            held = np.isin(np.arange(len(bounds) - 1), groups)
-            if groups.max() >= len(held) or not (held.all() and np.diff(bounds).all()):
+            number = len(bounds) - 1
+            if groups.max() >= number or not (np.bincount(groups, minlength=number).all() and np.diff(bounds).all()):
                 raise self.damaged(f"{axis}/bounds and holds: a group is empty, or belongs to no client")
         self.counts, self.test_counts = (self._sizes(starts, 0) for starts in self._starts.values())
         self.widths = self._sizes(self.bounds["columns"], 1)
@@ -213,6 +213,7 @@ class Federation:
             if len(values) not in (1, self.features) or not _is_finite(values):
                 raise self.damaged(f"scaling: expected 1 or {self.features} numbers, which are finite")
         self.scaling = Scaling(*(values if len(values) > 1 else values.reshape(()) for values in factors))
+        forget()
 
     def damaged(self, why: str) -> DataError:
         """An error of the stored data."""
@@ -297,22 +298,24 @@ class Federation:
         return tuple(text.decode("utf-8", "replace") for text in ids)
 
     def _stored(self, prefix: str) -> dict[str, Array]:
-        """Labels and values of the clients' rows, of `TESTS` or of "test/": y, and X in a line, or CSR."""
+        """Labels and values of the clients' rows, of `TESTS` or of "test/": y, and X [s, p] or in a line, or CSR."""
         rows = self.test_samples if prefix == "test/" else int(self._starts[prefix][-1])
-        stored = {"y": self.array(f"{prefix}y", *(rows, self.targets)[: 1 + (self.targets > 1)])}
-        values = rows * self.features
+        stored, shape = (
+            {"y": self.array(f"{prefix}y", *(rows, self.targets)[: 1 + (self.targets > 1)])},
+            [self.features],
+        )
         if not prefix and not self.whole:  # one client's rows and columns after the other's
-            rows, values = int(self.counts.sum()), int(self.counts @ self.widths)
+            rows, shape = int(self.counts.sum() if self.sparse else self.counts @ self.widths), []
         if not self.sparse:
-            return {**stored, "X": self.array(f"{prefix}X", values)}
+            return {**stored, "X": self.array(f"{prefix}X", rows, *shape)}
         data, indptr = self.array(f"{prefix}data"), self.array(f"{prefix}indptr", rows + 1)
         return {**stored, "data": data, "indices": self.array(f"{prefix}indices", len(data)), "indptr": indptr}
 
     def starts(self, clients: int | NDArray[np.int64], prefix: str = "") -> tuple[Array, Array, Array]:
-        """The first label, row and value of a client, or [n] of each of several; of `TESTS`, if `prefix` is that."""
+        """The first label, and row in indptr and in X (value, where X is in a line), of a client, or [n] of several."""
         labels = self._starts[prefix][self.holds[clients, 0]]
         if self.whole:
-            return labels, labels, labels * self.features
+            return labels, labels, labels
         return labels, self._before[0][clients], self._before[1][clients]
 
     @cached_property
@@ -326,9 +329,10 @@ class Federation:
             return {}
         stored, counts = self._stored(prefix), (self.test_counts if prefix else self.counts)[clients]
         labels, rows, values = self.starts(clients, prefix)
-        sizes = {"y": (labels, counts), "X": (values, counts * self.widths[clients]), "indptr": (rows, counts + 1)}
-        at = {name: (starts, starts + size) for name, (starts, size) in sizes.items()}
+        at = {"y": (labels, labels + counts)}
+        at["X"] = at["y"] if self.whole else (values, values + counts * self.widths[clients])
         if self.sparse:
+            at["indptr"] = rows, rows + counts + 1
             at["data"] = at["indices"] = stored["indptr"][rows], stored["indptr"][rows + counts]
         return {name: (array, *at[name]) for name, array in stored.items()}
 
@@ -348,13 +352,14 @@ class Federation:
         return y if self.targets == 1 else vectors(y)
 
     def values(self, prefix: str, at: Mapping[str, tuple[int, int]], load: bool = True) -> tuple[Array, ...]:
-        """Stored values of neighbours, in one piece, all finite: (X in a line,), or (data, indices, indptr).
+        """Stored values of neighbours, in one piece, all finite: (X,), or (data, indices, indptr).
 
         Parameters
         ----------
         at : where they begin and end in these arrays
         load : a folder's into memory; else mapped, and read once for the checks
         """
+        self._forget()
         stored = self._stored(prefix)
         arrays = [stored[name][slice(*at[name])] for name in stored if name != "y"]
         if load and self.path is not None:
@@ -524,7 +529,8 @@ def make_federation(
         if sparse:
             contents |= _csr(prefix, [X[rows][:, span(columns)] for rows, columns in map(part.of, range(part.clients))])
         else:  # in place of values, which follow by pieces
-            shape = [part.counts[0], features] if partition.split == "rows" else [part.counts @ part.widths]
+            whole = partition.split == "rows"
+            shape = (int(part.counts[0]), features) if whole else (int(part.counts @ part.widths),)
             contents[f"{prefix}X"] = np.broadcast_to(X.dtype.type(0), shape)
     if test is not None:
         contents["test/y"] = compact_labels(test[1], bool(facts["classes"]))
