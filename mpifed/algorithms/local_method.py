@@ -251,7 +251,7 @@ class LocalMethod(LocalSteps, Rows):
         With `hear`, clients then receive its memory.
         """
         fields = self.guard.fields(self._template, self.degrees)
-        exchanges = [Exchange("changes", fields, self.ask, self.answer, self.receive)]
+        exchanges: list[Exchange] = [Exchange("changes", fields, self.ask, self.answer, self.receive)]
         if self.prepare is not None or self.hear is not None:
             from mpifed.algorithms.more_exchanges import outcome, preparation  # which few methods have
 

@@ -33,27 +33,19 @@ def block_of(columns: list[Any], array_shard: type[Any]) -> Block:
     return Block(tuple(array_shard(i, X, np.zeros(SAMPLES)) for i, X in enumerate(columns)))
 
 
-@pytest.mark.parametrize("rows", [FEW, MANY], ids=["few", "many"])
-def test_every_client_takes_the_same_rows_and_few_are_kept(
-    columns: list[Any], rows: np.ndarray, array_shard: type[Any]
-) -> None:
+def test_every_client_takes_the_same_rows_and_few_are_kept(columns: list[Any], array_shard: type[Any]) -> None:
     block = block_of(columns, array_shard)
-    taken = block.take_alike(rows)
-    for X, own in zip(taken, columns, strict=True):
-        np.testing.assert_array_equal(rows_of(X), rows_of((own[rows],)) if isinstance(X, tuple) else own[rows])
-    again = block.take_alike(rows.copy())
-    assert all((X is Y) == (rows is FEW) for X, Y in zip(taken, again, strict=True))
-
-
-def test_rows_that_are_kept_are_not_taken_for_others(columns: list[Any], array_shard: type[Any]) -> None:
-    block, rows = block_of(columns, array_shard), FEW.copy()
+    for rows in (FEW, MANY):
+        taken = block.take_alike(rows)
+        for X, own in zip(taken, columns, strict=True):
+            np.testing.assert_array_equal(rows_of(X), rows_of((own[rows],)) if isinstance(X, tuple) else own[rows])
+        again = block.take_alike(rows.copy())
+        assert all((X is Y) == (rows is FEW) for X, Y in zip(taken, again, strict=True))
+    rows = FEW.copy()
     before = [rows_of(X).copy() for X in block.take_alike(rows)]
     rows[:] = rows[::-1].copy()  # as the buffer of a broadcast changes
     for X, Y in zip(before, block.take_alike(rows), strict=True):
         np.testing.assert_array_equal(rows_of(Y), X[::-1])
-
-
-@pytest.mark.parametrize("row", [-1, SAMPLES])
-def test_there_are_no_other_rows(columns: list[Any], row: int, array_shard: type[Any]) -> None:
-    with pytest.raises(IndexError, match=f"rows {row} to {row} of clients with"):
-        block_of(columns, array_shard).take_alike(np.array([row]))
+    for row in (-1, SAMPLES):
+        with pytest.raises(IndexError, match=f"rows {row} to {row} of clients with"):
+            block.take_alike(np.array([row]))

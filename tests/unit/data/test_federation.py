@@ -23,15 +23,13 @@ from limits import soft_limit
 from scipy import sparse
 
 from mpifed.core.errors import DataError
-from mpifed.core.record import of_vectors
-from mpifed.data.block import Block
+from mpifed.core.record import vectors
 from mpifed.data.partition import Partition, by_grid
 from mpifed.data.scaling import IDENTITY, Scaling
 from mpifed.data.shards import common_shard, hosted_blocks, shard_of
 from mpifed.data.store import ABOUT, ARRAYS, Federation, make_federation, open_federation
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.schemas import conforming
-from mpifed.python.arrays import FederatedDataset
 
 RNG = np.random.default_rng(3)
 X = RNG.integers(0, 256, (90, 7)).astype("u1")
@@ -63,6 +61,9 @@ CASES = {
     "bytes by rows": Case(X, Y, BY_ROWS, {"scaling": Scaling(np.array(1 / 255), np.array(0.0))}),
     "floats by rows": Case(X.astype("f4") / 7, Y, BY_ROWS, {"scaling": BY_COLUMN, "test": (X[:9].astype("f4"), Y[:9])}),
     "targets": Case(X.astype("f4"), REAL[:, 0], BY_ROWS, {"target_scale": 4.0}),
+    "vectors of targets": Case(
+        X.astype("f4"), vectors(REAL), BY_ROWS, {"test": (X[:9].astype("f4"), vectors(REAL[:9]))}
+    ),
     "their own tests": Case(
         X, Y, by_grid("rows", Y, 7, (4, 1)), {"client_tests": np.arange(90) % 5 == 0, "names": list("abcdefg")}
     ),
@@ -139,33 +140,29 @@ def test_each_client_has_its_rectangle(case: Case, tmp_path: Path, monkeypatch: 
                 np.testing.assert_array_equal(rest.y, test_y[1:])
 
 
-def test_rows_of_several_clients_are_one_gather(tmp_path: Path) -> None:
-    data = made(CASES["bytes by rows"], tmp_path)
+@pytest.mark.parametrize("kind", ["u1", "f4"])
+def test_rows_of_a_block_are_read_as_those_of_each_client(kind: str, tmp_path: Path) -> None:
+    """Minibatches by one gather, columns in one call; of fewer clients, each by itself; loaded and mapped."""
+    raw, at = X.astype(kind), np.array([5, 17, 0, 5])
+    scaled = BY_COLUMN.apply(raw, "f4")
+    by_rows = made(Case(raw, Y, by_grid("rows", Y, 7, (4, 1)), {"scaling": BY_COLUMN}), tmp_path)
+    by_columns = made(Case(raw, Y, by_grid("columns", Y, 7, (1, 3)), {"scaling": BY_COLUMN}))
     for room in (np.inf, 0):
-        (block,) = hosted_blocks(data, range(4), np.array([0, 4]), "float32", room)[:]
-        batch = block.take(np.array([[0, 2, 1]] * 4))
-        for client in range(4):
-            _, _, raw, y = expected(CASES["bytes by rows"], client)
-            np.testing.assert_array_equal(batch.X[client], raw[[0, 2, 1]].astype("f4") * np.float32(1 / 255))
-            np.testing.assert_array_equal(batch.y[client], y[[0, 2, 1]])
-        for wrong in (int(data.counts.min()), -1):
+        (block,) = hosted_blocks(by_rows, range(4), np.array([0, 4]), "float32", room)[:]
+        for part in (block, block.only(np.array([0, 2]))):
+            batch = part.take(np.tile(at, (len(part.shards), 1)))
+            for client, x, y in zip(part.shards, batch.X, batch.y, strict=True):
+                np.testing.assert_array_equal(x, scaled[client.rows[at]])
+                np.testing.assert_array_equal(y, Y[client.rows[at]])
+        for wrong in (int(by_rows.counts.min()), -1):
             with pytest.raises(IndexError, match=r"rows .* of clients with"):
                 block.take(np.full((4, 1), wrong))
-
-
-@pytest.mark.parametrize("kind", ["u1", "f4"])
-def test_columns_of_a_block_are_read_as_those_of_each_client(kind: str, tmp_path: Path) -> None:
-    """In one call; of fewer clients, each by itself; loaded and mapped."""
-    data = made(Case(X.astype(kind), Y, by_grid("columns", Y, 7, (1, 3)), {"scaling": BY_COLUMN}), tmp_path)
-    at = np.array([5, 59, 0, 5])
-    whole = BY_COLUMN.apply(X[at].astype(kind), "f4")
-    for room in (np.inf, 0):
-        (block,) = hosted_blocks(data, range(3), np.array([0, 3]), "float32", room)[:]
+        (block,) = hosted_blocks(by_columns, range(3), np.array([0, 3]), "float32", room)[:]
         for part in (block, block.only(np.array([0, 2])), block.only(np.array([1]))):
             for shard, found in zip(part.shards, part.take_alike(at), strict=True):
-                np.testing.assert_array_equal(found[0], whole[:, shard.columns])
+                np.testing.assert_array_equal(found[0], scaled[at][:, shard.columns])
                 (piece,) = shard.pieces("float32")
-                np.testing.assert_array_equal(piece[1][at], whole[:, shard.columns])
+                np.testing.assert_array_equal(piece[1], scaled[:, shard.columns])
 
 
 def test_plain_h5py_reads_it(tmp_path: Path) -> None:
@@ -178,21 +175,6 @@ def test_plain_h5py_reads_it(tmp_path: Path) -> None:
         assert file["rows/members"][first:last].tolist() == rows.tolist()
         for name, extent in data.about.arrays.items():
             assert file[name].shape == tuple(extent.shape) and (file[name].id.get_offset() or 0) == extent.offset
-
-
-def test_several_targets_of_images(tmp_path: Path) -> None:
-    """From arrays to batches and pieces of them, and common test rows."""
-    images = X[:, :6].reshape(-1, 2, 3).astype("f4")
-    test = images[:5], REAL[:5]
-    FederatedDataset.from_arrays(images, REAL, clients=4, test=test, scale="none", out=tmp_path / "data")
-    data = open_federation(tmp_path / "data", verify=True)
-    assert (data.targets, data.classes, data.shape, data.target_scale) == (2, 0, (2, 3), 1.0)
-    for shard in (shard_of(data, client) for client in range(4)):
-        batch = Block((shard,), "float64").take(np.arange(shard.samples)[None, ::-1])
-        assert batch.y.shape == (1, shard.samples) and batch.rows(1, 3).y.shape == (1, 2)
-        np.testing.assert_array_equal(of_vectors(batch.y)[0], REAL[shard.rows[::-1]])
-        np.testing.assert_array_equal(batch.X[0], X[shard.rows[::-1], :6])
-    np.testing.assert_array_equal(of_vectors(common(data)[1]), REAL[:5])
 
 
 def test_a_flipped_byte_names_its_array(case: Case, tmp_path: Path) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
+import fcntl
+import os
 import resource
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
-from click.testing import CliRunner
 from limits import soft_limit
 from package_sources import FILES, nodes
-from written_files import History, contents, write_json
+from written_files import contents
 
 import mpifed as mf
-from mpifed.cli import main
+from mpifed.files.hdf5 import content_of, reading_hdf5
 from mpifed.files.write import append, replaced
 
 # what writes besides `mpifed.files.write`, and why it may
@@ -64,9 +67,6 @@ def test_the_law_sees(source: str) -> None:
     assert list(writing(ast.walk(ast.parse(source)))) == [ast.unparse(ast.parse(source))]
 
 
-# --- links -------------------------------------------------------------------------------------------------------
-
-
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
@@ -87,9 +87,6 @@ def test_a_device_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "null").is_symlink()
 
 
-# --- what fails --------------------------------------------------------------------------------------------------
-
-
 def test_what_fails_leaves_the_old_file_and_nothing_beside(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
@@ -99,41 +96,24 @@ def test_what_fails_leaves_the_old_file_and_nothing_beside(tmp_path: Path) -> No
     assert contents(tmp_path) == {"file": b"old"}
 
 
-COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "plot": ("file.pdf", ("plot", "run", "--out", "file.pdf")),
-    "new": ("file.toml", ("new", "file.toml")),
-}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_full_disk(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence that names the file and what to do, exit code 3; an old file stands."""
-    monkeypatch.chdir(tmp_path)
-    name, words = COMMANDS[command]
-    made_run(tmp_path / "run")
-    assert CliRunner().invoke(main, words).exit_code == 0  # what a library keeps for itself is written now
-    whole = (tmp_path / name).read_bytes()
-    if command == "new":
-        (tmp_path / name).unlink()
-    before = contents(tmp_path)
-    with soft_limit(resource.RLIMIT_FSIZE, 100):
-        ended = CliRunner().invoke(main, words)
-    assert len(whole) > 100 and ended.exit_code == 3, (ended.output, ended.exception)
-    assert ended.output.count("\n") == 1 and f"{name}: File too large; raise the limit" in ended.output
-    assert contents(tmp_path) == before
-
-
-def made_run(folder: Path) -> None:
-    folder.mkdir()
-    (folder / "job.toml").write_text('name = "a"\nseed = 1\n[algorithm]\nname = "fedavg"\n')
-    write_json(folder / "run.json", {"name": "a", "exit": 0})
-    history = History(folder)
-    for number in range(3):
-        history.append({"round": number, "elapsed_s": number, "train_loss": 2.0**-number})
-
-
-def test_a_full_disk_from_python(digits: Path, tmp_path: Path) -> None:
+def test_a_full_disk(digits: Path, tmp_path: Path) -> None:
+    """One sentence that names the file and what to do; an old file stands."""
     run = mf.run(mf.SSCA(batch_size=4), digits, mf.Softmax(), rounds=1, out=tmp_path / "run", progress="none")
+    (tmp_path / "file.toml").write_text("old")
     with soft_limit(resource.RLIMIT_FSIZE, 100), pytest.raises(OSError, match=r"File too large: .*file\.toml"):
         run.job.to_toml(tmp_path / "file.toml")
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert (tmp_path / "file.toml").read_text() == "old" and len(contents(tmp_path / "run")) == len(contents(run.path))
+
+
+@pytest.mark.skipif("HDF5_USE_FILE_LOCKING" in os.environ, reason="HDF5_USE_FILE_LOCKING is set")
+def test_hdf5_is_read_without_locks(tmp_path: Path) -> None:
+    """Where nobody can lock a file, as where the file system has no locks."""
+    path = tmp_path / "file.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+    with open(path, "r+b") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match="unable to lock file"):
+            h5py.File(path)
+        with reading_hdf5(path, "wrong", "remedy") as file:
+            assert content_of(file, "x").tolist() == [0, 1, 2]
