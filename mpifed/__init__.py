@@ -51,6 +51,7 @@ _WHERE = {
 
     "SimulatedNetwork": "mpifed.job.schema",
     "Observer": "mpifed.observers", "TensorBoard": "mpifed.observers", "MLflow": "mpifed.observers",
+    "WandB": "mpifed.observers",
     "MpifedError": "mpifed.core.errors", "UsageError": "mpifed.core.errors", "DataError": "mpifed.core.errors",
     "NumericalError": "mpifed.core.errors", "Interrupted": "mpifed.core.errors",
     "BudgetSpent": "mpifed.core.errors",

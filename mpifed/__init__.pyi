@@ -69,6 +69,7 @@ from mpifed.maths.terms import Norm as Norm
 from mpifed.observers import MLflow as MLflow
 from mpifed.observers import Observer as Observer
 from mpifed.observers import TensorBoard as TensorBoard
+from mpifed.observers import WandB as WandB
 from mpifed.python.arrays import FederatedDataset as FederatedDataset
 from mpifed.python.comparing import compare as compare
 from mpifed.python.describe import Torch as Torch

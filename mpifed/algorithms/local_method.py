@@ -251,13 +251,13 @@ class LocalMethod(LocalSteps, Rows):
         With `hear`, clients then receive its memory.
         """
         fields = self.guard.fields(self._template, self.degrees)
-        exchanges: list[Exchange] = [Exchange("changes", fields, self.ask, self.answer, self.receive)]
-        if self.prepare is not None or self.hear is not None:
-            from mpifed.algorithms.more_exchanges import outcome, preparation  # which few methods have
+        changes = Exchange("changes", fields, self.ask, self.answer, self.receive)
+        if self.prepare is None and self.hear is None:
+            return (changes,)
+        from mpifed.algorithms.more_exchanges import outcome, preparation  # which few methods have
 
-            before = [preparation(self)] if self.prepare is not None else []
-            exchanges = before + exchanges + ([outcome(self)] if self.hear is not None else [])
-        return tuple(exchanges)
+        before = [preparation(self)] if self.prepare is not None else []
+        return (*before, changes, *([outcome(self)] if self.hear is not None else []))
 
     @final
     def start_server(self, now: Round) -> Server:

@@ -85,6 +85,8 @@ def applied(data: Federation) -> Applied | None:
 
 def read_applied(path: Path) -> Applied:
     """What a run has kept; DataError where the file cannot be read, or was changed."""
+    if path.is_symlink():
+        raise DataError(f"{path}: is a link, and no file that a run has written; {_REMEDY}")
     try:
         table = from_json(as_written(path), allow_inf_nan=False)
     except (OSError, ValueError) as error:

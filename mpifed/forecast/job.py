@@ -36,7 +36,7 @@ from mpifed.privacy.protection import warnings_of
 from mpifed.privacy.spending import without_epsilon
 from mpifed.run.environment import rss_bytes
 from mpifed.run.observation import checked_observers
-from mpifed.run.own_classes import refuse_own_by_laws
+from mpifed.run.own_classes import check_by_laws, refuse_own
 from mpifed.run.setup import block_of, held, measures_of, problem_of, tests_clients
 
 _BYTES = ("up_bytes", "down_bytes")
@@ -63,7 +63,7 @@ def forecast(job: Job, ranks: int) -> Table:
     algorithm = job.make_algorithm(problem_of(job, data))
     if job.privacy is not None:
         algorithm = with_noise(algorithm, settle(job, algorithm))
-    refuse_own_by_laws(job, algorithm.problem)
+    refuse_own(job, algorithm.problem, partial(check_by_laws, job=job, problem=algorithm.problem))
     measures = measures_of(job, algorithm) if goals.measured(job) else ()
     counting = Counting(job, algorithm)
     counting.measure(measures)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from mpifed.observers.base import Observer as Observer
 from mpifed.observers.mlflow_store import MLflow as MLflow
 from mpifed.observers.tensorboard import TensorBoard as TensorBoard
+from mpifed.observers.weights_and_biases import WandB as WandB
 
-OBSERVERS: dict[str, type[Observer]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+OBSERVERS: dict[str, type[Observer]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
 def observer_name(observer: Observer) -> str:

@@ -25,6 +25,12 @@ class ObservedRun(NamedTuple):
     resumed_after: int | None
     """The round of the checkpoint from which it goes on; None of a new run."""
 
+    @property
+    def full_name(self) -> str:
+        """The name of the job; of a point of a sweep, with that of its folder."""
+        in_sweep = (self.folder.parent / "sweep.csv").exists()
+        return f"{self.name}/{self.folder.name}" if in_sweep else self.name
+
 
 class RunOutcome(NamedTuple):
     """How a run has ended."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from mpifed.core.errors import FINISHED, Interrupted
 from mpifed.core.tables import ReadOnlyTable
 from mpifed.files.json_file import read_json, write_json
 from mpifed.observers.base import ObservedRun, Observer, RunOutcome
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
-NOTED = "mlflow.json"  # in the run's folder: the identifiers of its runs of MLflow
+NOTED = "mlflow.json"  # in the run's folder: the identifiers of its runs of MLflow, by store
 _BATCH = 100  # parameters that a server takes at once
 _LONGEST = 500  # characters of a parameter
 
@@ -39,25 +36,33 @@ class MLflow(Observer):
     requires: ClassVar[Mapping[str, str]] = {"mlflow": "mlflow-skinny"}
 
     def destination(self) -> str:
-        uri = self._uri()
-        return f"MLflow at {uri.rpartition('@')[2] or uri}"  # without a password
+        return f"MLflow at {self._uri().rpartition('@')[2]}"  # without a password
 
     def begin(self, run: ObservedRun) -> None:
-        self._client, self._run_id = self._opened(), ""
-        path, key = run.folder / NOTED, hashlib.sha256(self._uri().encode()).hexdigest()[:12]
+        # both are read when MLflow is imported: it reports its use over the network unless told not to, and refuses
+        # folders of its own since 3.7
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        from mlflow import MlflowClient
+        from mlflow.entities import Param
+
+        self._client = client = MlflowClient(tracking_uri=self._uri())
+        path, key = run.folder / NOTED, self._uri().rpartition("@")[2]
         noted = read_json(path) if path.exists() else {}
         if run.resumed_after is not None and key in noted:
             self._run_id = str(noted[key])
-            self._client.update_run(self._run_id, "RUNNING")
+            client.update_run(self._run_id, "RUNNING")
             return
         experiment = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.name
-        in_sweep = (run.folder.parent / "sweep.csv").exists()
-        name = f"{run.name}/{run.folder.name}" if in_sweep else run.name
+        with suppress(Exception):  # it is there already, or another task of a job array has made it just now
+            client.create_experiment(experiment)
+        number = client.get_experiment_by_name(experiment).experiment_id
         tags = {"mpifed.folder": str(run.folder.absolute())}
-        created = self._client.create_run(self._experiment_id(experiment), tags=tags, run_name=name)
-        self._run_id = created.info.run_id
+        self._run_id = client.create_run(number, tags=tags, run_name=run.full_name).info.run_id
         write_json(path, {**noted, key: self._run_id})
-        self._log_parameters(run.settings)
+        parameters = [Param(key, str(value)[:_LONGEST]) for key, value in _flat(run.settings)]
+        for start in range(0, len(parameters), _BATCH):
+            client.log_batch(self._run_id, params=parameters[start : start + _BATCH])
 
     def measured(self, row: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
@@ -76,41 +81,11 @@ class MLflow(Observer):
     def _uri(self) -> str:
         return self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or Path("mlruns").absolute().as_uri()
 
-    def _opened(self) -> MlflowClient:
-        # read when MLflow is imported: it reports its use over the network unless told not to
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        uri = self._uri()
-        if "://" not in uri or uri.startswith("file:"):
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # else refused by MLflow 3.7 and later
-        from mlflow import MlflowClient
-
-        return MlflowClient(tracking_uri=uri)
-
-    def _experiment_id(self, name: str) -> str:
-        known = self._client.get_experiment_by_name(name)
-        if known is None:
-            try:
-                return str(self._client.create_experiment(name))
-            except Exception:  # another task of a job array may have made it just now
-                known = self._client.get_experiment_by_name(name)
-                if known is None:
-                    raise
-        return str(known.experiment_id)
-
-    def _log_parameters(self, settings: ReadOnlyTable) -> None:
-        from mlflow.entities import Param
-
-        parameters = [Param(key, str(value)[:_LONGEST]) for key, value in _flat(settings)]
-        for start in range(0, len(parameters), _BATCH):
-            self._client.log_batch(self._run_id, params=parameters[start : start + _BATCH])
-
 
 def _flat(table: ReadOnlyTable, above: str = "") -> Iterator[tuple[str, object]]:
-    """("table.key", value) of nested tables and lists of tables, which are numbered from 1."""
+    """("table.key", value) of nested tables."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{above}{key}.")
-        elif isinstance(value, list) and value and all(isinstance(element, Mapping) for element in value):
-            yield from _flat({str(number): element for number, element in enumerate(value, 1)}, f"{above}{key}.")
         else:
             yield f"{above}{key}", value

@@ -33,8 +33,7 @@ class TensorBoard(Observer):
 
         folder = run.folder / EVENTS
         if self.folder is not None:
-            in_sweep = (run.folder.parent / "sweep.csv").exists()
-            folder = Path(self.folder, run.folder.name) if in_sweep else Path(self.folder)
+            folder = Path(self.folder, run.full_name[len(run.name) + 1 :])
         folder.mkdir(parents=True, exist_ok=True)
         # runs that go on within a second must not write over each other's files
         self._writer = EventsWriter(str(folder / "events"), f".{time.time_ns()}")

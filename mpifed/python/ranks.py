@@ -17,7 +17,7 @@ from mpifed.comm.mpi import Comm, agreed
 from mpifed.core.errors import MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explaining
 from mpifed.files.scratch import scratch
-from mpifed.run.launch import guarded, note_failure
+from mpifed.run import launch
 
 T = TypeVar("T")
 # words of the command line as those of Python; first whole phrases
@@ -86,21 +86,8 @@ def spoken() -> Iterator[None]:
 
 
 def together(comm: Comm, folder: Path | None, work: Callable[[], T], brief: bool = False) -> T:
-    """Run `work` on every rank; errors are raised in a single process, and end all ranks under MPI."""
-
-    def called() -> T:
-        with spoken():
-            return work()
-
-    if comm.size > 1:
-        return guarded(comm, folder, called, brief)
-    with explaining():
-        try:
-            return called()
-        except Exception as error:
-            if folder is not None:
-                note_failure(folder, error, comm, brief)
-            raise
+    """Run `work` on every rank, as `launch.together` does, with errors that speak of arguments."""
+    return launch.together(comm, folder, spoken()(work), brief)
 
 
 def alike(comm: Comm, work: Callable[[], T]) -> T:

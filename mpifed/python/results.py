@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import sha256
 from mpifed.core.protocols import Head, Parameters
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
@@ -20,7 +21,7 @@ from mpifed.data.recipe import Recipe
 from mpifed.data.samples import Values, check_layout, in_kind, labels_of, rows_of
 from mpifed.data.store import MEMORY, open_federation
 from mpifed.data.table import as_table
-from mpifed.files.clients import read_clients
+from mpifed.files.clients import CLIENTS, read_clients
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import digest_of
@@ -67,7 +68,7 @@ class Run:
     path: Path
     summary: Table
     warnings: tuple[str, ...] = ()
-    _history: str | None = field(default=None, compare=False)  # SHA-256 of its history, when it had ended
+    _digests: Mapping[str, str] = field(default_factory=dict, compare=False)  # SHA-256 of files, as it was read
 
     def __repr__(self) -> str:
         shown = {
@@ -88,8 +89,6 @@ class Run:
         """The columns of its history, by name, [measured rounds]; nan where nothing was measured."""
         if not self._has(HISTORY):
             return {}
-        if self._history not in (None, digest_of(self.path / HISTORY)):
-            raise self._another()
         return dict(read_history(self.path))
 
     @property
@@ -100,12 +99,14 @@ class Run:
     @property
     def clients(self) -> DataFrame:
         """The clients' scores on their own test rows, when last measured: client, rows, quality, loss, name."""
+        self._has(CLIENTS)
         return frame(read_clients(self.path))
 
     @cached_property
     def job(self) -> WrittenJob:
         """The job, as it was run."""
-        return WrittenJob(Job.read(self.path / "job.toml"))
+        self._has(JOB)
+        return WrittenJob(Job.read(self.path / JOB))
 
     @cached_property
     @spoken()
@@ -125,12 +126,14 @@ class Run:
         )
 
     def _has(self, file: str) -> bool:
-        """Whether its folder has a file; DataError where this rank does not see the folder of a run that has begun."""
+        """Whether its folder has a file; DataError where it is another run's, or this rank does not see the folder."""
         if self.summary["rounds"] is not None and not self.path.is_dir():
             raise DataError(
                 f"{self.path}: no such folder: it was removed, or this rank does not see it; give the run an out that "
                 "stays, and that all ranks see"
             )
+        if self._digests.get(file) not in (None, _digest(self.path / file)):
+            raise self._another()
         return (self.path / file).exists()
 
     @spoken()
@@ -244,7 +247,7 @@ class WrittenJob:
         return Path(path)
 
 
-def frame(columns: Mapping[str, object]) -> DataFrame:
+def frame(columns: Mapping[str, object] | Sequence[Mapping[str, object]]) -> DataFrame:
     """A pandas DataFrame; UsageError without pandas."""
     try:
         from pandas import DataFrame
@@ -291,4 +294,10 @@ def read_run(folder: Path) -> Run:
         raise DataError(f"{folder}: {there}; give the folder that a run has written, its out")
     read_compared(folder)
     warnings = tuple(str(warning) for warning in run_warnings(folder))
-    return Run(folder, dict(summary(folder)), warnings, digest_of(folder / HISTORY))
+    digests = {name: digest for name in (HISTORY, CLIENTS, JOB) if (digest := _digest(folder / name)) is not None}
+    return Run(folder, dict(summary(folder)), warnings, digests)
+
+
+def _digest(path: Path) -> str | None:
+    """The SHA-256 of a file of a run that has ended; of its job also before, since that never changes."""
+    return sha256(path) if path.name == JOB and path.exists() else digest_of(path)

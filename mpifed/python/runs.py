@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,6 @@ from mpifed.python.results import Run, read_run
 from mpifed.python.values import integer
 from mpifed.run.agreement import begin_call
 from mpifed.run.agreement import settings as settings_of
-from mpifed.run.data_cache import DataCache
 from mpifed.run.observation import checked_observers
 from mpifed.run.progress import reporter
 
@@ -186,10 +185,8 @@ def run(
 
     comm, checked = begin_call("run", described, lambda checked: {**settings_of(checked), "out": str(out)}, together)
     folder = run_folder(comm, out, "mpifed-run-")
-    train(
-        comm, checked, folder, observers, out, overwrite=overwrite, resume=resume, max_hours=max_hours,
-        progress=progress,
-    )  # fmt: skip
+    how: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "max_hours": max_hours}
+    train(comm, checked, folder, observers, out, progress, **how)
     trained: Run = comm.bcast(read_run(folder) if comm.rank == 0 else None)
     return trained
 
@@ -223,30 +220,26 @@ def _read_or_described(
 
 
 def train(
-    comm: Comm, checked: Job, folder: Path, observers: Sequence[Observer], out: str | Path | None, *,
-    overwrite: bool = False, resume: bool = False, max_hours: float | None = None, progress: Progress = "auto",
-    cache: DataCache | None = None, who: str = "", replace: Callable[[], None] | None = None,
+    comm: Comm, checked: Job, folder: Path, observers: Sequence[Observer], out: str | Path | None, progress: Progress,
+    who: str = "", **how: Any,  # of `api.run`
 ) -> None:  # fmt: skip
     """Run a checked job into a folder. Collective. A limit that is not met is a warning of the run's summary.
 
     `out`: of the run or its sweep, as the caller gave it. `who`: which of several runs it is, for the message of an
-    error that ends all ranks. `replace`: as `api.run` has it.
+    error that ends all ranks.
     """
     from mpifed.run import api
 
     def work() -> None:
         shown = reporter(comm.rank, _progress_name(progress))
         try:
-            api.run(
-                checked, comm, folder, resume=resume, max_hours=max_hours, reporter=shown, cache=cache,
-                observers=observers, overwrite=overwrite, replace=replace,
-            )  # fmt: skip
+            api.run(checked, comm, folder, reporter=shown, observers=observers, **how)
         except NotCertified as error:  # the model stands; `summary["exit"]` says so
             if comm.rank == 0:
                 shown.warn(str(error))
         except Interrupted as error:
-            how = "give out=..., to keep what is done" if out is None else f"go on with resume=True, out={str(out)!r}"
-            error.args = (f"{error}; {how}",)
+            again = "give out=..., to keep what is done" if out is None else f"go on with resume=True, out={str(out)!r}"
+            error.args = (f"{error}; {again}",)
             raise
         except MpifedError as error:
             if who:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from mpifed.comm.mpi import Comm, agreed
+from mpifed.comm.mpi import Comm
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import BudgetSpent, MpifedError, NumericalError, TooFewClients, UsageError
 from mpifed.core.io_errors import say
-from mpifed.core.record import Array
 from mpifed.core.text import counted
 from mpifed.files.run_folder import RUN, SUMMARY
 from mpifed.job.sweep import SweepPoint
@@ -25,11 +22,11 @@ from mpifed.python.ranks import alike, spoken, together
 from mpifed.python.results import Run, frame, read_run
 from mpifed.python.runs import Progress, all_observers, job, points_of, run_folder, train
 from mpifed.python.values import integer
-from mpifed.results.points import is_sweep, write_sweep
+from mpifed.results.points import is_sweep
 from mpifed.run.agreement import begin_call
 from mpifed.run.agreement import settings as settings_of
-from mpifed.run.data_cache import DataCache
-from mpifed.run.folder import begin_sweep, failed_before, remove
+from mpifed.run.setup import Cache
+from mpifed.run.sweep import play_points
 
 _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
 
@@ -103,53 +100,28 @@ def sweep(
     )
     observers = alike(comm, lambda: all_observers(all_points[0].job, settings.get("observers", ())))
     folder = run_folder(comm, out, "mpifed-sweep-")
-    replaces = overwrite  # on rank 0: until the first run is ready to write
 
-    def replace() -> None:
-        nonlocal replaces
-        if replaces:
-            remove(folder)
-            replaces = False
-            begin_sweep(folder, all_points)
-
-    def begin() -> None:
+    def check() -> None:
         if is_sweep(folder) and not (overwrite or resume):
             raise UsageError(
                 f"{folder}: holds a sweep already; give another out, continue a sweep with resume=True, or replace it "
                 "with overwrite=True"
             )
-        begin_sweep(folder, all_points, resume, overwrite)
 
-    alike(comm, lambda: None if comm.rank else begin())
-    cache = DataCache()
-    failed: dict[str, MpifedError] = {}  # by name of the point
-    for point in all_points:
-        run_dir = folder / point.name
-        try:
-            if resume and alike(comm, lambda: _diverged(comm, point, run_dir)):  # noqa: B023  # called here
-                raise NumericalError(f"diverged before, and would again; remove {run_dir} to run it anew")
-            who = _named(point) if comm.size > 1 else ""
-            train(
-                comm, point.job, run_dir, observers, out, progress=progress, cache=cache, resume=resume, who=who,
-                overwrite=overwrite, replace=replace,
-            )  # fmt: skip
-        except _ENDS_OF_A_RUN as error:
-            failed[point.name] = error
-        except SystemExit as end:  # of all ranks, under MPI
-            if not isinstance(end.__cause__, _ENDS_OF_A_RUN):
-                raise
-            failed[point.name] = end.__cause__
-    alike(comm, lambda: None if comm.rank or replaces else write_sweep(folder, all_points))
+    def play(point: SweepPoint, run_dir: Path, begun: bool, cache: Cache, replace: Callable[[], None]) -> None:
+        who = _named(point) if comm.size > 1 else ""
+        how: dict[str, Any] = {"resume": begun, "overwrite": overwrite, "replace": replace, "cache": cache}
+        train(comm, point.job, run_dir, observers, out, progress, who, **how)
+
+    alike(comm, lambda: None if comm.rank else check())
+    ends = play_points(
+        comm, together, folder, all_points, all_points, play, resume=resume, overwrite=overwrite,
+        goes_on=lambda error: isinstance(error, _ENDS_OF_A_RUN),
+    )  # fmt: skip
+    failed = {name: end.error for name, end in ends.items() if end.error is not None}
     alike(comm, lambda: _report(comm, all_points, failed))
     found: Sweep = comm.bcast(_of(folder, all_points, failed) if comm.rank == 0 else None)
     return found
-
-
-def _diverged(comm: Comm, point: SweepPoint, run_dir: Path) -> bool:
-    """Whether a run has failed numerically before, with exactly this job. Collective."""
-    with agreed(comm):
-        diverged = comm.rank == 0 and failed_before(point.job, run_dir)
-    return bool(comm.bcast(diverged))
 
 
 def _report(comm: Comm, all_points: list[SweepPoint], failed: Mapping[str, MpifedError]) -> None:
@@ -205,25 +177,22 @@ class Sweep:
     @property
     def history(self) -> DataFrame:
         """The rows of all histories, with columns `label` and `seed`; needs pandas."""
-        histories = [(label, seed, run.columns) for label, seed, run in self._each()]
-        names = list(dict.fromkeys(name for *_, columns in histories for name in columns))
-        together: dict[str, Any] = {  # columns of numbers and of texts
-            "label": np.repeat([label for label, *_ in histories], [_rows(columns) for *_, columns in histories]),
-            "seed": np.repeat([seed for _, seed, _ in histories], [_rows(columns) for *_, columns in histories]),
-        }
-        for name in names:
-            parts = [columns.get(name, np.full(_rows(columns), np.nan)) for *_, columns in histories]
-            together[name] = np.concatenate(parts)
-        return frame(together)
+        parts = [
+            frame({"label": label, "seed": seed, **run.columns}) for label, seed, run in self._each() if run.columns
+        ]
+        from pandas import concat
+
+        return concat(parts, ignore_index=True)
 
     @property
     def summary(self) -> DataFrame:
         """A row for each run: label, seed, what `Run.summary` has, and `warnings`, a text; needs pandas."""
-        rows = [
-            {"label": label, "seed": seed, **run.summary, "warnings": "; ".join(run.warnings)}
-            for label, seed, run in self._each()
-        ]
-        return frame({name: [row[name] for row in rows] for name in rows[0]})
+        return frame(
+            [
+                {"label": label, "seed": seed, **run.summary, "warnings": "; ".join(run.warnings)}
+                for label, seed, run in self._each()
+            ]
+        )
 
     @spoken()
     def plot(
@@ -264,10 +233,6 @@ class Sweep:
     def _each(self) -> list[tuple[str, int, Run]]:
         return [(label, seed, run) for label, runs in self.runs.items()
                 for seed, run in zip(self.seeds, runs, strict=True)]  # fmt: skip
-
-
-def _rows(columns: Mapping[str, Array]) -> int:
-    return len(next(iter(columns.values()), ()))
 
 
 def _of(folder: Path, all_points: list[SweepPoint], failed: Mapping[str, MpifedError]) -> Sweep:

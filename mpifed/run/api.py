@@ -15,11 +15,11 @@ from mpifed.comm.mpi import Comm, agreed
 from mpifed.job.job import Job
 from mpifed.observers.base import Observer
 from mpifed.run.agreement import in_one_thread
-from mpifed.run.data_cache import DataCache
 from mpifed.run.environment import keep_freed_memory
 from mpifed.run.loop import RunLoop
 from mpifed.run.outcome import STANDING, Opened, Result
 from mpifed.run.progress import Reporter
+from mpifed.run.setup import Cache
 from mpifed.run.signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def run(
     resume: bool = False,
     max_hours: float | None = None,
     reporter: Reporter | None = None,
-    cache: DataCache | None = None,
+    cache: Cache | None = None,
     accept_changed: bool = False,
     observers: Sequence[Observer] | None = None,
     overwrite: bool = False,

@@ -29,21 +29,22 @@ from mpifed.files.scratch import is_alive
 from mpifed.files.write import PART
 from mpifed.job.job import Job
 from mpifed.job.own_sources import sources_of
-from mpifed.job.reading import dotted
-from mpifed.job.schema import FREE, is_free
+from mpifed.job.schema import FREE
 from mpifed.job.sweep import SweepPoint
 from mpifed.observers.mlflow_store import NOTED
 from mpifed.observers.tensorboard import EVENTS
+from mpifed.observers.weights_and_biases import FILES
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
 from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
 from mpifed.run import environment
+from mpifed.run.identity import changes
 from mpifed.run.outcome import FAILURE, Opened
 
 LOCK = "lock"  # locked by flock, or where the file system has none the file `HELD`, which says who holds it
 HELD = "lock-held"
 RUN_FILES = (JOB, RUN, HISTORY, MODEL, "model.h5", APPLIED, CLIENTS, FAILURE, LEDGER, LOCK, HELD, NOTED)
-RUN_FOLDERS = (*RAW_FOLDERS, EVENTS)
+RUN_FOLDERS = (*RAW_FOLDERS, EVENTS, FILES)
 # of a run that goes on: what ends it or is said of it, and a file that was read before round 0
 RESUMABLE = (*FREE, "record", "rounds", "stop", "simulated_network", "model.start")
 ENDING_S = 2.0  # a run whose launcher has returned may still be ending
@@ -68,22 +69,23 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
             f"{out}: holds a sweep; choose another --out, or remove its sweep.csv and folders point-* where they came "
             "into a run by mistake"
         )
-    with suppress(DataError):  # damaged: it is written anew
-        job = job.resumed(job_of(out)) if resume else job
-    saved = any((out / "checkpoint").glob("round-*[0-9]"))
-    begun = saved or any((out / name).exists() for name in ("job.toml", "run.json", LEDGER))
+    saved, header, damaged = any((out / "checkpoint").glob("round-*[0-9]")), None, ""
+    begun = saved or any((out / name).exists() for name in (JOB, RUN, LEDGER))
     if begun and not resume and not nothing_left(out):
         raise UsageError(
             f"{out}: holds a run already; choose another --out, continue it with --resume, or replace it with "
             "--overwrite"
         )
-    damaged, code = _damaged(out) if resume and begun else ("", None)
-    header = _header(job, out, bool(damaged)) if resume and begun else None
-    job = job.resumed(header.job) if header else job  # where job.toml is gone
-    if code in FINISHED and not saved:
-        raise _without_its_end(out)
-    if (code := ended_before(job, out)) is not None:
-        return Opened(job, saved, header, code)
+    if begun and resume:
+        with suppress(DataError):  # damaged: it is written anew
+            job = job.resumed(job_of(out))
+        damaged, code = _damaged(out)
+        header = _header(job, out, bool(damaged))
+        job = job.resumed(header.job) if header else job  # where job.toml is gone
+        if code in FINISHED and not saved:
+            raise _without_its_end(out)
+        if (code := ended_before(job, out)) is not None:
+            return Opened(job, saved, header, code)
     (out / FAILURE).unlink(missing_ok=True)
     for path in out.glob(".*.new"):  # of a process that was killed
         if (part := PART.fullmatch(path.name)) and part[1] in RUN_FILES:
@@ -184,10 +186,8 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
 
     For a run without privacy, a `damaged` run.json does not matter.
     """
-    if damaged and job.privacy is None and not (out / LEDGER).exists():
-        return None
-    ledger = read_compared(out)
-    if ledger is None:
+    uncounted = damaged and job.privacy is None and not (out / LEDGER).exists()
+    if uncounted or (ledger := read_compared(out)) is None:
         return None
     written = job_of(out)
     if written and (shown := changes_of(ledger.header.job, written)):
@@ -206,9 +206,7 @@ def same_job(run_dir: Path, before: Table, after: Table) -> None:
 
 def changes_of(before: Table, after: Table, free: Collection[str] = RESUMABLE) -> str:
     """The changes of a job, but for those of `free` keys, which affect no results; as text."""
-    old, new = dict(dotted(before)), dict(dotted(after))
-    keys = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key) and not is_free(key, free)]
-    return "; ".join(f"{key}: {old.get(key)!r} before, {new.get(key)!r} now" for key in keys)
+    return "; ".join(sorted(changes(before, after, free=free)))
 
 
 # --- one run at a time ---
@@ -321,8 +319,9 @@ def remove(folder: Path) -> None:
     UsageError, DataError
         as of `to_remove`; DataError also when it cannot be renamed.
     """
-    for left in _left_by_killed(folder):
-        shutil.rmtree(left, ignore_errors=True)
+    for left in folder.parent.glob(f".{escape(folder.name)}.overwritten-*"):  # by a process that was killed
+        if left.is_dir() and not left.is_symlink() and not list(_others(left)):
+            shutil.rmtree(left, ignore_errors=True)
     if not (runs := to_remove(folder)):
         return
     aside = folder.with_name(f".{folder.name}.overwritten-{os.uname().nodename}-{os.getpid()}")
@@ -346,7 +345,7 @@ def to_remove(folder: Path) -> list[Path]:
     UsageError
         when the folder has anything else in it, is a link, or holds a run that is going on.
     """
-    if not folder.exists() and not folder.is_symlink():
+    if not folder.is_symlink() and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
         return []
     if not folder.is_dir() or folder.is_symlink():
         raise UsageError(f"{folder}: is no folder of a run; {_REMEDY}; choose another --out")
@@ -354,35 +353,25 @@ def to_remove(folder: Path) -> list[Path]:
         raise UsageError(
             f"{folder}: is the folder in which you are, or one above it; leave it, or choose another --out"
         )
-    if not any(folder.iterdir()):
-        return []
     others = list(_others(folder))
     if others or not _is_ours(folder):
         named = f" ({', '.join(others[:3])})" if others else ""
         raise UsageError(
             f"{folder}: holds something else than a run{named}; {_REMEDY}: move it away, or choose another --out"
         )
-    runs = [Path(path.name) for path in _points(folder)] or [Path()]
+    runs = [Path(path.name) for path in sorted(folder.iterdir()) if _is_point(path)] or [Path()]
     _check_idle(folder, runs)
     return runs
 
 
-def _left_by_killed(folder: Path) -> Iterator[Path]:
-    """What a process that was killed while it removed a run of this folder has left of it."""
-    for path in folder.parent.glob(f".{escape(folder.name)}.overwritten-*"):
-        if path.is_dir() and not path.is_symlink() and not list(_others(path)):
-            yield path
-
-
-def _points(folder: Path) -> list[Path]:
-    """The folders of a sweep's points."""
-    return [path for path in sorted(folder.iterdir()) if _POINT.fullmatch(path.name) and path.is_dir()]
+def _is_point(path: Path) -> bool:
+    return bool(_POINT.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
 
 
 def _others(folder: Path) -> Iterator[str]:
     """What is in the folder of a run or sweep, and was not written by it."""
     for path in sorted(folder.iterdir()):
-        if _POINT.fullmatch(path.name) and path.is_dir() and not path.is_symlink():
+        if _is_point(path):
             yield from (f"{path.name}/{other}" for other in _others(path))
         elif path.name not in RUN_FOLDERS and not _OWN.fullmatch(PART.sub(r"\1", path.name)):
             yield path.name
@@ -390,17 +379,15 @@ def _others(folder: Path) -> Iterator[str]:
 
 def _is_ours(folder: Path) -> bool:
     """Whether a folder without other files is that of a run or sweep of mpifed."""
-    try:
-        if is_sweep(folder):
+    if is_sweep(folder):
+        with suppress(DataError):
             return bool(point_settings(folder))
-        if job_of(folder).keys() >= _REQUIRED or (folder / LEDGER).exists():
+    with suppress(DataError):  # job.toml is damaged, or another program's
+        if (folder / LEDGER).exists() or job_of(folder).keys() >= _REQUIRED:
             return True
-    except DataError:  # job.toml is damaged, or another program's
-        pass
-    try:
+    with suppress(DataError):
         return (folder / RUN).exists() and bool(read_run(folder))
-    except DataError:
-        return False
+    return False
 
 
 def _check_idle(folder: Path, runs: list[Path]) -> None:

@@ -7,6 +7,7 @@ the user accepts that, which run.json and all later checkpoints record.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from mpifed.files.run_folder import read_run
 from mpifed.job.job import Job
 from mpifed.job.own_sources import sources_of
 from mpifed.job.reading import dotted
+from mpifed.job.schema import is_free
 from mpifed.run import environment
 
 _DIGITS = 12  # of a SHA-256, where a person reads it
@@ -69,7 +71,7 @@ class Identity(NamedTuple):
             raise DataError(f"{run_dir}: its checkpoint does not say with which data and libraries it was made")
         old = Identity(**{name: before[name] for name in Identity._fields})
         if old.data["sha256"] != self.data["sha256"]:
-            differences = "; ".join(_changes(old.data, self.data))
+            differences = "; ".join(changes(old.data, self.data, _short))
             raise UsageError(
                 f"{run_dir}: --resume with other data ({differences}); give the data that it began with as data.path, "
                 "wherever they are now, or start anew into another --out"
@@ -80,16 +82,16 @@ class Identity(NamedTuple):
                 f"{run_dir}: --resume with another [model] start (SHA-256 {models[0]} before, {models[1]} now); put "
                 "back the model that it began with, or start anew into another --out"
             )
-        changes = [
-            *_changes(old.sources, self.sources), *_changes(old.libraries, self.libraries),
-            *_changes(old.distributions, self.distributions), *_other_blas(old.blas, self.blas),
+        other = [
+            *changes(old.sources, self.sources, _short), *changes(old.libraries, self.libraries, _short),
+            *changes(old.distributions, self.distributions, _short), *_other_blas(old.blas, self.blas),
         ]  # fmt: skip
-        if changes and not accept:
+        if other and not accept:
             raise UsageError(
-                f"{run_dir}: --resume with other sources or libraries, which may change bits ({'; '.join(changes)}); "
+                f"{run_dir}: --resume with other sources or libraries, which may change bits ({'; '.join(other)}); "
                 "go back to those of before, or go on with --accept-changed, which run.json then says"
             )
-        return self._replace(accepted=[*old.accepted, *(f"after round {done}: {change}" for change in changes)])
+        return self._replace(accepted=[*old.accepted, *(f"after round {done}: {change}" for change in other)])
 
     def for_run_json(self, private: bool) -> Table:
         """The keys of run.json; without the SHA-256 of private data, by which guessed data could be confirmed."""
@@ -116,11 +118,13 @@ def check_same_data(run_dir: Path, data: Federation) -> None:
         )
 
 
-def _changes(before: ReadOnlyTable, now: ReadOnlyTable) -> list[str]:
-    """The differences between two tables, as text."""
+def changes(
+    before: ReadOnlyTable, now: ReadOnlyTable, form: Callable[[object], str] = repr, free: Collection[str] = ()
+) -> list[str]:
+    """The differences between two tables, but for those of `free` keys, as text."""
     old, new = dict(dotted(before)), dict(dotted(now))
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    return [f"{key}: {_short(old.get(key))} before, {_short(new.get(key))} now" for key in keys]
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and not is_free(key, free)]
+    return [f"{key}: {form(old.get(key))} before, {form(new.get(key))} now" for key in keys]
 
 
 def _short(value: object) -> str:

@@ -8,22 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpifed.comm.mpi import Comm, agreed
-from mpifed.comm.rounds import Request, play
+from mpifed.comm.rounds import Ranks, Request, play
+from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
-from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
 from mpifed.job.watched import Watched
 from mpifed.run import environment, outcome
 from mpifed.run.checkpoint import Checkpoints, Progress
-from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import RunEvaluation, Trained
 from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW, Result
 from mpifed.run.progress import Reporter
-from mpifed.run.setup import Ready, prepare
+from mpifed.run.setup import Cache, prepare
 from mpifed.run.state_check import check_state
 
 if TYPE_CHECKING:
@@ -38,45 +37,33 @@ class RunLoop:
     """A run on this rank, from preparation to results, with all its mutable state."""
 
     def __init__(
-        self,
-        job: Job,
-        comm: Comm,
-        out: Path,
-        reporter: Reporter,
-        request: Request,
-        cache: DataCache | None,
-        header: Header | None,
-        accept_changed: bool,
-        observation: Observation | None,
-    ) -> None:
-        """`observation`: on rank 0, which alone imports what writes results, here and below."""
-        self.comm, self.out, self.reporter = comm, out, reporter
-        self.ready: Ready = prepare(job, comm, cache, header)
-        self.job = job = self.ready.job
-        self.ready.ranks.request = request
-        self.server, self.clients = self.ready.server, self.ready.clients
+        self, job: Job, comm: Comm, out: Path, reporter: Reporter, request: Request, cache: Cache | None,
+        header: Header | None, accept_changed: bool, observation: Observation | None,
+    ) -> None:  # fmt: skip
+        """`header`: of the ledger, if the run is resumed. `observation`: on rank 0, which alone imports what writes."""
+        self.comm, self.out, self.reporter, self.header = comm, out, reporter, header
+        self.accept_changed, self.observation = accept_changed, observation
+        self.ready = ready = prepare(job, comm, cache, header)
+        self.job: Job = ready.job
+        self.ranks: Ranks = ready.ranks
+        self.algorithm: Algorithm = ready.algorithm
+        self.ranks.request = request
+        self.server, self.clients = ready.server, ready.clients
         self.end = self.server  # whose model is returned
-        self.exchanges = self.ready.algorithm.exchanges
-        self.settings, self.accept_changed, self.observation = job.table(), accept_changed, observation
+        self.settings, self.serves = self.job.table(), self.ranks.serves
+        self.identity: Identity | None = None  # on rank 0, as the results are
+        self.results: Results | None = None
         with agreed(comm):
-            start, device = self.ready.algorithm.problem.start, self.ready.ranks.device
-            self.identity: Identity | None = None
             if self.serves:
                 from mpifed.run.identity import Identity
 
-                self.identity = Identity.of(job, self.ready.data, device, start)
-        self.checkpoints = Checkpoints(out, comm, self.ready.ranks.blocks)
-        self.header = header  # of the ledger, if the run is resumed
-        self.results: Results | None = None  # on rank 0
+                self.identity = Identity.of(self.job, ready.data, self.ranks.device, self.algorithm.problem.start)
+        self.checkpoints = Checkpoints(out, comm, self.ranks.blocks)
         self.progress = Progress(0)
-        self.evaluation = RunEvaluation(job, comm, self.ready)
+        self.evaluation = RunEvaluation(self.job, comm, ready)
         self.round_s: list[float] = []
         self.spent: Mapping[str, Mapping[str, float]] = {}  # costs of the exchanges before the run was resumed
         self.started = time.monotonic()
-
-    @property
-    def serves(self) -> bool:
-        return self.ready.ranks.serves
 
     @property
     def ledger(self) -> Ledger | None:
@@ -85,12 +72,12 @@ class RunLoop:
 
     def play(self, resume: bool, max_hours: float | None) -> Result | None:
         """Run the job from its start, or from its checkpoint, to its end."""
-        ranks = self.ready.ranks
+        ranks = self.ranks
         if resume:
             self._load()
         else:
             self.server, self.clients = play(
-                self.ready.algorithm.setup, self.server, self.clients, self.ready.everybody, ranks
+                self.algorithm.setup, self.server, self.clients, self.ready.everybody, ranks
             )
             self.progress = Progress(0).after(0.0, ranks)
         with agreed(self.comm):
@@ -107,7 +94,8 @@ class RunLoop:
         cpu_s = time.process_time() - began_cpu
         returned = self._measure_the_end(ranks.order != INTERRUPTED)
         self._checkpoint()
-        code = self.comm.bcast(self._code())
+        code = NotCertified.exit_code if self.serves and self.evaluation.lacking() else 0
+        code = self.comm.bcast(ranks.order if ranks.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW) else code)
         self._close_results(cpu_s, code, resume, returned)
         return self._result(code)
 
@@ -122,21 +110,19 @@ class RunLoop:
                 same_end(self.out, self.progress.round)
                 self.evaluation.row = last_row(self.out)
         self.evaluation.share_row()
-        self.evaluation.check_whether_reached(self._trained())
+        self.evaluation.check_whether_reached(self.trained)
         self._measure_the_end(complete=True)
         self.reporter.note(f"{self.out}: finished already; nothing was changed")
         return self._result(code)
 
     def _result(self, code: int) -> Result | None:
         """The result, on rank 0; or the error that reports this end, on every rank."""
-        result = None
+        result, told = None, None
         if self.serves:
-            model = self.ready.algorithm.model(self.end)
+            model = self.algorithm.model(self.end)
             result = Result(self.out, self.progress.round, self.evaluation.last_columns(), model)
-        ledger = self.ledger
-        refusal = self.comm.bcast(ledger.refusal if ledger else None) if code == BUDGET_SPENT else None
-        lacking = self.comm.bcast(self.evaluation.lacking() if self.serves else None)
-        error = outcome.error_of(code, self.job, self.progress.round, self.out, lacking, refusal)
+            told = self.evaluation.lacking(), self.ledger.refusal if self.ledger else None
+        error = outcome.error_of(code, self.job, self.progress.round, self.out, *self.comm.bcast(told))
         if isinstance(error, NotCertified):
             error.result = result
         if error is not None:
@@ -144,20 +130,19 @@ class RunLoop:
         return result
 
     def _rounds(self, max_hours: float | None) -> None:
-        ranks, record = self.ready.ranks, self.job.record
+        ranks, record, exchanges = self.ranks, self.job.record, self.algorithm.exchanges
         if self.progress.round == 0 and not self.evaluation.row:
-            self.evaluation.begin(self._trained())
+            self.evaluation.begin(self.trained)
             if record.evaluate_every:
                 self._measure(certify=True)
                 self.server = self._noted()
-        self.evaluation.check_whether_reached(self._trained())
+        self.evaluation.check_whether_reached(self.trained)
         while self.progress.round < self.job.rounds:
             attempt = self.progress.attempt
             if attempt == self.job.participation.attempts:
                 ranks.order = TOO_FEW
                 return
-            index, exchanges = self.progress.round, self.exchanges
-            now = next_round(self.job, ranks.clients, exchanges, index, attempt, self.ready.key)
+            now = next_round(self.job, ranks.clients, exchanges, self.progress.round, attempt, self.ready.key)
             if self.serves:
                 ranks.order = self._order(max_hours, now)
             start = time.perf_counter()
@@ -176,7 +161,7 @@ class RunLoop:
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
                 self._measure(self._certifies())
                 self.server = self._noted()
-                self.evaluation.check_whether_reached(self._trained())
+                self.evaluation.check_whether_reached(self.trained)
             if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
                 self._checkpoint()
 
@@ -184,14 +169,14 @@ class RunLoop:
         """Check that checkpoints can hold the states after the first round: the server's, and those of a block."""
         clients, name, what = self.clients, self.job.algorithm["name"], "a client's state after a round"
         for number in [*clients.changed][:1]:
-            count = self.ready.ranks.blocks.size(number)
+            count = self.ranks.blocks.size(number)
             begun = check_state(name, what, clients.begin(number), clients=count)
             check_state(name, what, clients.peek(number), begun, count)
         check_state(name, "the server's state after a round", self.server, self.ready.specs)
 
     def _check_settings(self) -> None:
         """Refuse settings of optimizers that an own method was given, and that no rank has read by now. Collective."""
-        parts = vars(self.ready.algorithm).items()
+        parts = vars(self.algorithm).items()
         unread = {f"[{key}] {name}" for key, part in parts if isinstance(part, Watched) for name in part.unread}
         if unread := set.intersection(*self.comm.allgather(unread)):
             method = self.job.algorithm["name"]
@@ -201,7 +186,7 @@ class RunLoop:
 
     def _order(self, max_hours: float | None, now: Round) -> int:
         """The order that the server broadcasts before round `now`; 0 to run it, which the ledger then records."""
-        ranks, seconds = self.ready.ranks, self.job.stop.seconds
+        ranks, seconds = self.ranks, self.job.stop.seconds
         if ranks.request.asked or ranks.requested:
             return INTERRUPTED
         if max_hours is not None and time.monotonic() - self.started > max_hours * 3600:
@@ -216,32 +201,27 @@ class RunLoop:
             self.ledger.note(now)
         return 0
 
-    def _trained(self) -> Trained:
+    @property
+    def trained(self) -> Trained:
         return Trained(self.progress.round, self.server, self.clients)
 
     def _certifies(self) -> bool:
         """Whether this round's evaluation includes certificates."""
         done, interval = self.progress.round, self.job.record.certify_every
-        certified = {column for measure in self.ready.algorithm.measures for column in measure.certificate}
+        certified = {column for measure in self.algorithm.measures for column in measure.certificate}
         if self.job.stop.certificates or done in (0, self.job.rounds) or certified.intersection(self.job.stop.columns):
             return True
         return interval > 0 and done % interval == 0
 
-    def _code(self) -> int:
-        """On rank 0: the exit code, or order, of a run that ends without an error."""
-        if self.ready.ranks.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW):
-            return self.ready.ranks.order
-        return NotCertified.exit_code if self.evaluation.lacking() else 0
-
     def _advance(self, seconds: float) -> None:
         self.round_s.append(seconds)
         self.evaluation.advance()
-        self.progress = self.progress.after(seconds, self.ready.ranks, rounds=1)
+        self.progress = self.progress.after(seconds, self.ranks, rounds=1)
         self.reporter.advance(self.progress.round)
 
     def _measure(self, certify: bool) -> None:
-        self._account()
-        columns, done = self.evaluation.row_columns(self._trained(), certify), self.progress
+        self.progress = self.progress._replace(exchanges=self.ranks.accounts(self.spent))
+        columns, done = self.evaluation.row_columns(self.trained, certify), self.progress
         simulation = self.results.simulation(done) if self.results else None
         resident = [] if self.job.released_only else self.comm.gather(environment.rss_bytes()) or []
         self.evaluation.row = row = {
@@ -267,7 +247,7 @@ class RunLoop:
         """The server's state, which may take note of what was measured of it; on rank 0."""
         row = self.evaluation.row
         new = self.serves and row.get("round") == self.progress.round
-        return self.ready.algorithm.measured(self.server, row) if new else self.server
+        return self.algorithm.measured(self.server, row) if new else self.server
 
     def _measure_the_end(self, complete: bool) -> int | None:
         """Settle which model is returned: its round if it is not the last, whose row is then measured. Collective.
@@ -278,34 +258,30 @@ class RunLoop:
         if complete and self.job.record.evaluate_every and not measured:
             self._measure(certify=True)
         elif complete and not self.round_s and self.ready.tests.own is not None:
-            self.evaluation.row_columns(self._trained(), certify=False)  # a kill may have come before clients.csv
+            self.evaluation.row_columns(self.trained, certify=False)  # a kill may have come before clients.csv
             if self.results is not None:
                 self.results.write_clients(self.evaluation.clients)
         round: int | None = None
         self.end = self._noted()  # checkpoints have the state without what is measured at this end alone
         if self.serves and not self.evaluation.reached:
-            self.end, round = self.ready.algorithm.returned(self.end)
+            self.end, round = self.algorithm.returned(self.end)
         round = self.comm.bcast(None if round == self.progress.round else round)
         if complete:
-            self.evaluation.complete(self._trained()._replace(server=self.end), measured, round is not None)
+            self.evaluation.complete(self.trained._replace(server=self.end), measured, round is not None)
         return round
 
-    def _account(self) -> None:
-        """Update the costs of the exchanges. Collective."""
-        self.progress = self.progress._replace(exchanges=self.ready.ranks.accounts(self.spent))
-
     def _checkpoint(self) -> None:
-        self._account()
-        self.progress = self.progress._replace(first=self.evaluation.first)
+        costs = self.ranks.accounts(self.spent)
+        self.progress = self.progress._replace(exchanges=costs, first=self.evaluation.first)
         if self.ledger is not None:
             self.progress = self.progress._replace(ledger=self.ledger.sync()._asdict())
         if self.results is not None and self.results.history is not None:
             self.progress = self.progress._replace(rows=self.results.history.sync())
         run: Table = {"job": self.settings, "identity": self.identity._asdict() if self.identity else None}
-        self.checkpoints.save(self.progress, run, self.server, self.clients, self.ready.ranks.last_answers())
+        self.checkpoints.save(self.progress, run, self.server, self.clients, self.ranks.last_answers())
 
     def _load(self) -> None:
-        ranks = self.ready.ranks
+        ranks = self.ranks
         self.progress, before, self.server, last_answers = self.checkpoints.load(self.server, self.clients)
         if self.checkpoints.damaged and self.serves:
             self.reporter.warn(f"{self.out}: goes on after round {self.progress.round}; {self.checkpoints.damaged}")
@@ -326,26 +302,22 @@ class RunLoop:
         from mpifed.files.clients import CLIENTS
         from mpifed.run.output import Results
 
-        ledger, ready = None, self.ready
-        assert self.observation is not None
+        ledger = None
         if self.job.privacy is not None:
             from mpifed.privacy.ledger import Ledger, write_header
             from mpifed.privacy.ledger_file import Header
 
             if self.header is None and not resumed:
-                write_header(self.out, Header(self.settings, ready.algorithm.problem.private.multiplier))
-            ledger = Ledger(self.out, self.job, ready.algorithm, self.progress if resumed else None)
-        if ready.tests.own is None:
+                write_header(self.out, Header(self.settings, self.algorithm.problem.private.multiplier))
+            ledger = Ledger(self.out, self.job, self.algorithm, self.progress if resumed else None)
+        if self.ready.tests.own is None:
             (self.out / CLIENTS).unlink(missing_ok=True)  # that of an earlier round, and of a job that recorded it
-        notes = list(data_warnings(self.job, ready.data))
-        return Results(
-            self.job, ready.algorithm, self.out, self.reporter, self.observation, ledger, self.identity,
-            ready.data, ready.ranks.device, notes,
-        )  # fmt: skip
+        assert self.observation is not None and self.identity is not None
+        return Results(self.ready, self.out, self.reporter, self.observation, ledger, self.identity)
 
     def _close_results(self, cpu_s: float, code: int, resumed: bool, returned: int | None) -> None:
         # where a run goes on, values may be small because it has converged; and what is private tells nothing of them
-        steps = {} if resumed or self.job.privacy else self.ready.ranks.steps
+        steps = {} if resumed or self.job.privacy else self.ranks.steps
         gathered = self.comm.gather((cpu_s, environment.rss_bytes(peak=True), steps))
         if gathered is not None and self.results is not None:
             evaluation = self.evaluation
@@ -353,7 +325,8 @@ class RunLoop:
             seconds, peaks, steps_by_rank = zip(*gathered, strict=True)
             rounded = outcome.rounded_away(steps_by_rank, evaluation.uncertain)
             if returned is not None:
-                self.results.returned(returned, evaluation.clients)
+                self.results.about["returned_round"] = returned
+                self.results.write_clients(evaluation.clients)
             self.results.close(self.end, {**last, **evaluation.late}, evaluation.late, rounded)
             exit_code = TooFewClients.exit_code if code == TOO_FEW else code
             self.results.write(self.progress, exit_code, self.round_s, sum(seconds), peaks)

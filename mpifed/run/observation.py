@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,13 +45,11 @@ class Observation:
         self._folder, self._reporter = folder, reporter
         self._observers: dict[str, Observer] = {}  # by name, those that have not failed
         self._given: dict[str, int | None] = {}  # by name, the last round given before the run went on
-        self._threads: dict[threading.Thread, str] = {}  # that observers have started
-        self._calling: tuple[str, set[threading.Thread]] | None = None  # an observer, and the threads before its call
         self._begun = False
         for observer in observers:
             name = observer_name(observer)
-            alike = sum(other.partition(" ")[0] == name for other in self._observers)
-            self._observers[f"{name} {alike + 1}" if alike else name] = observer
+            same = sum(other.partition(" ")[0] == name for other in self._observers)
+            self._observers[f"{name} {same + 1}" if same else name] = observer
 
     def resume(self) -> None:
         """Note in run.json what the observers have been given, before rows after the checkpoint are removed."""
@@ -73,31 +70,28 @@ class Observation:
         self._begun = True
         settings = {key: value for key, value in job.table().items() if key != "observe"}
         run = ObservedRun(job.name, settings, self._folder, job.rounds, resumed_after)
-        self._call("begin", lambda observer: observer.begin(run._replace(settings=copy.deepcopy(settings))))
+        self._call("begin", lambda _, observer: observer.begin(run._replace(settings=copy.deepcopy(settings))))
 
     def measured(self, row: ReadOnlyTable) -> None:
         """Give a row of the history to those who have not had its round."""
-        if not self._observers:
-            return
         numbers = {name: float(value) for name, value in row.items() if value is not None}
-        done = row["round"]
-        fresh = {name for name in self._observers if (given := self._given.get(name)) is None or done > given}
-        self._call("measured", lambda observer: observer.measured(dict(numbers)), fresh)
+
+        def give(name: str, observer: Observer) -> None:
+            given = self._given.get(name)
+            if given is None or row["round"] > given:
+                observer.measured(dict(numbers))
+
+        self._call("measured", give)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Call `end` when the run ends in this context, in whatever way."""
-        hook = threading.excepthook
-        threading.excepthook = lambda arguments: None if self._is_of_observer(arguments) else hook(arguments)
         try:
             yield
         except BaseException as error:
             self._end(code_of(explained(error) or error))
             raise
-        else:
-            self._end(0)
-        finally:
-            threading.excepthook = hook
+        self._end(0)
 
     def _end(self, code: int) -> None:
         if not self._begun or not self._observers:
@@ -107,49 +101,27 @@ class Observation:
             results = {**summary(self._folder), "exit": code}
         except (DataError, OSError, ValueError) as error:
             self._warn(f"observers get no summary: {shown(str(error))}")
-        self._call("end", lambda observer: observer.end(RunOutcome(code, copy.deepcopy(results))))
+        self._call("end", lambda _, observer: observer.end(RunOutcome(code, copy.deepcopy(results))))
 
-    def _call(self, call: str, function: Callable[[Observer], None], names: set[str] | None = None) -> None:
-        """Call the observers of these names, by default all; those that fail are left out."""
+    def _call(self, call: str, function: Callable[[str, Observer], None]) -> None:
+        """Call the observers; those that fail are left out."""
         for name, observer in list(self._observers.items()):
-            if names is not None and name not in names:
-                continue
-            before = set(threading.enumerate())
-            self._calling = name, before
             try:
                 with restored_generators(), np.errstate():
-                    function(observer)
+                    function(name, observer)
             except (Exception, SystemExit) as error:  # it is the user's own code, or of a library
-                self._leave_out(name, call, error)
-            finally:
-                self._calling = None
-                self._threads |= dict.fromkeys(set(threading.enumerate()) - before, name)
-
-    def _is_of_observer(self, arguments: threading.ExceptHookArgs) -> bool:
-        """Whether an exception has ended a thread of an observer, which is then left out."""
-        name = self._threads.get(arguments.thread) if arguments.thread else None
-        if name is None and self._calling is not None and arguments.thread not in self._calling[1]:
-            name = self._calling[0]
-        if name is not None and arguments.exc_value is not None:
-            self._leave_out(name, "a thread that it started", arguments.exc_value)
-        return name is not None
-
-    def _leave_out(self, name: str, call: str, error: BaseException) -> None:
-        if self._observers.pop(name, None) is None:
-            return  # it has failed before
-        try:
-            text = f"{type(error).__name__}: {error}"
-        except Exception:  # a class of the user's
-            text = type(error).__name__
-        after = "" if call == "end" else "; the run goes on without it"
-        self._warn(f"observer {name}: {call} failed ({shown(text)}){after}")
+                del self._observers[name]
+                text = type(error).__name__
+                with contextlib.suppress(Exception):  # a class of the user's
+                    text = f"{text}: {error}"
+                after = "" if call == "end" else "; the run goes on without it"
+                self._warn(f"observer {name}: {call} failed ({shown(text)}){after}")
 
     def _warn(self, text: str) -> None:
         self.failures.append(text)
-        if type(self._reporter) is Reporter:
+        if self._reporter.shows == "none":
             say(f"mpifed: warning: {text}", file=sys.stderr)  # nobody would learn of it otherwise
-        else:
-            self._reporter.warn(text)
+        self._reporter.warn(text)
 
 
 def checked_observers(observers: Sequence[Observer]) -> list[Observer]:

@@ -15,14 +15,12 @@ import numpy as np
 
 from mpifed.comm.mpi import Comm, library
 from mpifed.core import loops
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.device import Device
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import sha256
 from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.core.text import counted
 from mpifed.data.applied import APPLIED, applied
-from mpifed.data.store import Federation
 from mpifed.files.clients import CLIENTS, ClientScores, write_clients
 from mpifed.files.history import History, read_history
 from mpifed.files.history_csv import HISTORY
@@ -31,7 +29,7 @@ from mpifed.files.model_file import MODEL, model_arrays, write_arrays
 from mpifed.files.run_folder import job_of
 from mpifed.files.scratch import this_process
 from mpifed.files.write import replace_text
-from mpifed.job.job import Job
+from mpifed.job.combinations import data_warnings
 from mpifed.job.time_model import Simulation, described, played_once, simulate
 from mpifed.privacy.disclosure import mark
 from mpifed.privacy.ledger import Ledger
@@ -43,6 +41,7 @@ from mpifed.run.checkpoint import Progress
 from mpifed.run.identity import Identity
 from mpifed.run.observation import Observation
 from mpifed.run.progress import Reporter
+from mpifed.run.setup import Ready
 
 
 class Results:
@@ -50,24 +49,24 @@ class Results:
 
     def __init__(
         self,
-        job: Job,
-        algorithm: Algorithm,
+        ready: Ready,
         out: Path,
         reporter: Reporter,
         observation: Observation,
         ledger: Ledger | None,
-        identity: Identity | None,
-        data: Federation | None = None,
-        device: Device | None = None,
-        notes: Sequence[str] = (),
+        identity: Identity,
     ) -> None:
-        self.job, self.algorithm, self.out, self.reporter, self.ledger = job, algorithm, out, reporter, ledger
-        self.observation, self.identity = observation, identity
+        self.job, self.algorithm, self.out, self.reporter, self.ledger = (
+            ready.job,
+            ready.algorithm,
+            out,
+            reporter,
+            ledger,
+        )
+        self.observation, self.identity, self.data = observation, identity, ready.data
+        self.device = ready.ranks.device  # of rank 0
         self.history: History | None = None  # None until it is opened
         self.about: Table = {}  # the keys of run.json that do not change in each round
-        self.data, self.device = data, device or Device()  # of rank 0
-        self.notes = notes  # on the data
-        self._infinite = without_epsilon(algorithm)
 
     def resume(self, done: Progress) -> list[Table]:
         """Go on with the history up to the progress `done`; returns its rows.
@@ -87,10 +86,24 @@ class Results:
     def open(self, comm: Comm, progress: Progress, resumed: bool) -> None:
         """Write the job and the first run.json, and start the reporter."""
         self.history = self.history or History(self.out)
-        job, text = self.job, self.job.text()
-        if job.privacy is not None:
+        job, text, problem = self.job, self.job.text(), self.algorithm.problem
+        privacy, infinite = problem.privacy, without_epsilon(self.algorithm)
+        if privacy is not None:
             mark(self.out / "checkpoint")
         replace_text(self.out / "job.toml", text)
+        warnings = [*data_warnings(job, self.data), *self.algorithm.warnings()]
+        for name in () if job.record.evaluate_every else job.stop.certificates:
+            warnings.append(
+                f"[stop] {name}: with [record] evaluate_every = 0 it is measured at the end, and ends no run earlier"
+            )
+        private: Table = {"private": False}
+        if privacy is not None:
+            private = {
+                "private": not_private(privacy) is None and not infinite,
+                "protects": f"{what_is_protected(privacy)}; {privacy.trust} noise",
+                "delta": privacy.delta,
+                "noise_multiplier": privacy.noise_multiplier,
+            }
         self.about = {
             "name": job.name,
             "seed": job.seed,
@@ -105,43 +118,20 @@ class Results:
             "mpi": library() if comm.size > 1 else None,
             "slurm_job": job_id if (job_id := os.environ.get("SLURM_JOB_ID", "")).isdecimal() else None,
             "process": this_process(),
-            "warnings": self._warnings(),
+            "warnings": warnings + warnings_of(job, privacy, infinite),
             "job_sha256": hashlib.sha256(text.encode()).hexdigest(),
-            **(self.identity.for_run_json(job.privacy is not None) if self.identity else {}),
-            **self._privacy(),
+            **self.identity.for_run_json(privacy is not None),
+            **private,
             **self.observation.about(),
         }
         self.write(progress, None, [], 0.0, [])  # without digests: from here on the files change
         self.history.cut()
         resumption = f", resumed after round {progress.round}" if resumed else ""
-        clients, ranks = self.algorithm.problem.clients, comm.size
-        self.reporter.start(
-            progress.round, job.rounds, f"{job.name}: {clients} clients on {ranks} rank{'s'[: ranks > 1]}{resumption}"
-        )
+        title = f"{job.name}: {problem.clients} clients on {counted(comm.size, 'rank')}{resumption}"
+        self.reporter.start(progress.round, job.rounds, title)
         for warning in self.about["warnings"]:
             self.reporter.warn(warning)
         self.observation.begin(job, progress.round if resumed else None)
-
-    def _privacy(self) -> Table:
-        """The keys of run.json on privacy."""
-        privacy = self.algorithm.problem.privacy
-        if privacy is None:
-            return {"private": False}
-        private = not_private(privacy) is None and not self._infinite
-        return {
-            "private": private,
-            "protects": f"{what_is_protected(privacy)}; {privacy.trust} noise",
-            "delta": privacy.delta,
-            "noise_multiplier": privacy.noise_multiplier,
-        }
-
-    def _warnings(self) -> list[str]:
-        warnings: list[str] = [*self.notes, *self.algorithm.warnings()]
-        for name in () if self.job.record.evaluate_every else self.job.stop.certificates:
-            warnings.append(
-                f"[stop] {name}: with [record] evaluate_every = 0 it is measured at the end, and ends no run earlier"
-            )
-        return warnings + warnings_of(self.job, self.algorithm.problem.privacy, self._infinite)
 
     def row(self, columns: Table, clients: ClientScores | None) -> None:
         """Add a measured round; clients.csv is that of the last one."""
@@ -149,11 +139,6 @@ class Results:
             self.history.append(columns)
             self.reporter.row(columns)
             self.observation.measured(columns)
-        self.write_clients(clients)
-
-    def returned(self, round: int, clients: ClientScores | None) -> None:
-        """Say that the model is that of an earlier round, with these scores."""
-        self.about["returned_round"] = round
         self.write_clients(clients)
 
     def write_clients(self, clients: ClientScores | None) -> None:
@@ -171,13 +156,6 @@ class Results:
         once, clients = played_once(self.algorithm), self.algorithm.problem.clients
         return simulate(self.job.simulated_network, progress.exchanges, once, clients)
 
-    def _simulated(self, progress: Progress) -> Table:
-        """The keys of run.json on simulated times."""
-        simulation = self.simulation(progress)
-        if self.job.simulated_network is None or simulation is None:
-            return {}
-        return {"simulated_s": simulation.total_s, "simulated": described(self.job.simulated_network, simulation)}
-
     def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None], rounded: Iterable[str]) -> None:
         """Write the model, and report the algorithm's remarks.
 
@@ -187,34 +165,33 @@ class Results:
         late : those of them that are not in the history
         rounded : of `mpifed.run.outcome.rounded_away`
         """
-        write_arrays(self.out / MODEL, model_arrays(self.algorithm.model(server)), self._attributes())
+        job = self.job
+        names = {"name": job.name, "objective": job.model["name"], "algorithm": job.algorithm["name"]}
+        digests = {key: self.about[key] for key in ("job_sha256", "data_sha256") if key in self.about}
+        spent = self.ledger.sync().attributes() if self.ledger else {}
+        write_arrays(self.out / MODEL, model_arrays(self.algorithm.model(server)), names | digests | spent)
         # it says what data are, as no release does
-        kept = None if self.data is None or self.job.privacy is not None else applied(self.data)
-        if kept is not None:
+        if job.privacy is None and (kept := applied(self.data)) is not None:
             replace_text(self.out / APPLIED, json.dumps(asdict(kept)))
         rows = read_history(self.out) if (self.out / HISTORY).exists() else {}
-        worse = worse_than_measured(self.job.table(), rows, self.about.get("returned_round"))
+        worse = worse_than_measured(job.table(), rows, self.about.get("returned_round"))
         remarks = [*self.algorithm.remarks(server, last), *map(str, worse), *rounded]
         for remark in remarks:
             self.reporter.warn(remark)
-        if not self.job.released_only:  # they may depend on the server's state beside its model
+        if not job.released_only:  # they may depend on the server's state beside its model
             self.about["warnings"] += remarks
         self.about["warnings"] += self.observation.failures
         self.about |= {name: value if value is None or math.isfinite(value) else None for name, value in late.items()}
         if self.ledger is not None:
-            self.about |= collusion(self.job, self.ledger.spending)
-
-    def _attributes(self) -> dict[str, int | str]:
-        """The attributes of model.safetensors that identify its run."""
-        job = self.job
-        names = {"name": job.name, "objective": job.model["name"], "algorithm": job.algorithm["name"]}
-        digests = {key: self.about[key] for key in ("job_sha256", "data_sha256") if key in self.about}
-        return names | digests | (self.ledger.sync().attributes() if self.ledger else {})
+            self.about |= collusion(job, self.ledger.spending)
 
     def write(
         self, progress: Progress, code: int | None, round_s: Sequence[float], cpu_s: float, peak_rss: Sequence[int]
     ) -> None:
         """Write run.json with the progress of the run."""
+        simulated: Table = {}
+        if (network := self.job.simulated_network) and (simulation := self.simulation(progress)):
+            simulated = {"simulated_s": simulation.total_s, "simulated": described(network, simulation)}
         state = {
             "rounds": progress.round,
             "exit": code,
@@ -231,7 +208,7 @@ class Results:
                 for name, cost in progress.exchanges.items()
             }
             or None,
-            **self._simulated(progress),
+            **simulated,
         }
         if code is not None:
             written = [path for name in (HISTORY, CLIENTS, MODEL, APPLIED) if (path := self.out / name).exists()]

@@ -29,8 +29,6 @@ from mpifed.job.own_sources import sources_of
 from mpifed.maths.clipping import clippable
 from mpifed.maths.terms import Loss, Term
 
-_PURPOSE = "checks of own classes"
-
 
 class JobPart(NamedTuple):
     """A model, term or regularizer of a job."""
@@ -47,40 +45,67 @@ class JobPart(NamedTuple):
 
 def parts_of(job: Job, problem: Problem) -> list[JobPart]:
     """The model, terms and regularizer."""
-    parts = [JobPart("model", job.model["name"], problem.objective)]
-    parts.append(JobPart("minimize", job.minimize["name"], problem.minimize))
-    for number, (table, constraint) in enumerate(zip(job.constraint, problem.constraints, strict=True), 1):
-        parts.append(JobPart(f"constraint {number}", table["name"], constraint.term))
-    if job.regularizer is not None:
-        parts.append(JobPart("regularizer", job.regularizer["name"], problem.regularizer))
-    return [part for part in parts if part.part is not None]
+    limits = zip(job.constraint, problem.constraints, strict=True)
+    parts = [
+        ("model", job.model, problem.objective),
+        ("minimize", job.minimize, problem.minimize),
+        *((f"constraint {number}", table, limit.term) for number, (table, limit) in enumerate(limits, 1)),
+        ("regularizer", job.regularizer or {}, problem.regularizer),
+    ]
+    return [JobPart(place, table["name"], part) for place, table, part in parts if part is not None]
 
 
-def check_shapes(part: JobPart, problem: Problem, rng: Generator, device: Device | None = None) -> None:
-    """AssertionError where shapes, dtypes or the start are not as they should be; in memory, or on the device."""
+def check_in_run(job: Job, problem: Problem, device: Device, part: JobPart) -> None:
+    """AssertionError where shapes, dtypes or the start are wrong; under `[privacy]` where clipping is, too."""
+    rng = Round(SETUP, job.seed, np.ones(problem.clients, dtype=bool)).rng("checks of own classes")
+    _check_shapes(part, problem, rng, device)
+    if part.table == "model" and _is_clipped(job, problem):
+        laws.check_alone(_function(part, problem), laws.trial(problem, rng, "float64"), True)
+
+
+def check_by_laws(part: JobPart, job: Job, problem: Problem) -> None:
+    """AssertionError where shapes are wrong, or a law does not hold."""
+    rng = np.random.default_rng(job.seed)
+    _check_shapes(part, problem, rng, Device())
+    if part.table == "regularizer":
+        laws.check_prox(part.part, problem.objective.start(problem.features, problem.outputs, rng, "float64"), rng)
+    else:
+        laws.check_function(_function(part, problem), problem, rng, part.table == "model" and _is_clipped(job, problem))
+
+
+def _check_shapes(part: JobPart, problem: Problem, rng: Generator, device: Device) -> None:
     if part.table == "model":
         laws.check_start(problem, rng)
     at = laws.trial(problem, rng, problem.dtype)
     if part.table == "regularizer":
         laws.check_prox_shapes(part.part, map_leaves(lambda leaf: leaf[0], at.model))
     else:
-        laws.check_shapes(_function(part, problem), device.record(at) if device is not None else at)
+        laws.check_shapes(_function(part, problem), device.record(at))
 
 
-def check_by_laws(part: JobPart, job: Job, problem: Problem) -> None:
-    """AssertionError where shapes are wrong, or a law does not hold."""
-    rng, model = np.random.default_rng(job.seed), problem.objective
-    check_shapes(part, problem, rng)
-    if part.table == "regularizer":
-        start = model.start(problem.features, problem.outputs, rng, "float64")
-        laws.check_prox(part.part, start, rng)
-    else:
-        laws.check_function(_function(part, problem), problem, rng, part.table == "model" and _is_clipped(job, problem))
+def _function(part: JobPart, problem: Problem) -> laws.ModelFunction:
+    return laws.ModelFunction(problem.objective, part.part if isinstance(part.part, Term) else Loss())
 
 
-def refuse_own_by_laws(job: Job, problem: Problem) -> None:
-    """UsageError with all that is wrong with the user's classes."""
-    _refuse(_own_parts(job, problem), lambda part: check_by_laws(part, job, problem))
+def _is_clipped(job: Job, problem: Problem) -> bool:
+    return job.privacy is not None and clippable(problem.objective)
+
+
+def refuse_own(job: Job, problem: Problem, check: Callable[[JobPart], None]) -> None:
+    """UsageError with all that `check` finds wrong with the user's classes."""
+    wrong = list[str]()
+    with restored_generators(), np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for part in parts_of(job, problem):
+            try:
+                if type(part.part).__module__.partition(".")[0] != "mpifed":
+                    check(part)
+            except NotImplementedError:  # a method that this job does not need, as a gradient where duals suffice
+                continue
+            except AssertionError as error:
+                wrong.append(f"{part.place}: {error}")
+    if wrong:
+        raise UsageError("\n".join(wrong))
 
 
 def refuse_other_sources(job: Job, comm: Comm) -> None:
@@ -91,54 +116,9 @@ def refuse_other_sources(job: Job, comm: Comm) -> None:
     here = {name: digest for name, digest in sources_of(job).files.items() if name not in remembered}
     there = comm.bcast(here)
     with agreed(comm):
-        for name in sorted(here.keys() | there):
-            ours, theirs = here.get(name), there.get(name)
-            if ours != theirs:
-                what = f"{name}: SHA-256 {theirs} on rank 0, {ours} on rank {comm.rank}"
-                raise UsageError(f"{what}; own classes must be of the same files on all nodes")
-
-
-def refuse_own_by_shapes(job: Job, problem: Problem, comm: Comm, device: Device) -> None:
-    """UsageError on every rank, with all that is wrong with the user's classes. Collective."""
-    now = Round(SETUP, job.seed, np.ones(problem.clients, dtype=bool))
-
-    def check(part: JobPart) -> None:
-        rng = now.rng(_PURPOSE)
-        check_shapes(part, problem, rng, device)
-        if part.table == "model" and _is_clipped(job, problem):
-            laws.check_alone(_function(part, problem), laws.trial(problem, rng, "float64"), True)
-
-    if parts := _own_parts(job, problem):
-        with agreed(comm):
-            _refuse(parts, check)
-
-
-def _own_parts(job: Job, problem: Problem) -> list[JobPart]:
-    return [one for one in parts_of(job, problem) if type(one.part).__module__.partition(".")[0] != "mpifed"]
-
-
-def _refuse(parts: list[JobPart], check: Callable[[JobPart], None]) -> None:
-    wrong = list[str]()
-    with restored_generators(), np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for part in parts:
-            try:
-                check(part)
-            except NotImplementedError:  # a method that this job does not need, as a gradient where duals suffice
-                continue
-            except AssertionError as error:
-                wrong.append(f"{part.place}: {error}")
-    if wrong:
-        raise UsageError("\n".join(wrong))
-
-
-def _function(part: JobPart, problem: Problem) -> laws.ModelFunction:
-    term = part.part if isinstance(part.part, Term) else Loss()
-    return laws.ModelFunction(problem.objective, term)
-
-
-def _is_clipped(job: Job, problem: Problem) -> bool:
-    return job.privacy is not None and clippable(problem.objective)
+        for name in sorted(name for name in here.keys() | there if here.get(name) != there.get(name)):
+            what = f"{name}: SHA-256 {there.get(name)} on rank 0, {here.get(name)} on rank {comm.rank}"
+            raise UsageError(f"{what}; own classes must be of the same files on all nodes")
 
 
 @contextmanager

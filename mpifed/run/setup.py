@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,7 +26,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.exchange import Exchange, Measure, Problem, ServerRecord
 from mpifed.core.holdings import Holdings, Members
 from mpifed.core.protocols import Parameters
-from mpifed.core.record import bare_leaves, map_leaves
+from mpifed.core.record import Array, bare_leaves, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.core.text import shown
 from mpifed.data import store
@@ -35,13 +37,14 @@ from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.job.combinations import here_alone, wrong_data
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure, left_out
-from mpifed.run.data_cache import DataCache
 from mpifed.run.scoring import TestRows
 from mpifed.run.state_check import Specs, check_state
 
 if TYPE_CHECKING:
     from mpifed.privacy.ledger_file import Header
 
+Value = TypeVar("Value")
+Cache = dict[str, tuple[object, Any]]  # what an earlier run has opened on this rank, each with its key
 _PRODUCTS = 2**19  # of a row's number with a parameter, in a local step of a block
 
 
@@ -60,16 +63,17 @@ class Ready(NamedTuple):
     key: bytes | None = None  # draws the participating clients where they are secret; on all ranks, new in each process
 
 
-def problem_of(job: Job, data: store.Federation) -> Problem:
-    """The public description of the job's task."""
+def problem_of(job: Job, data: store.Federation, given: Mapping[str, Array] | None = None) -> Problem:
+    """The public description of the job's task; `given`: the arrays of `[model] start`, where they were read before."""
     objective = job.make_objective().of_shape(data.shape)
     outputs = data.classes or data.targets
     regularizer = job.make_regularizer()
     if wrong := wrong_data(job, objective, regularizer, data) or objective.check(data.features, outputs):
         raise UsageError("\n".join(wrong))
-    start = first_model(
-        job, lambda: objective.start(data.features, outputs, np.random.default_rng(0), job.compute.dtype)
-    )
+    start = None
+    if arrays := start_arrays(job) if given is None else given:
+        like = objective.start(data.features, outputs, np.random.default_rng(0), job.compute.dtype)
+        start = first_model(arrays, like)
     part = job.participation
     present = part.clients_per_round or data.clients
     return Problem(
@@ -103,56 +107,75 @@ def block_of(job: Job, data: store.Federation) -> int:
     return block if block * present >= 2 * data.clients else 1
 
 
-def first_model(job: Job, own: Callable[[], Parameters]) -> Parameters | None:
-    """The model of `[model] start`, of the structure of the model's own start; UsageError where it does not fit."""
+def start_arrays(job: Job) -> Mapping[str, Array]:
+    """The arrays of the model of `[model] start`; none where the job has none."""
     if (given := job.model.get("start")) is None:
-        return None
-    from mpifed.files.model_file import MODEL, model_arrays, read_model
+        return {}
+    from mpifed.files.model_file import MODEL, read_model
 
-    where, path = f'[model] start = "{shown(given)}"', Path(given)
+    path = Path(given)
     try:
-        arrays = read_model(path / MODEL if path.is_dir() else path)
+        return read_model(path / MODEL if path.is_dir() else path)
     except DataError as error:
-        raise UsageError(f"{where}: {error}; give the folder of a run that has ended, or its {MODEL}") from error
-    expected = model_arrays(like := own())
-    came, wanted = ({name: array.shape for name, array in part.items()} for part in (arrays, expected))
-    if came != wanted:
-        there, here = (", ".join(f"{name} {list(shape)}" for name, shape in part.items()) for part in (came, wanted))
-        raise UsageError(f"{where}: holds {shown(there)}, and this model has {here}; give that of a run of this model")
+        remedy = f"give the folder of a run that has ended, or its {MODEL}"
+        raise UsageError(f'[model] start = "{shown(given)}": {error}; {remedy}') from error
+
+
+def first_model(arrays: Mapping[str, Array], like: Parameters) -> Parameters:
+    """The model of these arrays, of the structure of `like`; UsageError where they do not fit, or are not finite."""
+    from mpifed.files.model_file import model_arrays
+
+    expected = model_arrays(like)
+    came, wanted = (
+        ", ".join(f"{name} {list(array.shape)}" for name, array in part.items()) for part in (arrays, expected)
+    )
+    if {name: array.shape for name, array in arrays.items()} != {name: leaf.shape for name, leaf in expected.items()}:
+        raise UsageError(
+            f"[model] start: holds {shown(came)}, and this model has {shown(wanted)}; give that of a run of this model"
+        )
     with np.errstate(over="ignore"):
         ordered = iter([arrays[name].astype(leaf.dtype) for name, leaf in expected.items()])
     model = map_leaves(lambda _: next(ordered), like)
     if not all(np.isfinite(leaf).all() for leaf in bare_leaves(model)):
-        raise UsageError(f"{where}: has numbers that are not finite; give a model whose training did not diverge")
+        raise UsageError("[model] start: has numbers that are not finite; give a model whose training did not diverge")
     return model
 
 
 def prepare(
     job: Job,
     comm: Comm,
-    cache: DataCache | None = None,
+    cache: Cache | None = None,
     header: Header | None = None,
     make_ranks: Callable[..., Ranks] = Ranks,
 ) -> Ready:
     """Open the data, place the clients, and initialize all states. Collective.
 
-    Data in `cache` from an earlier run are not opened again, and data opened here stay in it for the next. The noise
-    multiplier is that in the `header` of the ledger if the run is resumed, otherwise it is computed on rank 0.
+    Data in `cache` from an earlier run are not opened again, and data opened here stay in it for the next: nobody
+    writes to blocks, what a shard keeps between two calls is scratch. The noise multiplier is that in the `header` of
+    the ledger if the run is resumed, otherwise it is computed on rank 0.
 
     Raises
     ------
     UsageError, DataError
         on every rank, when job and data do not fit, a class is wrong or a shard is damaged.
     """
-    cache = cache or DataCache()
-    cache.use_key((job.data, job.compute, job.dedicated, comm.rank, comm.size))
-    data = cache.get("data", lambda: _opened(job.data.path, comm))
+    cache, base = Cache() if cache is None else cache, (job.data, job.compute, job.dedicated, comm.rank, comm.size)
+    if cache.get("base") != (base, None):
+        cache.clear()
+        gc.collect()  # the traceback of a run that failed may hold them, in a cycle
+        cache["base"] = base, None
+    data = _kept(cache, "data", None, partial(_opened, job, comm))
+    given: Mapping[str, Array] = {}
     with agreed(comm):
         block = block_of(job, data)
         job = replace(job, data=replace(job.data, block=block))
-        if job.data.verify and comm.rank == 0:
-            cache.get("verified", data.verify_common)
-        algorithm = job.make_algorithm(problem_of(job, data))
+        if comm.rank == 0:
+            given = start_arrays(job)
+            if job.data.verify:
+                _kept(cache, "verified", None, data.verify_common)
+    given = comm.bcast(given)
+    with agreed(comm):
+        algorithm = job.make_algorithm(problem_of(job, data, given))
     secret = False
     if job.privacy is not None:
         algorithm, secret = _settled(job, algorithm, comm, header)
@@ -160,14 +183,15 @@ def prepare(
     placement = place(data.counts, block, comm.size, job.dedicated)
     with agreed(comm):
         hosted = placement.hosted(comm.rank)
-        blocks = cache.get("blocks", lambda: _open_blocks(job, data, hosted, space), block)
-        device = cache.get("device", lambda: Device() if here_alone(data) else device_of(job, comm))
+        blocks = _kept(cache, "blocks", block, lambda: _open_blocks(job, data, hosted, space))
+        device = _kept(cache, "device", None, lambda: Device() if here_alone(data) else device_of(job, comm))
     tables = (job.algorithm, job.model, job.minimize, *job.constraint, job.regularizer or {})
     if any(own_module(value) for table in tables for value in table.values()):
-        from mpifed.run.own_classes import refuse_other_sources, refuse_own_by_shapes
+        from mpifed.run.own_classes import check_in_run, refuse_other_sources, refuse_own
 
         refuse_other_sources(job, comm)
-        refuse_own_by_shapes(job, algorithm.problem, comm, device)
+        with agreed(comm):
+            refuse_own(job, algorithm.problem, partial(check_in_run, job, algorithm.problem, device))
     with agreed(comm):
         drawn = job.participation.clients_per_round if is_secret(job, algorithm) else None
         ranks = make_ranks(
@@ -188,25 +212,38 @@ def prepare(
             check_state(job.algorithm["name"], "start_clients()", clients.take(0), clients=blocks.size(0))
         specs = check_state(job.algorithm["name"], "start_server()", server)
         own = None
-        if tests_clients(job, data):
-            own = cache.get("client tests", lambda: _client_tests(job, data, hosted, space), block)
+        if tests_clients(job, data):  # in the memory that training rows leave
+            left = space - float(data.nbytes()[hosted.clients.start : hosted.clients.stop].sum())
+            opened = partial(hosted_blocks, data, *hosted, job.compute.dtype, left, tests=True)
+            own = _kept(cache, "client tests", block, opened)
         y, common = None, None
         chunks = range(*(number * -(-data.test_samples // CHUNK) // comm.size for number in (comm.rank, comm.rank + 1)))
         if data.test_samples and job.record.evaluate_every:
-            y, common = cache.get("tests", lambda: (data.labels("test/"), _common_tests(job, data, chunks)))
+            y, common = _kept(cache, "tests", None, lambda: (data.labels("test/"), _common_tests(job, data, chunks)))
         tests = TestRows(algorithm.problem, comm, job.record.metrics, y, chunks, common, own, data.test_counts)
     key = comm.bcast(os.urandom(32) if ranks.serves else None) if secret else None
     return Ready(job, algorithm, data, ranks, server, clients, specs, tests, everybody, key)
 
 
-def _opened(path: str, comm: Comm) -> store.Federation:
+def _kept(cache: Cache, name: str, key: object, make: Callable[[], Value]) -> Value:
+    """The value of that name in the cache, made unless its key is this one."""
+    if name not in cache or cache[name][0] != key:
+        cache.pop(name, None)  # memory never holds both
+        cache[name] = key, make()
+    value: Value = cache[name][1]
+    return value
+
+
+def _opened(job: Job, comm: Comm) -> store.Federation:
     """The data, of which rank 0 alone reads and checks what there is once. Collective.
 
     Raises
     ------
     DataError
-        where a rank sees others than rank 0, as of its node's disk, by the digests of clients' rows and test labels.
+        where a rank sees others than rank 0, as of its node's disk, by the digests of clients' rows and test labels;
+        with `[data] verify` a rank of each node compares all test rows.
     """
+    path = job.data.path
     with agreed(comm):
         data = store.open_federation(path) if comm.rank == 0 or path.startswith(store.MEMORY) else None
     about = comm.bcast(None if data is None else data.about)
@@ -219,8 +256,10 @@ def _opened(path: str, comm: Comm) -> store.Federation:
                 )
             try:
                 data = store.of_folder(about, Path(path))
-                for name in about.arrays.keys() & {"digests", "test/y"}:
-                    data.array(name)
+                whole = job.data.verify and comm.node_rank == 0
+                for name in about.arrays:
+                    if name in ("digests", "test/y") or (whole and name.startswith("test/")):
+                        data.array(name)
             except DataError as error:
                 raise DataError(f"rank {comm.rank} sees other data than rank 0: {error}") from error
         return data
@@ -306,13 +345,6 @@ def tests_clients(job: Job, data: store.Federation) -> bool:
     if asked is None:
         asked = job.channel == "plain" and not job.record.released_only
     return bool(asked and job.record.evaluate_every and data.test_counts.any())
-
-
-def _client_tests(job: Job, data: store.Federation, hosted: Hosted, space: float) -> Roster:
-    """The test rows of the hosted clients; in the memory that their training rows leave."""
-    of_rank = slice(hosted.clients.start, hosted.clients.stop)
-    left = space - float(data.nbytes()[of_rank].sum())
-    return hosted_blocks(data, *hosted, job.compute.dtype, left, tests=True)
 
 
 def _common_tests(job: Job, data: store.Federation, chunks: range) -> Block | None:

@@ -57,6 +57,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     TIMING: (
         ("history.*", "elapsed_s simulated_s"),
         ("tensorboard/*", ""),  # the columns of the history, and when each row was written
+        ("wandb/*", ""),  # these, and the settings of the job
         ("run.json", f"digests.{HISTORY}"),
         ("run.json", "sha256 started ended elapsed_s seconds_per_round cpu_s exchanges.*_s"),
         ("run.json", "simulated_s simulated.*.compute simulated.*.encryption simulated.*.server"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,8 +50,6 @@ class Troubled(FedAvg):
             os.kill(os.getpid(), getattr(signal, trouble))
         if trouble.startswith("sys.exit"):
             sys.exit(int(trouble[-1]))
-        if trouble.startswith("os._exit"):
-            os._exit(int(trouble[-1]))
         if trouble == "abort":
             os.abort()
         if trouble == "interrupt":
@@ -61,11 +58,6 @@ class Troubled(FedAvg):
             Path("/no/such/file").read_text()
         if trouble == "memory":
             np.empty(2**60, dtype=np.uint8)
-        if trouble == "thread":
-            thread = threading.Thread(target=lambda: 1 / 0)
-            thread.start()
-            thread.join()
-            threading.Event().wait()  # for what the thread was to bring
         if trouble == "forked":  # a process of its own may end as it likes
             child = os.fork()
             if child == 0:

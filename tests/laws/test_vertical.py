@@ -17,7 +17,6 @@ from mpifed.cli import main
 from mpifed.comm.rounds import play
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
-from mpifed.run.data_cache import DataCache
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import prepare
 from mpifed.testing import Solo
@@ -29,7 +28,7 @@ def test_only_the_holders_labels_matter(case: Case, scattered: Path) -> None:
 
     def played(algorithm: dict[str, Any], wrong: bool) -> tuple[Any, dict[str, Any]]:
         job = checked(table(scattered, algorithm, compute={"dtype": "float64"}, **case.tables))
-        at = prepare(job, Solo(), DataCache())  # its labels are changed
+        at = prepare(job, Solo(), {})  # its labels are changed
         shards = [shard for block in at.ranks.blocks for shard in block.shards]
         for shard in shards:
             if wrong and shard.client != case.hyper["label_holder"]:

@@ -1,4 +1,4 @@
-"""What the batch scripts call, by hand and as `mpifed submit` gives them to sbatch: mpifed's own parser and job check take it."""
+"""What the batch scripts call, by hand and as `mpifed submit` gives them to sbatch: mpifed takes it."""
 
 from __future__ import annotations
 

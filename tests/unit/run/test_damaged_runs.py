@@ -27,6 +27,7 @@ class Heard(Reporter):
     """What was warned of."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.warnings: list[str] = []
 
     def warn(self, text: str) -> None:
@@ -55,20 +56,15 @@ def mpifed(*arguments: object) -> Any:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-# --- JSON --------------------------------------------------------------------------------------------------------
-
-
 def test_the_last_key_is_the_checksum_of_the_rest(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    for table in ({}, {"exit": None, "ledger": {"sha256": "0" * 64}}):
-        write_json(path, table)
-        text = path.read_text()
-        assert list(json.loads(text))[-1] == "sha256"
-        assert read_json(path) == table
-        write_json(path, json.loads(text))  # of one that was read by something else
-        assert path.read_text() == text
-        path.write_text(json.dumps(table))  # of an earlier version
-        assert read_json(path) == table
+    path, table = tmp_path / "run.json", {"exit": None, "ledger": {"sha256": "0" * 64}}
+    write_json(path, table)
+    text = path.read_text()
+    assert list(json.loads(text))[-1] == "sha256" and read_json(path) == table
+    write_json(path, json.loads(text))  # of one that was read by something else
+    assert path.read_text() == text
+    path.write_text(json.dumps(table))  # of an earlier version
+    assert read_json(path) == table
 
 
 @pytest.mark.parametrize(
@@ -119,9 +115,6 @@ def test_what_a_later_version_adds_is_left_out(digits: Path, tmp_path: Path) -> 
     shown = mpifed("show", tmp_path / "run")
     assert shown.exit_code == 0 and "run.json has newer, of another version of mpifed" in shown.output
     assert mpifed("show", tmp_path / "run", "--json").exit_code == 0
-
-
-# --- resuming ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -226,24 +219,3 @@ def test_a_history_with_a_row_less_or_more(digits: Path, two_rounds: Path, tmp_p
     (out / "history.csv").write_text("".join([*lines, "9,torn"]))
     resumed(digits, out)
     assert summary(out)["rounds"] == 3
-
-
-# --- readers -----------------------------------------------------------------------------------------------------
-
-
-def test_a_record_of_submissions(tmp_path: Path) -> None:
-    one = {"id": "12", "when": "", "command": [], "script": "", "log": "", "points": [0]}
-    record = {"job": "job.toml", "points": ["point-0000"], "submissions": [one]}
-    path = tmp_path / "run.submitted.json"
-    for wrong, said in (
-        ({"points": ["../x"]}, "points.0"),
-        ({"submissions": [one | {"id": "--all"}]}, "submissions.0.id"),
-        ({"submissions": [one | {"points": [7]}]}, "submissions.0.points"),
-        ({"submissions": [{}]}, "submissions.0.id missing"),
-        ({"submissions": 3}, "submissions = 3"),
-    ):
-        write_json(path, record | wrong)
-        ended = mpifed("status", tmp_path / "run")
-        assert ended.exit_code == 3 and f"run.submitted.json: {said}" in ended.output
-    write_json(path, record)
-    assert mpifed("status", tmp_path / "run").exit_code == 0

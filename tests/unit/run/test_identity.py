@@ -6,23 +6,20 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tomli_w
 from click.testing import CliRunner
 from ended import run
-from jobs_in_python import as_in_a_file, checked, fedavg, job_table
+from jobs_in_python import checked, fedavg, job_table
 from written_files import read_json, write_json
 
 from mpifed.cli import main
 from mpifed.core.errors import Interrupted, UsageError
 from mpifed.files.model_file import read_about
 from mpifed.files.run_folder import summary
-from mpifed.job.own_sources import sources_of
 from mpifed.run import environment
 from mpifed.run.outcome import code_of
 from mpifed.testing import Job, Solo
@@ -112,41 +109,46 @@ def test_other_data_are_refused_whatever_is_accepted(digits: Path, tmp_path: Pat
     assert read_json(out / "run.json") == before
 
 
-def test_own_sources_are_found_with_all_that_they_import_beside_them(own: Path, digits: Path) -> None:
-    found = sources_of(job(digits, regularizer={"name": "own_mine:Mine", "weight": 0.1}))
-    assert found.files.keys() == FILES.keys() - {"own_package/unused.py"}
-    assert found.distributions == {name: version(name) for name in ("click", "mpifed", "numpy", "scipy")}
-    assert sources_of(job(digits)) == ({}, {})
+NODE = """from mpifed.comm.mpi import launched_rank
+import os, sys
+os.chdir(f"node-{launched_rank()}")
+sys.path.insert(0, os.getcwd())
+from mpifed.cli import main
+main()
+"""
+MODULE = """import dataclasses, mpifed as mf
+@dataclasses.dataclass(frozen=True)
+class Mine(mf.L1):
+    "{}"
+"""
 
 
 @pytest.mark.launch
-def test_ranks_with_other_sources_are_refused(own: Path, digits: Path, tmp_path: Path, launch: Any) -> None:
-    text = "import dataclasses, mpifed as mf\n@dataclasses.dataclass(frozen=True)\nclass Mine(mf.L1):\n    '''{}'''\n"
+@pytest.mark.parametrize("what", ["sources", "labels", "test rows"])
+def test_ranks_that_see_others_than_rank_0(
+    what: str, digits: Path, tmp_path: Path, make_data: Callable[..., Path], launch: Any
+) -> None:
+    """On a node's disk, say; data of the same shapes, whole and undamaged, or damaged there alone."""
     for rank in range(2):
-        (tmp_path / f"node-{rank}").mkdir()
-        (tmp_path / f"node-{rank}" / "own_node.py").write_text(text.format(rank))
-    path = tmp_path / "job.toml"
-    task = job(digits, regularizer={"name": "own_mine:Mine", "weight": 0.1})
-    path.write_text(task.text().replace("own_mine", "own_node"))
-    code = "from mpifed.comm.mpi import launched_rank; import sys; sys.path.insert(0, f'node-{launched_rank()}')"
-    ended = launch(2, "run", path, cwd=tmp_path, program=("-c", f"{code}; from mpifed.cli import main; main()"))
-    assert ended.code == 2 and ended.text.count("own classes must be of the same files on all nodes") == 1, ended.text
-    assert "own_node.py: SHA-256 " in ended.text
-
-
-@pytest.mark.launch
-def test_ranks_with_other_data_are_refused(tmp_path: Path, make_data: Callable[..., Path], launch: Any) -> None:
-    """Of the same shapes, whole and undamaged: on a node's disk, say."""
-    for rank in range(2):
-        words = ("--split", "rows", "--clients", "3", "--samples", "12", "--seed", rank)
-        make_data(tmp_path / f"node-{rank}" / "data", "synthetic", *map(str, words))
-    table = job_table(Path("data"), name="nodes", rounds=1, model={"name": "least-squares"}, algorithm=fedavg(2, 0.1))
-    (tmp_path / "job.toml").write_text(tomli_w.dumps(as_in_a_file(table)))
-    code = "from mpifed.comm.mpi import launched_rank; import os; os.chdir(f'node-{launched_rank()}')"
-    program = ("-c", f"{code}; from mpifed.cli import main; main()")
-    for verify in ("true", "false"):
-        ended = launch(2, "run", "../job.toml", "--set", f"data.verify={verify}", cwd=tmp_path, program=program)
-        assert ended.code == 3 and ended.text.count("rank 1 sees other data than rank 0") == 1, ended.text
+        shutil.copytree(digits, tmp_path / f"node-{rank}" / "data")
+        (tmp_path / f"node-{rank}" / "own_node.py").write_text(MODULE.format(rank if what == "sources" else 0))
+    other = tmp_path / "node-1" / "data"
+    if what == "labels":
+        shutil.rmtree(other)
+        words = ("--split", "rows", "--clients", "8", "--seed", "5", "--test-fraction", "0.2")
+        make_data(other, "digits", *words)
+    if what == "test rows":
+        extent = read_json(other / "federation.json")["arrays"]["test/X"]
+        with open(other / "federation.h5", "r+b") as file:
+            file.seek(extent["offset"])
+            values = np.frombuffer(file.read(8), "f4") + 1
+            file.seek(extent["offset"])
+            file.write(values.tobytes())
+    task = job(Path("data"), rounds=1, regularizer={"name": "own_mine:Mine", "weight": 0.1})
+    (tmp_path / "job.toml").write_text(task.text().replace("own_mine", "own_node"))
+    ended = launch(2, "run", "../job.toml", cwd=tmp_path, program=("-c", NODE), env={"MPIFED_RANKS_PER_NODE": "1"})
+    said = "own classes must be of the same files on all nodes" if what == "sources" else "rank 1 sees other data than"
+    assert ended.code == (2 if what == "sources" else 3) and ended.text.count(said) == 1, ended.text
 
 
 @pytest.mark.parametrize("changed", ["own_mine.py", "own_package/late.py"])

@@ -1,4 +1,4 @@
-"""Folders of runs that others have made: nothing is written, or removed, where a link in them leads."""
+"""Folders of runs that others have made: nothing is written, read or removed where a link in them leads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import tomli_w
 from jobs_in_python import as_in_a_file, job_table
 from written_files import contents, read_json
 
@@ -16,20 +16,19 @@ import mpifed as mf
 
 FILES = (
     "job.toml", "run.json", "history.csv", "model.safetensors", "clients.csv", "failure.txt", "model.h5",
-    "ledger.jsonl", "lock", "lock-held", "mlflow.json",
+    "ledger.jsonl", "lock", "lock-held", "mlflow.json", "data.json",
 )  # fmt: skip
-FOLDERS = ("checkpoint", "audit", "tensorboard", "checkpoint/round-00000000", "checkpoint/round-00000009")
+FOLDERS = ("checkpoint", "audit", "tensorboard", "wandb", "checkpoint/round-00000000", "checkpoint/round-00000009")
 WRITTEN = ("run.json", "lock", "model.safetensors", "checkpoint")
 WAYS = {"fresh": (), "resume": ("--resume",), "overwrite": ("--overwrite",)}
 
 
 @pytest.fixture(scope="module")
-def interrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory, launch: Callable[..., Any]) -> Path:
+def interrupted(digits: Path, tmp_path_factory: pytest.TempPathFactory, launch: Any, write_job: Any) -> Path:
     """A job, and the folder `run` beside it of its run, which has a checkpoint."""
     folder = tmp_path_factory.mktemp("interrupted")
-    table = job_table(digits, rounds=2, model={"name": "softmax"})
-    (folder / "job.toml").write_text(tomli_w.dumps(as_in_a_file(table)))
-    ended = launch(None, "run", folder / "job.toml", "--out", folder / "run", "--max-hours", 0)
+    job = write_job(folder / "job.toml", as_in_a_file(job_table(digits, rounds=2, model={"name": "softmax"})))
+    ended = launch(None, "run", job, "--out", folder / "run", "--max-hours", 0)
     assert ended.code == 75, ended.text
     return folder
 
@@ -80,7 +79,9 @@ def test_so_it_is_in_the_folder_of_a_sweep(
     assert contents(tmp_path) == before
 
 
-def test_an_audit_writes_through_none(interrupted: Path, tmp_path: Path, launch: Callable[..., Any]) -> None:
+def test_an_audit_writes_through_none_and_nothing_is_read(
+    interrupted: Path, tmp_path: Path, launch: Callable[..., Any]
+) -> None:
     out, victim = tmp_path / "run", tmp_path / "victim"
     assert launch(None, "run", interrupted / "job.toml", "--out", out).code == 0
     victim.mkdir()
@@ -90,3 +91,7 @@ def test_an_audit_writes_through_none(interrupted: Path, tmp_path: Path, launch:
     (out / "audit").unlink()
     assert launch(None, "audit", out).code == 71
     assert {"report.json", "report.txt", "RAW-DATA.txt"} < contents(out / "audit").keys() and not contents(victim)
+    (out / "data.json").rename(victim / "data.json")
+    (out / "data.json").symlink_to(victim / "data.json")
+    with pytest.raises(mf.DataError, match=r"data\.json: is a link"):
+        mf.load(out).predict(np.zeros((1, 64), "f4"))

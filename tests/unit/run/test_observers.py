@@ -7,7 +7,6 @@ import importlib
 import json
 import struct
 import sys
-import threading
 import types
 from collections.abc import Mapping
 from dataclasses import replace
@@ -126,25 +125,6 @@ def test_one_that_fails_is_left_out(
         assert [call in text for text in read_json(tmp_path / "run/run.json")["warnings"]] == [True]
 
 
-def test_a_thread_of_an_observer_ends_nothing(classes: Path, tmp_path: Path, capsys: Any) -> None:
-    class Starts(Recorder):
-        def begin(self, run: ObservedRun) -> None:
-            self.gate = threading.Event()
-            self.late = threading.Thread(target=lambda: self.gate.wait() and {}["gone"])
-            self.late.start()
-
-        def measured(self, row: Mapping[str, float]) -> None:
-            super().measured(row)
-            if len(self.rows) == 2:
-                self.gate.set()
-                self.late.join()
-
-    starts = Starts()
-    run(job(classes), Solo(), tmp_path / "run", observers=[starts])
-    assert rounds(starts) == [0, 2] and not starts.ends
-    assert "a thread that it started failed (KeyError: 'gone')" in capsys.readouterr().err
-
-
 def test_the_end_of_a_run_that_fails(classes: Path, tmp_path: Path) -> None:
     """By an error on this rank; one that fails before round 0 has not begun."""
     observer = Recorder()
@@ -179,15 +159,14 @@ def test_rows_that_are_measured_again_are_not_given_again(classes: Path, tmp_pat
 
 def test_observers_may_come_and_go(classes: Path, tmp_path: Path) -> None:
     """They are in no digest: a finished run stays as it is, and another goes on, with the same bits."""
-    out = tmp_path / "run"
-    run(replace(job(classes, observe=[{"name": "tensorboard"}]), rounds=2), Solo(), out)
+    out, observed = tmp_path / "run", job(classes, observe=[{"name": "tensorboard"}])
+    run(replace(observed, rounds=2), Solo(), out)
     before = (out / "run.json").read_bytes()
     run(replace(job(classes), rounds=2), Solo(), out, resume=True)
     assert (out / "run.json").read_bytes() == before  # finished already
     run(job(classes, observe=[{"name": "tensorboard", "folder": str(tmp_path / "b")}]), Solo(), out, resume=True)
     run(job(classes), Solo(), tmp_path / "whole")
     assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
-    assert "observe" not in (tmp_path / "whole/job.toml").read_text()
 
 
 def events(folder: Path) -> list[Any]:
@@ -208,13 +187,10 @@ def test_event_files_of_tensorboard(classes: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     run(job(classes, observe=[{"name": "tensorboard"}]), Solo(), out)
     history, found = read_history(out), events(out / "tensorboard")
-    assert found[0].file_version == "brain.Event:2"
-    assert [event.step for event in found[1:]] == [0, 2, 4, 6]
+    assert found[0].file_version == "brain.Event:2" and [event.step for event in found[1:]] == [0, 2, 4, 6]
     for number, event in enumerate(found[1:]):
         values = {value.tag: value.simple_value for value in event.summary.value}
         assert values["train_loss"] == np.float32(history["train_loss"][number]) and "round" not in values
-    with pytest.raises(mf.UsageError, match="holds a run already"):
-        run(job(classes), Solo(), out)
     mf.run(str(out / "job.toml"), out=out, overwrite=True, progress="none")  # the events are a run's own
     assert len(events(out / "tensorboard")) == 5
 
@@ -261,13 +237,8 @@ def test_calls_of_mlflow(classes: Path, tmp_path: Path, monkeypatch: pytest.Monk
     entities.Metric, entities.Param = lambda *of: of, lambda *of: of  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mlflow", library)
     monkeypatch.setitem(sys.modules, "mlflow.entities", entities)
-    for name in (
-        "MLFLOW_TRACKING_URI",
-        "MLFLOW_EXPERIMENT_NAME",
-        "MLFLOW_DISABLE_TELEMETRY",
-        "MLFLOW_ALLOW_FILE_STORE",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("TRACKING_URI", "EXPERIMENT_NAME", "DISABLE_TELEMETRY", "ALLOW_FILE_STORE"):
+        monkeypatch.delenv(f"MLFLOW_{name}", raising=False)
     monkeypatch.setattr(Client, "store", {})
     monkeypatch.chdir(tmp_path)
     out, task = tmp_path / "run", job(classes, observe=[{"name": "mlflow"}])
@@ -281,6 +252,45 @@ def test_calls_of_mlflow(classes: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert told["params"]["client_optimizer.learning_rate"] == "0.2" and "observe" not in str(told["params"])
     assert told["tags"]["mpifed.model_sha256"] == summary(out)["model_sha256"] and told["tags"]["mpifed.exit"] == "0"
     assert mf.MLflow(tracking_uri="https://me:secret@host/x").destination() == "MLflow at host/x"
+
+
+class Logged:
+    """A run of Weights & Biases, by its documented calls."""
+
+    def __init__(self, **how: Any) -> None:
+        self.how, self.rows, self.summary, self.code = how, {}, {}, None
+
+    def log(self, row: dict[str, float], step: int) -> None:
+        self.rows[step] = row
+
+    def finish(self, exit_code: int) -> None:
+        self.code = exit_code
+
+
+def test_calls_of_weights_and_biases(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline unless told; a run that goes on keeps its identifier, and one that takes its place has another."""
+    logged: list[Logged] = []
+    library = types.ModuleType("wandb")
+    library.__spec__ = sys.__spec__
+    library.init = lambda **how: logged.append(Logged(**how)) or logged[-1]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    out, task = tmp_path / "run", job(classes, observe=[{"name": "wandb"}])
+    with pytest.raises(mf.Interrupted):
+        run(task, Solo(), out, max_hours=0)
+    run(task, Solo(), out, resume=True)
+    online = job(classes, observe=[{"name": "wandb", "project": "mine", "online": True}])
+    run(online, Solo(), out, overwrite=True)
+    first, second, third = (one.how for one in logged)
+    assert first["id"] == second["id"] != third["id"] and first["dir"] == str(out)
+    assert [one["mode"] for one in (first, second, third)] == ["offline", "offline", "online"]
+    assert [one["project"] for one in (first, third)] == ["watched", "mine"] and third["resume"] == "allow"
+    assert [one.code for one in logged] == [75, 0, 0] and list(logged[2].rows) == [0, 2, 4, 6]
+    assert [sorted(logged[number].rows) for number in range(2)] == [[0], [2, 4, 6]]
+    assert first["config"]["client_optimizer"]["learning_rate"] == 0.2 and "observe" not in first["config"]
+    assert "train_loss" in logged[2].rows[2] and "round" not in logged[2].rows[2]
+    assert logged[2].summary == {"mpifed.exit": 0, "mpifed.model_sha256": summary(out)["model_sha256"]}
+    assert "sends" in mf.WandB().destination() and "network" in mf.WandB(online=True).destination()
 
 
 def test_what_is_wrong_is_said_before_the_run(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,17 +308,13 @@ def test_what_is_wrong_is_said_before_the_run(classes: Path, tmp_path: Path, mon
     with pytest.raises(mf.UsageError, match="no_such_module is missing; pip install mlflow-skinny"):
         run(job(classes, observe=[{"name": "mlflow"}]), Solo(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_check_says_who_receives_the_rows(classes: Path, tmp_path: Path) -> None:
     task = job(classes, observe=[{"name": "tensorboard"}, {"name": "test_observers:Recorder"}])
     (tmp_path / "job.toml").write_text(task.text())
-    ended = CliRunner().invoke(main, ["check", str(tmp_path / "job.toml"), "--json"])
-    told = json.loads(ended.stdout)
-    assert [line.partition(" gets")[0] for line in told["who_learns"][-2:]] == [
+    told = json.loads(CliRunner().invoke(main, ["check", str(tmp_path / "job.toml"), "--json"]).stdout)["who_learns"]
+    assert [line.partition(" gets")[0] for line in told[-2:]] == [
         "observer tensorboard", "observer test_observers:Recorder"
     ]  # fmt: skip
-    assert "tensorboard/ of the run" in told["who_learns"][-2]
+    assert "tensorboard/ of the run" in told[-2]
 
 
 def test_objects_and_tables_from_python(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from mpifed.run import folder as run_folder
 from mpifed.run.folder import locked
 
 Launch = Callable[..., Any]
+QUIET = ("--progress", "none")
 
 
 def job(folder: Path, path: Path, **changes: Any) -> Path:
@@ -28,30 +29,34 @@ def job(folder: Path, path: Path, **changes: Any) -> Path:
 
 @pytest.fixture
 def out(digits: Path, tmp_path: Path, launch: Launch) -> Path:
-    """The folder of a run of one round."""
-    ended = launch(None, "run", job(digits, tmp_path / "job.toml"), "--out", tmp_path / "a run", "--progress", "none")
+    """The folder of a run of one round, its job beside it."""
+    ended = launch(None, "run", job(digits, tmp_path / "job.toml"), "--out", tmp_path / "a run", *QUIET)
     assert ended.code == 0, ended.text
     return tmp_path / "a run"
 
 
 def overwrite(folder: Path, launch: Launch) -> Any:
     """How a run ends that is to take the place of what is in a folder; its job lies beside the folder."""
-    return launch(None, "run", folder.parent / "job.toml", "--out", folder, "--overwrite", "--progress", "none")
+    return launch(None, "run", folder.parent / "job.toml", "--out", folder, "--overwrite", *QUIET)
 
 
 def test_a_run_takes_the_place_of_another(digits: Path, out: Path, launch: Launch) -> None:
-    second = job(digits, out.parent / "job.toml", rounds=2)
-    (out / "checkpoint").mkdir(exist_ok=True)
-    (out / "checkpoint" / "other").mkdir()
-    (out / f".model.safetensors.{'0a' * 8}.new").write_text("of a run that was killed")
-    refused = launch(None, "run", second, "--out", out)
+    """With what a process has left that was killed while it removed a run; what is not of runs stays beside it."""
+    job(digits, out.parent / "job.toml", rounds=2)
+    left, mine = (out.parent / f".a run.overwritten-{name}" for name in ("left", "mine"))
+    shutil.copytree(out, left)
+    mine.mkdir()
+    (mine / "mine").write_text("mine")
+    (out / "checkpoint" / "other").mkdir(parents=True)
+    half = out / f".model.safetensors.{'0a' * 8}.new"
+    half.write_text("of a run that was killed")
+    refused = launch(None, "run", out.parent / "job.toml", "--out", out)
     assert refused.code == 2 and "or replace it with --overwrite" in refused.err
-    ended = launch(None, "run", second, "--out", out, "--overwrite", "--progress", "none")
-    assert ended.code == 0, ended.text
-    assert read_json(out / "run.json")["rounds"] == 2
-    assert not (out / "checkpoint" / "other").exists() and not (out / f".model.safetensors.{'0a' * 8}.new").exists()
-    assert sorted(path.name for path in out.parent.iterdir()) == ["a run", "job.toml"]
-    both = launch(None, "run", second, "--out", out, "--overwrite", "--resume")
+    ended = overwrite(out, launch)
+    assert ended.code == 0 and read_json(out / "run.json")["rounds"] == 2, ended.text
+    assert not (out / "checkpoint" / "other").exists() and not half.exists() and not left.exists()
+    assert contents(mine) == {"mine": b"mine"}
+    both = launch(None, "run", out.parent / "job.toml", "--out", out, "--overwrite", "--resume")
     assert both.code == 2 and "--resume with --overwrite" in both.err
 
 
@@ -79,14 +84,13 @@ def test_the_old_run_stands_where_the_new_one_fails(
     """As it was, to the last byte, whatever it was, and for any command that reads it."""
     sweep = {"sweep": {"seeds": 2}} if before == "a sweep" else {}
     words = ("--max-hours", 0) if before == "interrupted" else ()
-    out = ("--out", tmp_path / "out", "--progress", "none")
+    out = ("--out", tmp_path / "out", *QUIET)
     ended = launch(None, "run", job(digits, tmp_path / "job.toml", **sweep), *out, *words)
     assert ended.code == (75 if words else 0), ended.text
     files = contents(tmp_path / "out")
     failing = broken(digits, tmp_path / "job.toml", how, **sweep)
-    for _ in range(2):
-        ended = launch(None, "run", failing, *out, "--overwrite")
-        assert ended.code == BROKEN[how] and contents(tmp_path / "out") == files, ended.text
+    ended = launch(None, "run", failing, *out, "--overwrite")
+    assert ended.code == BROKEN[how] and contents(tmp_path / "out") == files, ended.text
     with pytest.raises(mf.MpifedError):
         model = mf.LeastSquares() if how == "other data" else mf.Softmax()
         data, method = in_text(failing.read_text())["data"]["path"], mf.SSCA(batch_size=4)
@@ -100,97 +104,69 @@ def test_the_old_run_stands_where_the_new_one_fails(
 
 
 def test_a_sweep_takes_the_place_of_another(digits: Path, tmp_path: Path, launch: Launch) -> None:
+    out = ("--out", tmp_path / "s")
     for seeds in (2, 1):
         path = job(digits, tmp_path / "job.toml", sweep={"seeds": seeds})
-        ended = launch(None, "run", path, "--out", tmp_path / "s", "--overwrite", "--progress", "none")
+        ended = launch(None, "run", path, *out, "--overwrite", *QUIET)
         assert ended.code == 0, ended.text
     assert [path.name for path in (tmp_path / "s").iterdir() if path.is_dir()] == ["point-0000"]
     before = (tmp_path / "s/point-0000/run.json").stat().st_mtime_ns
-    refused = launch(None, "run", path, "--out", tmp_path / "s", "--point", "0")
+    refused = launch(None, "run", path, *out, "--point", "0")
     assert refused.code == 2 and "--overwrite" in refused.err
-    ended = launch(None, "run", path, "--out", tmp_path / "s", "--point", "0", "--overwrite", "--progress", "none")
+    ended = launch(None, "run", path, *out, "--point", "0", "--overwrite", *QUIET)
     assert ended.code == 0 and (tmp_path / "s/point-0000/run.json").stat().st_mtime_ns > before
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", ".git", "figure.png", "point-0000", "job.toml.orig"])
-def test_what_is_not_of_the_run_is_kept(out: Path, launch: Launch, name: str) -> None:
-    if name in (".git", "point-0000"):
-        (out / name).mkdir()
-        (out / name / "mine").write_text("mine")
-    else:
-        (out / name).write_text("mine")
-    before = contents(out)
-    ended = overwrite(out, launch)
-    assert ended.code == 2 and re.search("something else than a run.*--overwrite removes runs alone", ended.err)
-    assert contents(out) == before
+OTHERS: list[tuple[bool, dict[str, str]]] = [  # beside a run, or alone
+    *((True, {name: "mine"}) for name in ("thesis.tex", ".git/mine", "figure.png", "point-0000/mine", "job.toml.orig")),
+    (False, {"job.toml": 'tool = "another"'}), (False, {"job.toml": "[[[", "run.json": "{}"}),
+    (False, {"sweep.csv": "a,b\n1,2\n"}), (False, {"history.csv": "date,price\n"}),
+    (False, {"checkpoint/mine": "years of it"}),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "files",
-    [
-        {"job.toml": 'tool = "another"'},
-        {"job.toml": "[[[", "run.json": "{}"},
-        {"sweep.csv": "a,b\n1,2\n"},
-        {"history.csv": "date,price\n"},
-        {"checkpoint/mine": "years of it"},
-    ],
-    ids=lambda files: next(iter(files)),
-)
-def test_files_of_other_programs_with_such_names_are_kept(
-    digits: Path, tmp_path: Path, launch: Launch, files: dict[str, str]
-) -> None:
-    job(digits, tmp_path / "job.toml")
+@pytest.mark.parametrize(("beside", "files"), OTHERS)
+def test_what_is_not_of_a_run_is_kept(beside: bool, files: dict[str, str], out: Path, launch: Launch) -> None:
+    folder = out if beside else out.parent / "alone"
     for name, text in files.items():
-        (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "a" / name).write_text(text)
-    before = contents(tmp_path)
-    ended = overwrite(tmp_path / "a", launch)
-    assert ended.code == 2 and "something else than a run" in ended.err
-    assert contents(tmp_path) == before
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    before = contents(folder)
+    ended = overwrite(folder, launch)
+    assert ended.code == 2 and re.search("something else than a run.*--overwrite removes runs alone", ended.err)
+    assert contents(folder) == before
 
 
-@pytest.mark.parametrize("to", ["a run", "nowhere"])
-def test_a_link_is_no_folder_of_a_run(out: Path, launch: Launch, to: str) -> None:
-    (out.parent / "link").symlink_to(to)
-    ended = overwrite(out.parent / "link", launch)
-    assert ended.code == 2 and "is no folder of a run" in ended.err
-
-
-def test_a_run_that_is_going_on_is_kept(out: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_link_none_that_goes_on_and_not_where_one_is(
+    out: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for to in ("a run", "nowhere"):
+        link = out.parent / f"link to {to}"
+        link.symlink_to(to)
+        ended = overwrite(link, launch)
+        assert ended.code == 2 and "is no folder of a run" in ended.err
     monkeypatch.setattr(run_folder, "ENDING_S", 0.0)
     with locked(out):
         before = contents(out)
         ended = overwrite(out, launch)
-        assert ended.code == 2 and "in use by another process" in ended.err
-        assert contents(out) == before
-
-
-def test_nobody_removes_the_folder_that_they_are_in(out: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert ended.code == 2 and "in use by another process" in ended.err and contents(out) == before
     monkeypatch.chdir(out)
     for folder in (Path(), Path("../a run")):
-        ended = overwrite(folder, launch)
+        ended = launch(None, "run", out.parent / "job.toml", "--out", folder, "--overwrite")
         assert ended.code == 2 and "in which you are" in ended.err
 
 
-def test_what_a_killed_process_has_left_goes_too(out: Path, launch: Launch) -> None:
-    left, mine = (out.parent / f".a run.overwritten-{name}" for name in ("left", "mine"))
-    shutil.copytree(out, left)
-    mine.mkdir()
-    (mine / "mine").write_text("mine")
-    assert overwrite(out, launch).code == 0
-    assert not left.exists() and contents(mine) == {"mine": b"mine"}
-
-
+@pytest.mark.launch
 def test_all_ranks_agree(digits: Path, tmp_path: Path, launch: Launch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.tex").write_text("")
     path = job(digits, tmp_path / "job.toml")
     ended = launch(2, "run", path, "--out", tmp_path / "mine", "--overwrite")
     assert ended.code == 2 and ended.err.count("--overwrite removes runs alone") == 1
+    out = ("--out", tmp_path / "run", "--overwrite", *QUIET)
     for _ in range(2):
-        ended = launch(2, "run", path, "--out", tmp_path / "run", "--overwrite", "--progress", "none")
+        ended = launch(2, "run", path, *out)
         assert ended.code == 0, ended.text
     before = contents(tmp_path / "run")
-    failing = broken(digits, path, "damaged data")
-    ended = launch(2, "run", failing, "--out", tmp_path / "run", "--overwrite", "--progress", "none")
+    ended = launch(2, "run", broken(digits, path, "damaged data"), *out)
     assert ended.code == 3 and ended.err.count("mpifed: error") == 1 and contents(tmp_path / "run") == before

@@ -12,7 +12,6 @@ from ended import run
 from jobs_in_python import checked, fedavg, job_table
 
 from mpifed.core.errors import NotCertified, UsageError
-from mpifed.files.columns import TABLE
 from mpifed.files.history import read_history
 from mpifed.run.launch import launch
 from mpifed.testing import Job, Solo
@@ -111,16 +110,6 @@ def test_a_column_that_is_not_measured(digits: Path, tmp_path: Path) -> None:
         name = re.escape(next(iter(stop.get("patience", {"accuracy": 0}))))
         with pytest.raises(UsageError, match=rf"\[stop\] {name}: this run measures no such column; it has round, "):
             run(job(digits, stop), Solo(), tmp_path / name)
-
-
-def test_columns_say_over_which_rows_they_are() -> None:
-    of = {column.name: column for column in TABLE}
-    for name, column in of.items():
-        if "test_" in name:
-            assert column.data == ("own test" if name.startswith("client_test_") else "test")
-        assert not (column.data and column.since_start), "a sum up to the row is of no model"
-        assert not column.data or column.better or name.startswith(("multiplier", "subproblem", "slack_cost", "margin"))
-    assert of["train_loss"].data == of["objective"].data == of["duality_gap"].data == "train"
 
 
 def test_gradients_are_counted_where_minibatches_are_drawn(digits: Path, halves: Path, tmp_path: Path) -> None:

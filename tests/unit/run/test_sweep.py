@@ -129,28 +129,22 @@ def test_a_sweep_is_run(job: Path, tmp_path: Path) -> None:
         assert (out / row["point"] / "model.safetensors").exists()
 
 
-def test_one_point_is_that_of_the_whole_sweep(job: Path, tmp_path: Path) -> None:
-    assert mpifed("run", job, "--out", tmp_path / "all").exit_code == 0
-    assert mpifed("run", job, "--out", tmp_path / "one", "--point", 2).exit_code == 0
-    whole, one = rows(tmp_path / "all"), rows(tmp_path / "one")
-    assert one[2]["model_sha256"] == whole[2]["model_sha256"]
-    assert [r["model_sha256"] for k, r in enumerate(one) if k != 2] == ["", "", ""]
-    assert mpifed("run", job, "--out", tmp_path / "one", "--point", 4).exit_code == 2
-
-
-def test_interrupted_sweeps_say_so_and_go_on(job: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert mpifed("run", job, "--out", out, "--max-hours", 0).exit_code == 75
-    assert [r["exit"] for r in rows(out)] == ["75", "", "", ""]
-    ended = mpifed("run", job, "--out", out, "--resume")
-    assert ended.exit_code == 0, ended.output
-    assert {r["exit"] for r in rows(out)} == {"0"}
+def test_points_alone_and_interrupted(job: Path, tmp_path: Path) -> None:
+    """One point is that of the whole sweep; an interrupted sweep says so and goes on."""
+    whole, one = tmp_path / "all", tmp_path / "one"
+    assert mpifed("run", job, "--out", whole, "--max-hours", 0).exit_code == 75
+    assert [r["exit"] for r in rows(whole)] == ["75", "", "", ""]
+    ended = mpifed("run", job, "--out", whole, "--resume")
+    assert ended.exit_code == 0 and {r["exit"] for r in rows(whole)} == {"0"}, ended.output
+    assert mpifed("run", job, "--out", one, "--point", 2).exit_code == 0
+    expected = [r["model_sha256"] if k == 2 else "" for k, r in enumerate(rows(whole))]
+    assert [r["model_sha256"] for r in rows(one)] == expected
+    assert mpifed("run", job, "--out", one, "--point", 4).exit_code == 2
 
 
 def test_the_exit_code_is_the_worst_of_the_points(digits: Path, write_job: Any, tmp_path: Path) -> None:
     job = write_job(tmp_path / "job.toml", table(digits, **{"participation.clients_per_round": [900, 2]}))
-    ended = mpifed("run", job, "--out", tmp_path / "out")
-    assert ended.exit_code == 2
+    assert mpifed("run", job, "--out", tmp_path / "out").exit_code == 2
     assert rows(tmp_path / "out")[1]["exit"] == "0"
 
 
@@ -158,7 +152,6 @@ def test_the_exit_code_is_the_worst_of_the_points(digits: Path, write_job: Any, 
     ("codes", "expected"),
     [
         ([], 0), ([0, 0], 0), ([0, 69, 0], 69), ([69, 70], 70), ([69, 68, 70, 0], 68), ([1, 68, 2], 68),
-        ([3, 75, 68], 75), ([69, 75], 75),
     ],
 )  # fmt: skip
 def test_the_order_of_exit_codes(codes: list[int], expected: int) -> None:
@@ -231,48 +224,23 @@ def test_a_finished_point_of_another_job_is_not_taken_for_this_one(job: Path, tm
     assert {row["rounds"] for row in rows(out)} == {"3"}
 
 
-# --- shared data -------------------------------------------------------------------------------------------------
-
-
 def test_sharing_changes_no_bit(digits: Path, skewed: Path, write_job: Any, tmp_path: Path) -> None:
     data = [
         {"path": str(folder), **more}
         for folder, more in ((digits, {}), (digits, {"block": 3}), (digits, {"memory_gib": 0.0}), (skewed, {}))
     ]
-    job = write_job(tmp_path / "job.toml", table(digits, **{"data": data, "seed": [5, 6]}))
+    some = {"data": data, "participation.clients_per_round": [8, 2]}  # with other blocks of their own
+    job = write_job(tmp_path / "job.toml", table(digits, **some))
     shared = mpifed("run", job, "--out", tmp_path / "all")
     assert shared.exit_code == 0, shared.output
     for point in range(1, 8, 2):
         assert mpifed("run", job, "--out", tmp_path / "single", "--point", point).exit_code == 0
+    assert [job_of(tmp_path / "all" / f"point-000{k}")["data"]["block"] for k in range(2)] == [4, 1]
     whole, single = (rows(tmp_path / folder) for folder in ("all", "single"))
     for point in range(1, 8, 2):
         for name in ("model_sha256", "train_loss", "test_accuracy", "up_bytes"):
             assert whole[point][name] == single[point][name]
     assert all(len(row["model_sha256"]) == 64 for row in whole)
-
-
-def test_points_that_share_data_have_blocks_of_their_own(digits: Path, write_job: Any, tmp_path: Path) -> None:
-    job = write_job(tmp_path / "job.toml", table(digits, **{"participation.clients_per_round": [8, 2]}))
-    assert mpifed("run", job, "--out", tmp_path / "both").exit_code == 0
-    assert mpifed("run", job, "--out", tmp_path / "one", "--point", 1).exit_code == 0
-    assert [job_of(tmp_path / "both" / f"point-000{k}")["data"]["block"] for k in range(2)] == [4, 1]
-    both, one = (rows(tmp_path / name)[1]["model_sha256"] for name in ("both", "one"))
-    assert both == one
-
-
-@pytest.mark.launch
-def test_a_dedicated_server_between_points(
-    digits: Path, write_job: Any, tmp_path: Path, launch: Callable[..., Any]
-) -> None:
-    job = write_job(tmp_path / "job.toml", table(digits, **{"server.dedicated": [False, True, True, False]}))
-    ended = launch(3, "run", job, "--out", tmp_path / "out")
-    assert ended.code == 0, ended.text
-    assert mpifed("run", job, "--out", tmp_path / "alone", "--point", 0).exit_code == 0
-    (expected, *_) = (row["model_sha256"] for row in rows(tmp_path / "alone"))
-    assert [row["model_sha256"] for row in rows(tmp_path / "out")] == 4 * [expected]
-
-
-# --- a folder of another kind --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [("--overwrite",), ("--resume", "--point", "1")])

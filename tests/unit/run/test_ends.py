@@ -1,13 +1,15 @@
-"""Own classes that end, fork and replace what they should not; pipes and devices where a file is expected."""
+"""The end of a process, whatever own classes do; pipes where a file is expected; data that are not there."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from written_files import write_json
 
 from mpifed.core.errors import DataError, MpifedError, UsageError
 from mpifed.files.history import read_history
@@ -22,11 +24,6 @@ class Untold(Exception):
         raise RuntimeError("no text")
 
     __repr__ = __str__
-
-
-class Leaving(Exception):
-    def __str__(self) -> str:
-        os._exit(0)
 
 
 class Zero(MpifedError):
@@ -61,7 +58,7 @@ def fail(error: BaseException) -> Any:
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (Leaving(), "the program was left, by os._exit(0)"), (SystemExit(Untold()), "unexpected error SystemExit"),
+        (SystemExit(Untold()), "unexpected error SystemExit"),
         (Zero("nothing"), "mpifed: error: nothing"), (ValueError("\udc80"), "ValueError: \\udc80"),
     ],
 )  # fmt: skip
@@ -106,3 +103,58 @@ def test_neither_pipe_nor_device_is_read_for_ever(kind: str, tmp_path: Path, lau
     for command, code in (("show", 3), ("status", 0)):  # status shows what can be known
         ended = launch(0, command, tmp_path)
         assert ended.code == code and ended.err.count("mpifed: error") == (code > 0)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device here that is always full")
+def test_where_no_message_can_be_written_the_exit_code_says_it(tmp_path: Path) -> None:
+    write_json(tmp_path / "run.json", {"exit": None})
+    program = """if True:
+        import sys
+        from pathlib import Path
+        from mpifed.comm.mpi import Solo
+        from mpifed.core.errors import NumericalError
+        from mpifed.run.launch import guarded
+
+        def work():
+            print("a line that waits")
+            raise NumericalError("up.v")
+
+        guarded(Solo(), Path(sys.argv[1]), work)
+    """
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path)], stdout=full, stderr=full,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )  # fmt: skip
+    assert ended.returncode == 68
+    assert read_json(tmp_path / "run.json")["exit"] == 68
+
+
+JOB = """# A job.
+# Make the shards:  mpifed data mnist --split rows \\
+#   --clients 10 --out data/mnist-rows-10
+name = "t"
+rounds = 1
+[data]
+path = "data/mnist-rows-10"
+[model]
+name = "softmax"
+[algorithm]
+name = "ssca"
+batch_size = 10
+rho = [0.9, 0.6]
+gamma = [0.9, 0.7]
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_the_error_has_the_command(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.toml").write_text(JOB)
+    ended = launch(None, command, "job.toml")
+    assert ended.code == 3
+    assert "data/mnist-rows-10: no such folder; as job.toml says" in ended.text
+    assert "`mpifed data mnist --split rows --clients 10 --out data/mnist-rows-10`" in ended.text
+    ended = launch(None, command, "job.toml", "--set", "data.path=elsewhere")
+    assert ended.code == 3 and "`mpifed data SOURCE ... --out elsewhere`" in ended.text
+    assert not Path("runs").exists()

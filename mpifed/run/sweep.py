@@ -1,0 +1,113 @@
+"""The points of a sweep, one after the other, on shared data: for `mpifed run` and `mpifed.sweep`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from mpifed.comm.mpi import Comm, agreed
+from mpifed.core.errors import MpifedError, NumericalError
+from mpifed.core.io_errors import say
+from mpifed.job.sweep import SweepPoint
+from mpifed.run.setup import Cache
+
+Value = TypeVar("Value")
+Guard: TypeAlias = Callable[..., Any]  # `guarded`, or `together`
+# runs a point into its folder: whether it is resumed, data of the points before, what removes an earlier run
+Play: TypeAlias = Callable[[SweepPoint, Path, bool, Cache, Callable[[], None]], object]
+
+
+class End(NamedTuple):
+    """How a point of a sweep has ended."""
+
+    code: int
+    error: MpifedError | None = None
+
+
+def play_points(
+    comm: Comm, guard: Guard, folder: Path, points: list[SweepPoint], chosen: list[SweepPoint], play: Play, *,
+    resume: bool, overwrite: bool, goes_on: Callable[[BaseException | None], bool],
+) -> dict[str, End]:  # fmt: skip
+    """The ends of the chosen points by name, those that would end again as they did before not run anew. Collective.
+
+    The first error after which the sweep does not go on is raised, once sweep.csv has been written.
+    """
+    ends, cache, last = dict[str, End](), Cache(), None
+    replaces = overwrite and chosen == points  # on rank 0: until the first point is ready to write
+
+    def begin() -> None:
+        from mpifed.privacy.protection import SWEPT
+        from mpifed.run.folder import begin_sweep
+
+        begin_sweep(folder, points, resume, replaces)
+        if any(point.job.privacy is not None for point in points):
+            say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
+
+    def replace(run_dir: Path) -> None:
+        nonlocal replaces
+        from mpifed.run.folder import begin_sweep, remove
+
+        remove(folder if replaces else run_dir)
+        if replaces:
+            replaces = False
+            begin_sweep(folder, points)
+
+    def end() -> None:
+        from mpifed.results.points import write_sweep
+
+        if not replaces:
+            write_sweep(folder, points)
+
+    on_server(comm, guard, begin)
+    for point in chosen:
+        run_dir, begun = folder / point.name, False
+        if resume:
+            before, begun = on_server(comm, guard, partial(_before, point, run_dir))
+            if before is not None:
+                ends[point.name] = before
+                continue
+        try:
+            play(point, run_dir, begun, cache, partial(replace, run_dir))
+            ends[point.name] = End(0)
+        except (MpifedError, SystemExit) as error:  # SystemExit: of all ranks, by `guarded`
+            cause = error if isinstance(error, MpifedError) else error.__cause__
+            code = error.exit_code if isinstance(error, MpifedError) else int(error.code or 0)
+            ends[point.name] = End(code, cause if isinstance(cause, MpifedError) else None)
+            if not goes_on(cause):
+                last = error
+                break
+    on_server(comm, guard, end)
+    if last is not None:
+        raise last
+    return ends
+
+
+def on_server(comm: Comm, guard: Guard, function: Callable[[], Value]) -> Value:
+    """The result of `function` on rank 0, on every rank; `guard` ends all, or raises, where it fails. Collective."""
+
+    def shared() -> Value:
+        with agreed(comm):
+            result = function() if comm.rank == 0 else None
+        everywhere: Value = comm.bcast(result)
+        return everywhere
+
+    given: Value = guard(comm, None, shared)
+    return given
+
+
+def _before(point: SweepPoint, run_dir: Path) -> tuple[End | None, bool]:
+    """(the end of a point that would end the same way again, else None; whether there is a run to resume).
+
+    Such a point has finished or failed numerically with exactly this job: its bits are the same every time.
+    """
+    from mpifed.run.folder import ended_before, failed_before
+
+    if failed_before(point.job, run_dir):
+        error = NumericalError(f"{run_dir} failed numerically before, and would again; remove it to run it anew")
+        say(f"mpifed: {error}")
+        return End(error.exit_code, error), True
+    code = ended_before(point.job, run_dir)
+    return None if code is None else End(code), (run_dir / "job.toml").exists()
