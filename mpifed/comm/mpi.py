@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 JOINED = "MPIFED_JOINED"  # a file that rank 0 creates when all ranks have joined, for the launcher of the run
 PIECE = 2**30  # bytes per call: no count nears 2^31
-_leave = os._exit  # while a run goes on, `os._exit` is an error, see `mpifed.run.launch`
 PROCESS = "MPIFED_PROCESS"  # the process that is the rank, in its environment and in that of its children
 _MPI_RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 # of jsrun, Flux, Cray's PALS and ALPS, pbsdsh, srun
@@ -177,7 +176,7 @@ class Solo:
 
     def abort(self, code: int) -> NoReturn:
         """Terminate all ranks at once with this exit code; not collective."""
-        _leave(code)
+        os._exit(code)
 
 
 class Intracomm:
@@ -221,7 +220,7 @@ class Intracomm:
                 sys.stderr.flush()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         self.mpi.Abort(code)
-        _leave(code)
+        os._exit(code)
 
 
 Comm: TypeAlias = Solo | Intracomm  # a group of ranks

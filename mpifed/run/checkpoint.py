@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.rounds import LastAnswers, Ranks
@@ -40,8 +40,6 @@ _SERVER = "server"  # kind of arrays
 _SERVER_FILE = "server.states"
 _LAST = "last"  # kind of arrays: `last/<position in the block>/<name>`
 _NAME = re.compile(r"round-([0-9]{8,9})")
-# of one rank: SHA-256 of its files; first and last client of each segment
-Gathered: TypeAlias = tuple[Mapping[str, str], Mapping[str, tuple[int, int]]]
 
 
 class Progress(NamedTuple):
@@ -122,12 +120,21 @@ class Checkpoints:
                     checksums[name] = sha256(aside / name)
             spans = {file.path.name: (min(file.blocks), max(file.blocks)) for file in segments}
             gathered = comm.gather((checksums, spans))
-            manifest = {
-                "schema": SCHEMA, **progress._asdict(), "exchanges": dict(progress.exchanges), "run": run,
-                "hosting": self._hosting,
-            }  # fmt: skip
             with agreed(comm):
-                self._commit(aside, final, manifest, gathered)
+                if gathered is not None:  # on rank 0: all is on the disk before the folder has its name
+                    files = {name: digest for sums, _ in gathered for name, digest in sums.items()}
+                    ranges = {name: span for _, of_rank in gathered for name, span in of_rank.items()}
+                    write_json(aside / "manifest.json", {
+                        "schema": SCHEMA, **progress._asdict(), "exchanges": dict(progress.exchanges), "run": run,
+                        "hosting": self._hosting, "files": files, "segments": ranges,
+                    })  # fmt: skip
+                    sync(aside)
+                    if final.exists():
+                        shutil.rmtree(final)
+                    os.rename(aside, final)
+                    sync(final.parent)
+                    for old in generations(self._run_dir)[KEPT:]:
+                        shutil.rmtree(old)
         for file in segments:
             file.path = final / file.path.name
         clients.are_saved(dict.fromkeys(numbers, segments[-1]) if numbers else {})
@@ -150,7 +157,11 @@ class Checkpoints:
         comm = self._comm
         folder, manifest = self._newest_whole()
         with agreed(comm):
-            state = None if server is None else _read(folder / _SERVER_FILE, server)
+            state: Record | None = None
+            if server is not None:
+                file = StateFile.opened(folder / _SERVER_FILE)
+                arrays = file.read(0, _SERVER) if file.blocks else {}
+                state = fitted(_SERVER, server, arrays, str(folder / _SERVER_FILE))
             mine = self._blocks.first.tolist()
             for name in self._segments_here(manifest):
                 file = StateFile.opened(folder / name)
@@ -246,21 +257,6 @@ class Checkpoints:
         members: list[int] = self._blocks.clients[self._blocks.bounds[i] : self._blocks.bounds[i + 1]].tolist()
         return members
 
-    def _commit(self, aside: Path, final: Path, manifest: Table, gathered: Sequence[Gathered] | None) -> None:
-        """On rank 0: make the files in `aside` the newest checkpoint."""
-        if gathered is None:
-            return
-        files = {name: checksum for sums, _ in gathered for name, checksum in sums.items()}
-        ranges = {name: span for _, spans in gathered for name, span in spans.items()}
-        write_json(aside / "manifest.json", {**manifest, "files": files, "segments": ranges})
-        sync(aside)
-        if final.exists():
-            shutil.rmtree(final)
-        os.rename(aside, final)
-        sync(final.parent)
-        for old in generations(self._run_dir)[KEPT:]:
-            shutil.rmtree(old)
-
 
 def _link(source: Path, target: Path) -> None:
     """Hard-link a file, or copy it where the file system has no hard links."""
@@ -280,12 +276,6 @@ def _whole_or_removed(folder: Path, comm: Comm) -> Iterator[None]:
         if comm.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def _read(path: Path, like: Record) -> Record:
-    """The server's state, in the structure of `like`."""
-    file = StateFile.opened(path)
-    return fitted(_SERVER, like, file.read(0, _SERVER) if file.blocks else {}, str(path))
 
 
 def generations(run_dir: Path) -> list[Path]:

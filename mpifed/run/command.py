@@ -37,18 +37,11 @@ class How(NamedTuple):
     overwrite: bool = False
 
 
-class _Read(NamedTuple):
-    """What rank 0 has read for all."""
-
-    points: list[SweepPoint]
-    is_sweep: bool
-    ended: int | None  # the exit code of a single run that has ended with exactly this job
-
-
 def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: int | None, how: How) -> int:
     """Run a job or sweep, and return the exit code. An error ends the process, on all ranks."""
 
-    def read() -> _Read:
+    def read() -> tuple[list[SweepPoint], bool, int | None]:
+        """On rank 0: the runs, whether they are a sweep's, the code of one that has ended."""
         if how.resume and how.overwrite:
             raise UsageError("--resume with --overwrite: the one goes on with a run, the other removes it; give one")
         table = read_table(path, changes)
@@ -66,7 +59,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
                 say(f"mpifed: {folder}: finished already; nothing was changed", _shown(folder))
         if loops.compiled is None:
             say("mpifed: note: no compiled loops: short rounds take longer, the bits are the same", file=sys.stderr)
-        return _Read(jobs, is_sweep, code)
+        return jobs, is_sweep, code
 
     options = {"job": str(path), "--set": changes, "--out": str(out), "--point": point, **how._asdict()}
     try:

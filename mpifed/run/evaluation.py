@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import inf, isnan
 from types import MappingProxyType
@@ -100,6 +100,8 @@ class RunEvaluation:
     def __init__(self, job: Job, comm: Comm, ready: Ready) -> None:
         self._job, self._comm, self._ready = job, comm, ready
         self._measures = measures_of(job, ready.algorithm)
+        # whether goals are measured apart from rows of the history, which are of a sample of the rows, or not made
+        self._apart = goals.has_goals(job) and bool(job.record.evaluate_rows or not job.record.evaluate_every)
         self.clients: ClientScores | None = None
         self.row: Table = {}
         self.late: Columns = {}
@@ -123,20 +125,19 @@ class RunEvaluation:
 
     def is_stalled(self) -> bool:
         """Whether a column of `[stop] patience` has had no better value for as many rounds; on rank 0."""
-        done = self.row.get("round", 0)
-        patience = self._job.stop.patience
+        done, patience = self.row.get("round", 0), self._job.stop.patience
         return any(done - since >= patience[name] for name, (_, since) in self._best.items())
 
     def advance(self) -> None:
         """A round is done: what was measured is not of this model."""
         self.late, self.reached = {}, False
 
-    def columns(self, trained: Trained, measures: Sequence[Measure] | None = None, certify: bool = True) -> Columns:
-        """The columns of the history that `measures` give; by default all of the job's."""
+    def columns(self, trained: Trained, measures: Iterable[Measure], certify: bool = True) -> Columns:
+        """The columns of the history that measures give."""
         ready, first = self._ready, self.first if trained.round else self.first or {}
         columns, numbers = measure(
-            self._measures if measures is None else measures, ready.algorithm, trained.server, ready.ranks.blocks,
-            trained.clients, ready.everybody, ready.ranks, certify, self._job.data.state_gib * 2**30, first,
+            tuple(measures), ready.algorithm, trained.server, ready.ranks.blocks, trained.clients, ready.everybody,
+            ready.ranks, certify, self._job.data.state_gib * 2**30, first,
         )  # fmt: skip
         if not trained.round:
             self.first = numbers
@@ -145,15 +146,15 @@ class RunEvaluation:
 
     def row_columns(self, trained: Trained, certify: bool) -> Columns:
         """The columns of a row of the history: all of the job's, and those of test rows."""
-        columns, ready = self.columns(trained, certify=certify), self._ready
+        columns, ready = self.columns(trained, self._measures, certify), self._ready
         model = ready.algorithm.model(trained.server) if ready.ranks.serves else ()
         tested, self.clients = ready.tests.measured(model, personal_models(ready.algorithm, trained.clients))
         return columns | tested
 
     def begin(self, trained: Trained) -> None:
         """The numbers of the first iterate over all rows, where goals are measured over these at the end."""
-        if self._goals_apart():
-            self.columns(trained, [measure for measure in self._all_rows() if measure.certificate])
+        if self._apart:
+            self.columns(trained, (measure for measure in self._all_rows() if measure.certificate))
 
     def check_whether_reached(self, trained: Trained) -> None:
         """Set `reached`, of limits and certificates after all rows are measured too, if only a sample was evaluated."""
@@ -174,36 +175,25 @@ class RunEvaluation:
         measured : whether the row was there before the end
         earlier : whether the model is that of an earlier round, and so the row of another
         """
-        if earlier:
-            self.late = self.row_columns(trained, certify=True)
-            if self._goals_apart():
-                self.late |= self.columns(trained, self._all_rows())
-            return
-        if self._goals_apart():
-            # otherwise all rows were measured to decide whether this is the end
-            if not self._comm.bcast(bool(self.late)):
-                self.late = self.columns(trained, self._all_rows())
-            return
         certificates = [measure for measure in self._measures if measure.certificate]
         lacks = certificates and known(self.row, "kkt_residual") is None
-        if self._job.record.evaluate_every and measured and self._comm.bcast(lacks):
+        if earlier:
+            self.late = self.row_columns(trained, certify=True)
+        if self._apart:  # unless all rows were measured to decide whether this is the end
+            if earlier or not self._comm.bcast(bool(self.late)):
+                self.late |= self.columns(trained, self._all_rows())
+        elif not earlier and self._job.record.evaluate_every and measured and self._comm.bcast(lacks):
             self.late = self.columns(trained, certificates)
 
     def lacking(self) -> list[str]:
         """On rank 0: the goals that the last measured model does not reach, and why, if that is known."""
         columns = self.last_columns()
-        unreached = list(goals.unreached(self._job, columns))
-        why = goals.contradiction(columns)
+        unreached, why = list(goals.unreached(self._job, columns)), goals.contradiction(columns)
         return [*unreached, why] if unreached and why else unreached
 
     def last_columns(self) -> Table:
         """All columns of the last measured model."""
         return self.row | self.late
 
-    def _goals_apart(self) -> bool:
-        """Whether goals are measured apart from rows of the history, which are of a sample of the rows, or not made."""
-        record = self._job.record
-        return goals.has_goals(self._job) and bool(record.evaluate_rows or not record.evaluate_every)
-
-    def _all_rows(self) -> list[Measure]:
-        return [*measures_of_all_rows(self._job, self._ready.algorithm)]
+    def _all_rows(self) -> Iterator[Measure]:
+        return measures_of_all_rows(self._job, self._ready.algorithm)

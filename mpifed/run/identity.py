@@ -66,10 +66,9 @@ class Identity(NamedTuple):
         UsageError
             when the data have changed; when sources or libraries have, unless the user accepts that.
         """
-        before = saved.get("identity")
-        if before is None:
+        if (table := saved.get("identity")) is None:
             raise DataError(f"{run_dir}: its checkpoint does not say with which data and libraries it was made")
-        old = Identity(**{name: before[name] for name in Identity._fields})
+        old = Identity(**{name: table[name] for name in Identity._fields})
         if old.data["sha256"] != self.data["sha256"]:
             differences = "; ".join(changes(old.data, self.data, _short))
             raise UsageError(
@@ -82,10 +81,13 @@ class Identity(NamedTuple):
                 f"{run_dir}: --resume with another [model] start (SHA-256 {models[0]} before, {models[1]} now); put "
                 "back the model that it began with, or start anew into another --out"
             )
-        other = [
-            *changes(old.sources, self.sources, _short), *changes(old.libraries, self.libraries, _short),
-            *changes(old.distributions, self.distributions, _short), *_other_blas(old.blas, self.blas),
-        ]  # fmt: skip
+        before, now = ({**one.sources, **one.distributions, **one.libraries} for one in (old, self))
+        other = changes(before, now, _short)
+        # SciPy's BLAS, which is loaded late, may be missing on either side
+        shared = old.blas and self.blas and (set(old.blas) <= set(self.blas) or set(self.blas) <= set(old.blas))
+        if old.blas != self.blas and not shared:
+            blas = [", ".join(one.blas) or "none known" for one in (old, self)]
+            other.append(f"BLAS: {blas[0]} before, {blas[1]} now")
         if other and not accept:
             raise UsageError(
                 f"{run_dir}: --resume with other sources or libraries, which may change bits ({'; '.join(other)}); "
@@ -132,13 +134,6 @@ def _short(value: object) -> str:
         return "none"
     text = str(value)
     return text[:_DIGITS] if len(text) == 64 else text
-
-
-def _other_blas(before: list[str], now: list[str]) -> list[str]:
-    """Changes of BLAS libraries; SciPy's, which is loaded late, may be missing on either side."""
-    if before == now or (before and now and (set(before) <= set(now) or set(now) <= set(before))):
-        return []
-    return [f"BLAS: {', '.join(before) or 'none known'} before, {', '.join(now) or 'none known'} now"]
 
 
 @cache

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -44,29 +44,18 @@ from mpifed.run.progress import Reporter
 from mpifed.run.setup import Ready
 
 
+@dataclass
 class Results:
     """The files of a run other than checkpoints; on rank 0, no call is collective."""
 
-    def __init__(
-        self,
-        ready: Ready,
-        out: Path,
-        reporter: Reporter,
-        observation: Observation,
-        ledger: Ledger | None,
-        identity: Identity,
-    ) -> None:
-        self.job, self.algorithm, self.out, self.reporter, self.ledger = (
-            ready.job,
-            ready.algorithm,
-            out,
-            reporter,
-            ledger,
-        )
-        self.observation, self.identity, self.data = observation, identity, ready.data
-        self.device = ready.ranks.device  # of rank 0
-        self.history: History | None = None  # None until it is opened
-        self.about: Table = {}  # the keys of run.json that do not change in each round
+    ready: Ready
+    out: Path
+    reporter: Reporter
+    observation: Observation
+    ledger: Ledger | None
+    identity: Identity
+    history: History | None = None  # until it is opened
+    about: Table = field(default_factory=dict)  # the keys of run.json that do not change in each round
 
     def resume(self, done: Progress) -> list[Table]:
         """Go on with the history up to the progress `done`; returns its rows.
@@ -76,7 +65,7 @@ class Results:
         """
         self.observation.resume()
         try:
-            changed = job_of(self.out).get("simulated_network") != self.job.table().get("simulated_network")
+            changed = job_of(self.out).get("simulated_network") != self.ready.job.table().get("simulated_network")
         except DataError:  # it is written anew
             changed = False
         stale = ["simulated_s"] if changed else []
@@ -86,12 +75,13 @@ class Results:
     def open(self, comm: Comm, progress: Progress, resumed: bool) -> None:
         """Write the job and the first run.json, and start the reporter."""
         self.history = self.history or History(self.out)
-        job, text, problem = self.job, self.job.text(), self.algorithm.problem
-        privacy, infinite = problem.privacy, without_epsilon(self.algorithm)
+        job, device, problem = self.ready.job, self.ready.ranks.device, self.ready.algorithm.problem
+        text = job.text()
+        privacy, infinite = problem.privacy, without_epsilon(self.ready.algorithm)
         if privacy is not None:
             mark(self.out / "checkpoint")
         replace_text(self.out / "job.toml", text)
-        warnings = [*data_warnings(job, self.data), *self.algorithm.warnings()]
+        warnings = [*data_warnings(job, self.ready.data), *self.ready.algorithm.warnings()]
         for name in () if job.record.evaluate_every else job.stop.certificates:
             warnings.append(
                 f"[stop] {name}: with [record] evaluate_every = 0 it is measured at the end, and ends no run earlier"
@@ -111,8 +101,8 @@ class Results:
             "host": environment.host(),
             "ranks": comm.size,
             "commit": environment.commit(),
-            "device": self.device.name,
-            "versions": environment.versions() | dict(self.device.versions),
+            "device": device.name,
+            "versions": environment.versions() | dict(device.versions),
             "blas": environment.blas(),
             "loops": "compiled" if loops.compiled else "numpy",
             "mpi": library() if comm.size > 1 else None,
@@ -144,17 +134,17 @@ class Results:
     def write_clients(self, clients: ClientScores | None) -> None:
         """Write clients.csv, where the job has clients' scores."""
         if clients is not None:
-            problem, tested = self.algorithm.problem, len(clients.client)
+            problem, tested = self.ready.algorithm.problem, len(clients.client)
             self.about |= {"clients_tested": tested, "clients_without_tests": problem.clients - tested}
-            names = () if self.job.privacy else problem.names  # whose folders are published
+            names = () if self.ready.job.privacy else problem.names  # whose folders are published
             write_clients(self.out, clients, problem.objective.task, names)
 
     def simulation(self, progress: Progress) -> Simulation | None:
         """The simulated times of the rounds so far, if the job has a simulated network."""
-        if self.job.simulated_network is None:
+        if self.ready.job.simulated_network is None:
             return None
-        once, clients = played_once(self.algorithm), self.algorithm.problem.clients
-        return simulate(self.job.simulated_network, progress.exchanges, once, clients)
+        once, clients = played_once(self.ready.algorithm), self.ready.algorithm.problem.clients
+        return simulate(self.ready.job.simulated_network, progress.exchanges, once, clients)
 
     def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None], rounded: Iterable[str]) -> None:
         """Write the model, and report the algorithm's remarks.
@@ -165,17 +155,17 @@ class Results:
         late : those of them that are not in the history
         rounded : of `mpifed.run.outcome.rounded_away`
         """
-        job = self.job
+        job = self.ready.job
         names = {"name": job.name, "objective": job.model["name"], "algorithm": job.algorithm["name"]}
         digests = {key: self.about[key] for key in ("job_sha256", "data_sha256") if key in self.about}
         spent = self.ledger.sync().attributes() if self.ledger else {}
-        write_arrays(self.out / MODEL, model_arrays(self.algorithm.model(server)), names | digests | spent)
+        write_arrays(self.out / MODEL, model_arrays(self.ready.algorithm.model(server)), names | digests | spent)
         # it says what data are, as no release does
-        if job.privacy is None and (kept := applied(self.data)) is not None:
+        if job.privacy is None and (kept := applied(self.ready.data)) is not None:
             replace_text(self.out / APPLIED, json.dumps(asdict(kept)))
         rows = read_history(self.out) if (self.out / HISTORY).exists() else {}
         worse = worse_than_measured(job.table(), rows, self.about.get("returned_round"))
-        remarks = [*self.algorithm.remarks(server, last), *map(str, worse), *rounded]
+        remarks = [*self.ready.algorithm.remarks(server, last), *map(str, worse), *rounded]
         for remark in remarks:
             self.reporter.warn(remark)
         if not job.released_only:  # they may depend on the server's state beside its model
@@ -190,7 +180,7 @@ class Results:
     ) -> None:
         """Write run.json with the progress of the run."""
         simulated: Table = {}
-        if (network := self.job.simulated_network) and (simulation := self.simulation(progress)):
+        if (network := self.ready.job.simulated_network) and (simulation := self.simulation(progress)):
             simulated = {"simulated_s": simulation.total_s, "simulated": described(network, simulation)}
         state = {
             "rounds": progress.round,
@@ -200,7 +190,7 @@ class Results:
             "seconds_per_round": float(np.median(round_s)) if round_s else None,
             "cpu_s": cpu_s or None,
             # it depends on secret numbers of clients and rows
-            "peak_rss_bytes": None if self.job.released_only else max(peak_rss, default=None),
+            "peak_rss_bytes": None if self.ready.job.released_only else max(peak_rss, default=None),
             "up_bytes": progress.up_bytes,
             "down_bytes": progress.down_bytes,
             "exchanges": {

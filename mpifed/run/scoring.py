@@ -29,16 +29,11 @@ from mpifed.maths.objectives import Parameters
 Personal: TypeAlias = Callable[[int, Parameters], Parameters]
 
 
-class Scored(NamedTuple):
-    """The same number of test rows of each of n clients."""
+def score_batch(problem: Problem, model: Parameters, batch: Batch) -> tuple[Array, Array, Array]:
+    """([n, 1 + m] sums in float64, [n, s, ...] what is predicted, [n, s, h] scores) of as many rows of n clients.
 
-    sums: Array  # [n, 1 + m] loss; rows with the right class [1], squared errors of targets [t], or `label_counts` [4]
-    predicted: Array  # [n, s] classes, or [n, s, t] values, of the rows themselves
-    scores: Array  # [n, s, h] of the rows
-
-
-def score_batch(problem: Problem, model: Parameters, batch: Batch) -> Scored:
-    """A batch, whose sums are in float64."""
+    Sums are of the loss, and of rows with the right class [1], squared errors of targets [t], or `label_counts` [4].
+    """
     objective = problem.objective
     scores = objective.scores_of(model, batch.X)
     loss = objective.loss(model.head, scores, batch.y).sum(axis=-1, dtype=np.float64)
@@ -50,7 +45,111 @@ def score_batch(problem: Problem, model: Parameters, batch: Batch) -> Scored:
     else:
         y = of_vectors(batch.y)
         matches = ((predicted.reshape(y.shape).astype(np.float64) - y) ** 2).sum(axis=-2)
-    return Scored(np.concatenate([loss[:, None], matches], axis=-1), predicted, scores)
+    return np.concatenate([loss[:, None], matches], axis=-1), predicted, scores
+
+
+class TestRows(NamedTuple):
+    """The test rows that this rank scores: a part of the common ones, and those of its clients' own."""
+
+    problem: Problem
+    comm: Comm
+    asked: Collection[str]  # `[record] metrics`, of the common rows
+    y: Array | None  # labels of all common rows; None where these are not scored
+    chunks: range  # of `CHUNK` common rows, those that this rank scores
+    common: Block | None  # these rows, as a block of one client; None where this rank scores none
+    own: Roster | None  # those of the clients that this rank hosts; None where these are not scored
+    counts: NDArray[np.int64]  # [N] own test rows of all clients
+
+    def measured(self, model: Record, personal: Personal | None = None) -> tuple[Columns, ClientScores | None]:
+        """(columns of the history, the clients' scores) of a model that rank 0 has; on rank 0 alone. Collective.
+
+        Parameters
+        ----------
+        personal : by the number of a block and that model, those by which its clients are judged, leaves [n, ...]
+        """
+        if self.y is None and self.own is None:
+            return {}, None
+        parameters: Parameters = self.comm.bcast(model)
+        columns = {} if self.y is None else self._of_common(parameters, self.y)
+        clients = None if self.own is None else self._of_clients(parameters, self.own, personal)
+        if clients is not None:
+            name = QUALITY[self.problem.objective.task]
+            for kind, values in ((name, clients.quality), ("loss", clients.loss)):
+                better = "less" if kind in ("rmse", "loss") else "more"
+                for statistic, value in metrics.summary(values, better).items():
+                    columns[f"client_test_{kind}_{statistic}"] = value
+        return columns, clients
+
+    @property
+    def _width(self) -> int:
+        """Of the sums of a piece of rows."""
+        return 1 + {"classification": 1, "multilabel": 4}.get(self.problem.objective.task, self.problem.outputs)
+
+    def _summed(self, table: Array) -> Array:
+        """The table with the lines of all ranks, on rank 0. Collective."""
+        flat = table.reshape(-1)
+        self.comm.Allreduce(flat)
+        return table
+
+    def _quality(self, matches: Array, rows: Array) -> Array:
+        """[...] of sums [..., m] over rows [...]; see `QUALITY`."""
+        if self.problem.objective.task == "regression":
+            return metrics.rmse(matches, rows[..., None])
+        labels = self.problem.outputs if self.problem.objective.task == "multilabel" else 1
+        share: Array = matches[..., 0] / (rows * labels)
+        return share
+
+    def _of_common(self, parameters: Parameters, y: Array) -> Columns:
+        """The columns of the common rows, on rank 0."""
+        problem, asked, width = self.problem, self.asked, self._width
+        classes, task = problem.outputs if "macro_f1" in asked else 0, problem.objective.task
+        table, class_scores = np.zeros((-(-len(y) // CHUNK), width + 2 * classes)), list[Array]()
+        batches = self.common.everything(CHUNK) if self.common else ()
+        for chunk, batch in zip(self.chunks, batches, strict=True):
+            sums, predicted, scores = score_batch(problem, parameters, batch)
+            table[chunk, :width] = sums[0]
+            if classes:  # rows of each that are rightly predicted, and that are predicted
+                labels = predicted[predicted == batch.y], predicted.reshape(-1)
+                table[chunk, width:] = np.concatenate([np.bincount(of, minlength=classes) for of in labels])
+            if "auc" in asked:
+                class_scores.append(_class_scores(problem, parameters, scores))
+        summed, gathered = self._summed(table), self.comm.gather(class_scores) if "auc" in asked else None
+        if self.comm.rank:
+            return {}
+        total = sum(summed, np.zeros(width + 2 * classes))
+        matches, rows = total[1:width], np.array(len(y))
+        quality = float(self._quality(matches, rows))
+        columns: Columns = {"test_loss": float(total[0] / len(y)), f"test_{QUALITY[task]}": quality}
+        if task == "multilabel":
+            columns |= {"test_exact_match": float(matches[1] / len(y)), "test_micro_f1": metrics.micro_f1(matches)}
+        elif task == "regression":
+            columns["test_r2"] = metrics.r2(matches, of_vectors(y))
+        if classes:
+            right, predicted = total[width:].reshape(2, classes)
+            columns["test_macro_f1"] = metrics.macro_f1(right, predicted, np.bincount(y, minlength=classes))
+        if gathered is not None:  # no sum: a row's rank is among all
+            columns["test_auc"] = metrics.auc(y, np.concatenate([*chain(*gathered)]))
+        return columns
+
+    def _of_clients(self, parameters: Parameters, own: Roster, personal: Personal | None) -> ClientScores | None:
+        """The scores of the clients that have test rows, on rank 0."""
+        tested = np.flatnonzero(self.counts)
+        table = np.zeros((len(tested), self._width))
+        for i in range(len(own)):
+            block, theirs = own[i], personal and host_record(personal(i, parameters))
+            for who, part, rows in block.by_batch_size(int(block.counts.max())):
+                model, clients = take(theirs, who) if theirs else parameters, len(part.clients)
+                size, sums = max(1, CHUNK // clients), np.zeros(1)
+                for start in range(0, rows, size):
+                    at = np.arange(start, min(start + size, rows))
+                    batch = part.take(np.broadcast_to(at, (clients, len(at))))
+                    sums = sums + score_batch(self.problem, model, batch)[0]
+                if rows:
+                    table[np.searchsorted(tested, block.clients[who])] = sums
+        summed, rows_of = self._summed(table), self.counts[tested]
+        if self.comm.rank:
+            return None
+        return ClientScores(tested, rows_of, self._quality(summed[:, 1:], rows_of), summed[:, 0] / rows_of)
 
 
 def _class_scores(problem: Problem, model: Parameters, scores: Array) -> Array:
@@ -62,118 +161,3 @@ def _class_scores(problem: Problem, model: Parameters, scores: Array) -> Array:
             "define its class_scores, one for each class, or leave auc out"
         )
     return of_classes
-
-
-class TestRows:
-    """The test rows that this rank scores: a part of the common ones, and those of its clients' own.
-
-    Parameters
-    ----------
-    asked : `[record] metrics`, of the common rows
-    y : labels of all common rows; None where these are not scored
-    chunks : of `CHUNK` common rows, those that this rank scores
-    common : these rows, as a block of one client; None where this rank scores none
-    own : those of the clients that this rank hosts; None where these are not scored
-    counts : [N] own test rows of all clients
-    """
-
-    def __init__(
-        self, problem: Problem, comm: Comm, asked: Collection[str], y: Array | None, chunks: range,
-        common: Block | None, own: Roster | None, counts: NDArray[np.int64],
-    ) -> None:  # fmt: skip
-        self._problem, self._comm, self._asked = problem, comm, asked
-        self._y, self._chunks, self._common, self.own = y, chunks, common, own
-        self._counts, self._tested = counts, np.flatnonzero(counts)
-        task = problem.objective.task
-        self._width = 1 + {"classification": 1, "multilabel": 4}.get(task, problem.outputs)  # of `Scored.sums`
-
-    def measured(self, model: Record, personal: Personal | None = None) -> tuple[Columns, ClientScores | None]:
-        """(columns of the history, the clients' scores) of a model that rank 0 has; on rank 0 alone. Collective.
-
-        Parameters
-        ----------
-        personal : by the number of a block and that model, those by which its clients are judged, leaves [n, ...]
-        """
-        if self._y is None and self.own is None:
-            return {}, None
-        parameters: Parameters = self._comm.bcast(model)
-        columns: Columns = {} if self._y is None else self._of_common(parameters, self._y)
-        clients = None if self.own is None else self._of_clients(parameters, self.own, personal)
-        if clients is not None:
-            name = QUALITY[self._problem.objective.task]
-            better = "less" if name == "rmse" else "more"
-            for kind, values, direction in ((name, clients.quality, better), ("loss", clients.loss, "less")):
-                for statistic, value in metrics.summary(values, direction).items():
-                    columns[f"client_test_{kind}_{statistic}"] = value
-        return columns, clients
-
-    def _summed(self, table: Array) -> Array | None:
-        """On rank 0, the table with the lines of all ranks. Collective."""
-        flat = table.reshape(-1)
-        self._comm.Allreduce(flat)
-        return table if self._comm.rank == 0 else None
-
-    def _of_common(self, parameters: Parameters, y: Array) -> Columns:
-        """The columns of the common rows, on rank 0."""
-        problem, asked, rows, width = self._problem, self._asked, len(y), self._width
-        classes = problem.outputs if "macro_f1" in asked else 0
-        table, class_scores = np.zeros((-(-rows // CHUNK), width + 2 * classes)), list[Array]()
-        batches = self._common.everything(CHUNK) if self._common else ()
-        for chunk, batch in zip(self._chunks, batches, strict=True):
-            part = score_batch(problem, parameters, batch)
-            numbers = [part.sums[0]]
-            if classes:  # rows of each that are rightly predicted, and that are predicted
-                right = part.predicted[part.predicted == batch.y]
-                numbers += [np.bincount(labels, minlength=classes) for labels in (right, part.predicted.reshape(-1))]
-            table[chunk] = np.concatenate(numbers)
-            if "auc" in asked:
-                class_scores.append(_class_scores(problem, parameters, part.scores))
-        summed, gathered = self._summed(table), self._comm.gather(class_scores) if "auc" in asked else None
-        if summed is None:
-            return {}
-        total = sum(summed, np.zeros(width + 2 * classes))
-        matches = total[1:width]
-        columns: Columns = {"test_loss": float(total[0] / rows)}
-        if problem.objective.classifies:
-            columns["test_accuracy"] = float(matches[0] / rows)
-        elif problem.objective.task == "multilabel":
-            columns["test_label_accuracy"] = float(matches[0] / (rows * problem.outputs))
-            columns |= {"test_exact_match": float(matches[1] / rows), "test_micro_f1": metrics.micro_f1(matches)}
-        else:
-            columns |= {"test_rmse": float(metrics.rmse(matches, rows)), "test_r2": metrics.r2(matches, of_vectors(y))}
-        if classes:
-            right, predicted = total[width:].reshape(2, classes)
-            columns["test_macro_f1"] = metrics.macro_f1(right, predicted, np.bincount(y, minlength=classes))
-        if gathered is not None:  # no sum: a row's rank is among all
-            columns["test_auc"] = metrics.auc(y, np.concatenate([*chain(*gathered)]))
-        return columns
-
-    def _of_clients(self, parameters: Parameters, own: Roster, personal: Personal | None) -> ClientScores | None:
-        """The scores of the clients that have test rows, on rank 0."""
-        table = np.zeros((len(self._tested), self._width))
-        for i in range(len(own)):
-            block, theirs = own[i], personal and host_record(personal(i, parameters))
-            for who, part, rows in block.by_batch_size(int(block.counts.max())):
-                if rows:
-                    model = take(theirs, who) if theirs else parameters
-                    table[np.searchsorted(self._tested, block.clients[who])] = self._of_part(model, part, rows)
-        summed = self._summed(table)
-        if summed is None:
-            return None
-        task, rows_of = self._problem.objective.task, self._counts[self._tested]
-        loss, matches = summed[:, 0] / rows_of, summed[:, 1:]
-        if task == "regression":
-            quality = metrics.rmse(matches, rows_of[:, None])
-        else:
-            quality = matches[:, 0] / rows_of / (self._problem.outputs if task == "multilabel" else 1)
-        return ClientScores(self._tested, rows_of, quality, loss)
-
-    def _of_part(self, parameters: Parameters, block: Block, rows: int) -> Array:
-        """[n, 1 + m] the sums of clients with so many test rows each."""
-        clients, sums = len(block.clients), np.zeros(1)
-        size = max(1, CHUNK // clients)
-        for start in range(0, rows, size):
-            at = np.arange(start, min(start + size, rows))
-            batch = block.take(np.broadcast_to(at, (clients, len(at))))
-            sums = sums + score_batch(self._problem, parameters, batch).sums
-        return sums

@@ -15,7 +15,7 @@ import numpy as np
 
 from mpifed.algorithms.functions import CHUNK
 from mpifed.comm.mpi import Comm, agreed
-from mpifed.comm.placement import Hosted, place
+from mpifed.comm.placement import place
 from mpifed.comm.rounds import Ranks
 from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import OF_ALL_ROWS
@@ -32,7 +32,6 @@ from mpifed.core.text import shown
 from mpifed.data import store
 from mpifed.data.block import Block
 from mpifed.data.memory import room
-from mpifed.data.roster import Roster
 from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.job.combinations import here_alone, wrong_data
 from mpifed.job.job import Job
@@ -183,8 +182,11 @@ def prepare(
     placement = place(data.counts, block, comm.size, job.dedicated)
     with agreed(comm):
         hosted = placement.hosted(comm.rank)
-        blocks = _kept(cache, "blocks", block, lambda: _open_blocks(job, data, hosted, space))
-        device = _kept(cache, "device", None, lambda: Device() if here_alone(data) else device_of(job, comm))
+        if job.data.verify:
+            _kept(cache, "verified clients", block, lambda: data.verify(hosted.clients))
+        opened = partial(hosted_blocks, data, *hosted, job.compute.dtype)
+        blocks = _kept(cache, "blocks", block, partial(opened, space))
+        device = _kept(cache, "device", None, partial(_device, job, comm, data))
     tables = (job.algorithm, job.model, job.minimize, *job.constraint, job.regularizer or {})
     if any(own_module(value) for table in tables for value in table.values()):
         from mpifed.run.own_classes import check_in_run, refuse_other_sources, refuse_own
@@ -214,12 +216,14 @@ def prepare(
         own = None
         if tests_clients(job, data):  # in the memory that training rows leave
             left = space - float(data.nbytes()[hosted.clients.start : hosted.clients.stop].sum())
-            opened = partial(hosted_blocks, data, *hosted, job.compute.dtype, left, tests=True)
-            own = _kept(cache, "client tests", block, opened)
+            own = _kept(cache, "client tests", block, partial(opened, left, tests=True))
         y, common = None, None
         chunks = range(*(number * -(-data.test_samples // CHUNK) // comm.size for number in (comm.rank, comm.rank + 1)))
         if data.test_samples and job.record.evaluate_every:
-            y, common = _kept(cache, "tests", None, lambda: (data.labels("test/"), _common_tests(job, data, chunks)))
+            y = _kept(cache, "test labels", None, partial(data.labels, "test/"))
+            rows = partial(common_shard, data, CHUNK * chunks.start, min(CHUNK * chunks.stop, data.test_samples))
+            shard = _kept(cache, "test rows", None, rows)
+            common = Block((shard,), job.compute.dtype) if shard else None
         tests = TestRows(algorithm.problem, comm, job.record.metrics, y, chunks, common, own, data.test_counts)
     key = comm.bcast(os.urandom(32) if ranks.serves else None) if secret else None
     return Ready(job, algorithm, data, ranks, server, clients, specs, tests, everybody, key)
@@ -278,10 +282,10 @@ def _check_begins(job: Job, algorithm: Algorithm, server: ServerRecord) -> None:
         )
 
 
-def device_of(job: Job, comm: Comm) -> Device:
+def _device(job: Job, comm: Comm, data: store.Federation) -> Device:
     """The device of this rank's clients; UsageError where the job requires a device that the rank does not have."""
     table = job.compute
-    if table.device == "cpu":
+    if table.device == "cpu" or here_alone(data):
         return Device()
     from mpifed.maths.device import open_device
 
@@ -332,22 +336,9 @@ def measures_of_all_rows(job: Job, algorithm: Algorithm) -> Iterator[Measure]:
         yield replace(measure, exchanges=renamed)
 
 
-def _open_blocks(job: Job, data: store.Federation, hosted: Hosted, space: float) -> Roster:
-    """The hosted clients; DataError where their data are damaged."""
-    if job.data.verify:
-        data.verify(hosted.clients)
-    return hosted_blocks(data, *hosted, job.compute.dtype, space)
-
-
 def tests_clients(job: Job, data: store.Federation) -> bool:
     """Whether the model is evaluated on the clients' own test rows: the server then learns a number of each client."""
     asked = job.record.client_tests
     if asked is None:
         asked = job.channel == "plain" and not job.record.released_only
     return bool(asked and job.record.evaluate_every and data.test_counts.any())
-
-
-def _common_tests(job: Job, data: store.Federation, chunks: range) -> Block | None:
-    """The common test rows of some chunks, as a block of one client."""
-    shard = common_shard(data, CHUNK * chunks.start, min(CHUNK * chunks.stop, data.test_samples))
-    return None if shard is None else Block((shard,), job.compute.dtype)

@@ -44,22 +44,24 @@ def check_state(
     """
     wrong, specs = [], Specs()
     for name, leaf in () if state is None else _leaves(state):
-        place = name or "the state"
+        why = ""
         if not (isinstance(leaf, np.ndarray | np.generic) or namespace(leaf) is not np):
-            wrong.append(
-                f"{place} is of type {type(leaf).__name__}; every field of a state must be a NumPy array or scalar, "
-                "or a NamedTuple of these, so that a checkpoint can hold it: np.int64(1) or np.float64(0.5) in place "
-                "of a number, and () for nothing"
+            why = (
+                f"is of type {type(leaf).__name__}; every field of a state must be a NumPy array or scalar, or a "
+                "NamedTuple of these, so that a checkpoint can hold it: np.int64(1) or np.float64(0.5) in place of a "
+                "number, and () for nothing"
             )
         elif leaf.dtype.kind not in _KINDS:
-            wrong.append(f"{place} is of dtype {leaf.dtype}; expected booleans, integers or floating-point numbers")
+            why = f"is of dtype {leaf.dtype}; expected booleans, integers or floating-point numbers"
         elif clients is not None and (not leaf.ndim or len(leaf) != clients):
-            wrong.append(f"{place} has shape {leaf.shape}; its first axis must be the block's clients, {clients} here")
+            why = f"has shape {leaf.shape}; its first axis must be the block's clients, {clients} here"
         elif leaf.ndim and not leaf.flags.c_contiguous:
-            wrong.append(
-                f"{place} is not in C order, in which a checkpoint gives it back: after a resume its sums and products "
-                "could have other bits; write np.ascontiguousarray(...), for instance of a transposed array"
+            why = (
+                "is not in C order, in which a checkpoint gives it back: after a resume its sums and products could "
+                "have other bits; write np.ascontiguousarray(...), for instance of a transposed array"
             )
+        if why:
+            wrong.append(f"{name or 'the state'} {why}")
         else:
             specs[name] = Spec(leaf.shape, leaf.dtype.str)
     if state is not None and before is not None and not wrong:

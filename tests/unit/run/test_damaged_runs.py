@@ -67,46 +67,37 @@ def test_the_last_key_is_the_checksum_of_the_rest(tmp_path: Path) -> None:
     assert read_json(path) == table
 
 
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lambda text: text.replace("0.5", "0.25"), "was changed or damaged: its sha256 is .*was expected"),
-        (lambda text: text.replace("{\n", "{ \n", 1), "was changed or damaged"),
-        (lambda text: text.rstrip(), "was changed or damaged: .*one at its end was expected"),
-        (lambda text: text[:-20], "cannot be read as JSON"),
-        (lambda text: "", "cannot be read as JSON"),
-        (lambda text: '{"a":' * 5000, "recursion limit"),
-        (lambda text: '{"a": NaN}', "cannot be read as JSON"),
-        (lambda text: '{"a": "\\ud800"}', "cannot be read as JSON"),
-    ],
-)
-def test_a_file_that_was_changed(tmp_path: Path, spoil: Callable[[str], str], said: str) -> None:
+SPOILT: list[tuple[Callable[[str], str], str]] = [
+    (lambda text: text.replace("0.5", "0.25"), "was changed or damaged: its sha256 is .*was expected"),
+    (lambda text: text.replace("{\n", "{ \n", 1), "was changed or damaged"),
+    (lambda text: text.rstrip(), "was changed or damaged: .*one at its end was expected"),
+    (lambda text: text[:-20], "cannot be read as JSON"),
+    (lambda text: "", "cannot be read as JSON"),
+    (lambda text: '{"a":' * 5000, "recursion limit"),
+    (lambda text: '{"a": NaN}', "cannot be read as JSON"),
+    (lambda text: '{"a": "\\ud800"}', "cannot be read as JSON"),
+]
+VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"exit": "0"}, 'exit = "0"'), ({"exit": 0, "rounds": -1}, "rounds = -1: expected a number of at least 0"),
+    ({"exit": 0, "rounds": 2**64}, "rounds = 18446744073709551616"), ({"exit": 0, "rounds": True}, "rounds = true"),
+    ({"rounds": 1}, "exit missing"), ({"exit": 0, "name": "\x1b[31m"}, "name = "),
+    ({"exit": 0, "process": {"host": "x", "pid": "1", "started": None}}, "process.pid"),
+    ({"exit": 0, "slurm_job": "--all"}, "slurm_job"), ({"exit": 0, "elapsed_s": 10**400}, "elapsed_s = 1000"),
+    ({"exit": 0, "exchanges": {"x": {"up_bytes": 1}}}, "exchanges.x.down_bytes missing"),
+]  # fmt: skip
+
+
+def test_a_run_json_that_was_changed(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    write_json(path, {"exit": 0, "elapsed_s": 0.5})
-    path.write_text(spoil(path.read_text()))
-    with pytest.raises(DataError, match=rf"run\.json: .*{said}"):
-        read_json(path)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"exit": "0"}, 'exit = "0"'),
-        ({"exit": 0, "rounds": -1}, "rounds = -1: expected a number of at least 0"),
-        ({"exit": 0, "rounds": 2**64}, "rounds = 18446744073709551616"),
-        ({"exit": 0, "rounds": True}, "rounds = true"),
-        ({"rounds": 1}, "exit missing"),
-        ({"exit": 0, "name": "\x1b[31m"}, "name = "),
-        ({"exit": 0, "process": {"host": "x", "pid": "1", "started": None}}, "process.pid"),
-        ({"exit": 0, "slurm_job": "--all"}, "slurm_job"),
-        ({"exit": 0, "exchanges": {"x": {"up_bytes": 1}}}, "exchanges.x.down_bytes missing"),
-        ({"exit": 0, "elapsed_s": 10**400}, "elapsed_s = 1000"),
-    ],
-)
-def test_types_and_ranges(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    write_json(tmp_path / "run.json", change)
-    with pytest.raises(DataError, match=rf"run\.json: {said}.*put back the file"):
-        read_run(tmp_path)
+    for spoil, said in SPOILT:
+        write_json(path, {"exit": 0, "elapsed_s": 0.5})
+        path.write_text(spoil(path.read_text()))
+        with pytest.raises(DataError, match=rf"run\.json: .*{said}"):
+            read_json(path)
+    for change, said in VALUES:
+        write_json(path, change)
+        with pytest.raises(DataError, match=rf"run\.json: {said}.*put back the file"):
+            read_run(tmp_path)
 
 
 def test_what_a_later_version_adds_is_left_out(digits: Path, tmp_path: Path) -> None:
@@ -190,17 +181,6 @@ def killed(two_rounds: Path, folder: Path) -> Path:
     return out
 
 
-@pytest.mark.parametrize("text", [None, "", "round,elap", "\n"])
-def test_a_history_that_is_gone(digits: Path, two_rounds: Path, tmp_path: Path, text: str | None) -> None:
-    out = killed(two_rounds, tmp_path)
-    (out / "history.csv").unlink()
-    if text is not None:
-        (out / "history.csv").write_text(text)
-    said = r"history\.csv: (not as a run|has 0 whole rows up to round 2, .* 3 had been)"
-    with pytest.raises(DataError, match=said):
-        resumed(digits, out)
-
-
 def test_what_was_half_written_goes(digits: Path, two_rounds: Path, tmp_path: Path) -> None:
     out = killed(two_rounds, tmp_path)
     mine = {out / ".notes.0123456789abcdef.new", out / ".run.json.new", out / ".run.json.0123456789abcdeF.new"}
@@ -210,12 +190,22 @@ def test_what_was_half_written_goes(digits: Path, two_rounds: Path, tmp_path: Pa
     assert set(out.glob(".*")) == mine
 
 
-def test_a_history_with_a_row_less_or_more(digits: Path, two_rounds: Path, tmp_path: Path) -> None:
+def test_a_history_that_is_gone_or_has_a_row_less_or_more(digits: Path, two_rounds: Path, tmp_path: Path) -> None:
     out = killed(two_rounds, tmp_path)
     lines = (out / "history.csv").read_text().splitlines(keepends=True)
-    (out / "history.csv").write_text("".join([*lines[:2], *lines[3:]]))
-    with pytest.raises(DataError, match=r"history\.csv: has 2 whole rows up to round 2, .* 3 had been measured"):
-        resumed(digits, out)
+    none = r"(not as a run|has 0 whole rows up to round 2, .* 3 had been)"
+    for text, said in (
+        (None, none), ("", none), ("round,elap", none), ("\n", none),
+        ("".join([*lines[:2], *lines[3:]]), "has 2 whole rows up to round 2, .* 3 had been measured"),
+        ("".join([lines[0].replace("objective", "mine"), *lines[1:], "9,torn"]),
+         r"has other columns than this run measures \(mine, objective\)"),
+    ):  # fmt: skip
+        (out / "history.csv").unlink()
+        if text is not None:
+            (out / "history.csv").write_text(text)
+        with pytest.raises(DataError, match=rf"history\.csv: {said}"):
+            resumed(digits, out)
+        (out / "history.csv").touch()
     (out / "history.csv").write_text("".join([*lines, "9,torn"]))
     resumed(digits, out)
     assert summary(out)["rounds"] == 3

@@ -55,26 +55,20 @@ def fail(error: BaseException) -> Any:
     return work
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (SystemExit(Untold()), "unexpected error SystemExit"),
-        (Zero("nothing"), "mpifed: error: nothing"), (ValueError("\udc80"), "ValueError: \\udc80"),
-    ],
-)  # fmt: skip
-def test_an_error_that_cannot_be_told_is_none_less(error: BaseException, words: str) -> None:
-    code, said = ended(fail(error))
-    assert code == 1
-    assert said.count("mpifed: ") == 1 and words in said
+def test_an_error_that_cannot_be_told_is_none_less() -> None:
+    for error, words in (
+        (SystemExit(Untold()), "unexpected error SystemExit"), (Zero("nothing"), "mpifed: error: nothing"),
+        (ValueError("\udc80"), "ValueError: \\udc80"),
+    ):  # fmt: skip
+        code, said = ended(fail(error))
+        assert code == 1 and said.count("mpifed: ") == 1 and words in said
+    for stream in (None, object()):  # of a standard error that was replaced
 
+        def work(stream: Any = stream) -> None:
+            sys.stderr = sys.stdout = stream
+            raise DataError("broken shard")
 
-@pytest.mark.parametrize("stream", [None, object()])
-def test_an_error_is_told_though_the_standard_error_was_replaced(stream: Any) -> None:
-    def work() -> None:
-        sys.stderr = sys.stdout = stream
-        raise DataError("broken shard")
-
-    assert ended(work) == (3, "mpifed: error: broken shard\n")
+        assert ended(work) == (3, "mpifed: error: broken shard\n")
 
 
 @pytest.mark.parametrize(("error", "code"), [(ValueError("x"), 1), (SystemExit(5), 5), (SystemExit(), 0)])

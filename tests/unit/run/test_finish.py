@@ -167,6 +167,16 @@ def test_python_compares(name: str, ended: Path, data: Path, tmp_path: Path) -> 
         run.predict(np.zeros((1, 4), "f4"))
 
 
+@pytest.mark.parametrize("name", ["job", "clients", "columns", "model"])
+def test_nothing_is_read_of_a_run_that_took_its_place(
+    name: str, ended: Path, tmp_path: Path, launch: Callable[..., Any]
+) -> None:
+    run = mf.load(out := shutil.copytree(ended / "plain", tmp_path / "run"))
+    assert launch(None, "run", ended / "plain.toml", "--out", out, "--overwrite", "--set", "seed=2").code == 0
+    with pytest.raises(mf.DataError, match="a run has written here since this one was read"):
+        getattr(run, name)
+
+
 def test_what_is_missing_is_said(ended: Path, tmp_path: Path, launch: Callable[..., Any]) -> None:
     out = shutil.copytree(ended / "plain", tmp_path / "run")
     for name in ("model.safetensors", "clients.csv", "history.csv"):

@@ -126,7 +126,7 @@ class Mine(mf.L1):
 @pytest.mark.launch
 @pytest.mark.parametrize("what", ["sources", "labels", "test rows"])
 def test_ranks_that_see_others_than_rank_0(
-    what: str, digits: Path, tmp_path: Path, make_data: Callable[..., Path], launch: Any
+    what: str, own: Path, digits: Path, tmp_path: Path, make_data: Callable[..., Path], launch: Any
 ) -> None:
     """On a node's disk, say; data of the same shapes, whole and undamaged, or damaged there alone."""
     for rank in range(2):
@@ -149,6 +149,25 @@ def test_ranks_that_see_others_than_rank_0(
     ended = launch(2, "run", "../job.toml", cwd=tmp_path, program=("-c", NODE), env={"MPIFED_RANKS_PER_NODE": "1"})
     said = "own classes must be of the same files on all nodes" if what == "sources" else "rank 1 sees other data than"
     assert ended.code == (2 if what == "sources" else 3) and ended.text.count(said) == 1, ended.text
+
+
+@pytest.mark.launch
+def test_the_start_is_that_of_rank_0(digits: Path, tmp_path: Path, launch: Any) -> None:
+    """The other ranks read no file, and have the same model."""
+    run(job(digits, rounds=1), Solo(), tmp_path / "first")
+    for rank in range(2):
+        shutil.copytree(digits, tmp_path / f"node-{rank}" / "data")
+    shutil.copy(tmp_path / "first" / "model.safetensors", tmp_path / "node-0" / "start.safetensors")
+    task = job(Path("data"), rounds=1)
+    task = replace(task, model={**task.model, "start": "start.safetensors"})
+    (tmp_path / "job.toml").write_text(task.text())
+    ended = launch(2, "run", "../job.toml", "--out", "run", cwd=tmp_path, program=("-c", NODE))
+    assert ended.code == 0, ended.text
+    there = tmp_path / "node-0" / "start.safetensors"
+    again = replace(task, data=replace(task.data, path=str(digits)), model={**task.model, "start": str(there)})
+    run(again, Solo(), tmp_path / "again")
+    of_both = [summary(folder)["model_sha256"] for folder in (tmp_path / "node-0" / "run", tmp_path / "again")]
+    assert of_both[0] == of_both[1] != summary(tmp_path / "first")["model_sha256"]
 
 
 @pytest.mark.parametrize("changed", ["own_mine.py", "own_package/late.py"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import struct
 import sys
 import types
@@ -15,12 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from jobs_in_python import checked, fedavg, job_table
 from written_files import read_json, write_json
 
 import mpifed as mf
-from mpifed.cli import main
 from mpifed.core.errors import NumericalError
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
@@ -38,6 +35,11 @@ def without_torch() -> None:
         importlib.import_module("tensorboardX")
 
 
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("an error without a text")
+
+
 @dataclasses.dataclass
 class Recorder(mf.Observer):
     """Notes its calls, and fails in one of them."""
@@ -46,58 +48,46 @@ class Recorder(mf.Observer):
     error: str = "ValueError"
 
     def __post_init__(self) -> None:
-        self.runs: list[ObservedRun] = []
-        self.rows: list[Mapping[str, float]] = []
-        self.ends: list[RunOutcome] = []
+        self.calls: list[Any] = []
 
-    def _fail(self, call: str) -> None:
+    def _note(self, call: str, what: Any) -> None:
+        self.calls.append(what)
         np.random.seed(1)  # noqa: NPY002
         np.seterr(all="raise")
         if self.fails == call:
-            raise {"ValueError": ValueError, "SystemExit": SystemExit, "Silent": _Silent}[self.error]("why\n\x1b[31m")
+            raise {"ValueError": ValueError, "SystemExit": SystemExit, "Silent": Silent}[self.error]("why\n\x1b[31m")
 
     def begin(self, run: ObservedRun) -> None:
-        self.runs.append(run)
-        self._fail("begin")
+        self._note("begin", run)
 
     def measured(self, row: Mapping[str, float]) -> None:
-        self.rows.append(dict(row))
+        own = dict(row)
         row.clear()  # type: ignore[attr-defined]  # no other observer, and no file, may lack anything
-        self._fail("measured")
+        self._note("measured", own)
 
     def end(self, outcome: RunOutcome) -> None:
-        self.ends.append(outcome)
-        self._fail("end")
+        self._note("end", outcome)
 
-
-class _Silent(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("an error without a text")
+    @property
+    def rounds(self) -> list[float]:
+        return [call["round"] for call in self.calls if isinstance(call, dict)]
 
 
 def job(folder: Path, **changes: Any) -> Job:
     often = {"evaluate_every": 2, "checkpoint_every": 2}
-    return checked(
-        job_table(folder, **{"name": "watched", "rounds": 6, "algorithm": fedavg(4, 0.2), "record": often} | changes)
-    )
-
-
-def rounds(observer: Recorder) -> list[float]:
-    return [row["round"] for row in observer.rows]
+    base = {"name": "watched", "rounds": 6, "algorithm": fedavg(4, 0.2), "record": often}
+    return checked(job_table(folder, **base | changes))
 
 
 def test_what_each_call_gets(classes: Path, tmp_path: Path) -> None:
     first, second, task = Recorder(), Recorder(), job(classes)
     run(task, Solo(), tmp_path / "run", observers=[first, second])
     begun = ObservedRun("watched", task.resumed({"data": {"block": 2}}).table(), tmp_path / "run", 6, None)
-    assert first.runs == second.runs == [begun]
     history = read_history(tmp_path / "run")
-    for number, row in enumerate(first.rows):
-        assert {type(value) for value in row.values()} == {float}
-        cells = {name: float(values[number]) for name, values in history.items()}
-        assert row == {name: value for name, value in cells.items() if not np.isnan(value)}
-    assert rounds(first) == rounds(second) == [0, 2, 4, 6]
-    assert first.ends == [RunOutcome(0, summary(tmp_path / "run"))]
+    cells = [{name: float(values[number]) for name, values in history.items()} for number in range(4)]
+    rows = [{name: value for name, value in row.items() if not np.isnan(value)} for row in cells]
+    assert first.calls == second.calls == [begun, *rows, RunOutcome(0, summary(tmp_path / "run"))]
+    assert first.rounds == [0, 2, 4, 6]
     assert read_json(tmp_path / "run/run.json")["observed"] == {
         "test_observers:Recorder": None, "test_observers:Recorder 2": None
     }  # fmt: skip
@@ -115,12 +105,9 @@ def test_one_that_fails_is_left_out(
     assert np.array_equal(np.random.get_state()[1], state) and np.geterr() == handling  # noqa: NPY002
     first, second = summary(tmp_path / "run"), summary(tmp_path / "without")
     assert (first["exit"], first["model_sha256"]) == (0, second["model_sha256"])
-    what = type({"ValueError": ValueError(), "SystemExit": SystemExit(), "Silent": _Silent()}[error]).__name__
-    text = what if error == "Silent" else f"{what}: why\\n\\x1b[31m"
-    said = capsys.readouterr().err
+    said, text = capsys.readouterr().err, error if error == "Silent" else f"{error}: why\\n\\x1b[31m"
     assert said.count("warning") == 1 and f"observer test_observers:Recorder: {call} failed ({text})" in said
-    assert len(bad.rows) == {"begin": 0, "measured": 1, "end": 4}[call] and rounds(good) == [0, 2, 4, 6]
-    assert len(bad.ends) == (call == "end") and len(good.ends) == 1
+    assert len(bad.calls) == {"begin": 1, "measured": 2, "end": 6}[call] and len(good.calls) == 6
     if call != "end":  # later than run.json
         assert [call in text for text in read_json(tmp_path / "run/run.json")["warnings"]] == [True]
 
@@ -128,13 +115,11 @@ def test_one_that_fails_is_left_out(
 def test_the_end_of_a_run_that_fails(classes: Path, tmp_path: Path) -> None:
     """By an error on this rank; one that fails before round 0 has not begun."""
     observer = Recorder()
-    with pytest.raises(NumericalError):
-        run(job(classes, algorithm=fedavg(4, 1e30)), Solo(), tmp_path / "run", observers=[observer])
-    assert [(end.exit, end.summary["exit"], end.summary["rounds"]) for end in observer.ends] == [(68, 68, 0)]
-    with pytest.raises(mf.UsageError, match="local_steps and local_epochs"):
-        both = fedavg(local_steps=1, local_epochs=1)
-        run(job(classes, algorithm=both), Solo(), tmp_path / "other", observers=[observer])
-    assert len(observer.ends) == len(observer.runs) == 1
+    for method, error in ((fedavg(4, 1e30), NumericalError), (fedavg(local_steps=1, local_epochs=1), mf.UsageError)):
+        with pytest.raises(error):
+            run(job(classes, algorithm=method), Solo(), tmp_path / error.__name__, observers=[observer])
+    (end,) = (call for call in observer.calls if isinstance(call, RunOutcome))
+    assert (end.exit, end.summary["exit"], end.summary["rounds"]) == (68, 68, 0)
 
 
 def test_rows_that_are_measured_again_are_not_given_again(classes: Path, tmp_path: Path) -> None:
@@ -143,8 +128,8 @@ def test_rows_that_are_measured_again_are_not_given_again(classes: Path, tmp_pat
     run(replace(keep, rounds=2), Solo(), out, observers=[first])
     with pytest.raises(mf.Interrupted):
         run(keep, Solo(), out, resume=True, max_hours=0, observers=[second := Recorder()])
-    assert (rounds(first), rounds(second)) == ([0, 1, 2], [])
-    assert (second.runs[0].resumed_after, second.ends[0].exit) == (2, 75)
+    assert (first.rounds, second.rounds) == ([0, 1, 2], [])
+    assert (second.calls[0].resumed_after, second.calls[-1].exit) == (2, 75)
     commas = "," * ((out / "history.csv").read_text().split("\n")[0].count(","))
     with open(out / "history.csv", "a") as history:  # as a kill leaves it: rounds 3 and 4 measured, 5 in part
         history.write(f"3{commas}\n4{commas}\n5,")
@@ -152,8 +137,8 @@ def test_rows_that_are_measured_again_are_not_given_again(classes: Path, tmp_pat
     with pytest.raises(mf.Interrupted):  # killed again before those rounds are done again
         run(keep, Solo(), out, resume=True, max_hours=0, observers=[Recorder()])
     run(keep, Solo(), out, resume=True, observers=[third := Recorder(), added := Recorder()])
-    assert rounds(third) == [5, 6]  # it has had rounds 3 and 4
-    assert rounds(added) == [3, 4, 5, 6]  # a second one was not there
+    assert third.rounds == [5, 6]  # it has had rounds 3 and 4
+    assert added.rounds == [3, 4, 5, 6]  # a second one was not there
     assert read_history(out)["round"].tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
@@ -169,8 +154,8 @@ def test_observers_may_come_and_go(classes: Path, tmp_path: Path) -> None:
     assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
 
 
-def events(folder: Path) -> list[Any]:
-    """The events of the files in a folder: records of length, checksum, bytes, checksum."""
+def steps(folder: Path) -> list[Any]:
+    """The (round, train_loss) of the event files in a folder: records of length, checksum, bytes, checksum."""
     from tensorboardX.proto.event_pb2 import Event
 
     found = []
@@ -178,7 +163,10 @@ def events(folder: Path) -> list[Any]:
         data, at = path.read_bytes(), 0
         while at < len(data):
             (length,) = struct.unpack("<Q", data[at : at + 8])
-            found.append(Event.FromString(data[at + 12 : at + 12 + length]))
+            event = Event.FromString(data[at + 12 : at + 12 + length])
+            values = {value.tag: value.simple_value for value in event.summary.value}
+            assert "round" not in values
+            found += [(event.step, values["train_loss"])] if values else []
             at += 16 + length
     return found
 
@@ -186,13 +174,10 @@ def events(folder: Path) -> list[Any]:
 def test_event_files_of_tensorboard(classes: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     run(job(classes, observe=[{"name": "tensorboard"}]), Solo(), out)
-    history, found = read_history(out), events(out / "tensorboard")
-    assert found[0].file_version == "brain.Event:2" and [event.step for event in found[1:]] == [0, 2, 4, 6]
-    for number, event in enumerate(found[1:]):
-        values = {value.tag: value.simple_value for value in event.summary.value}
-        assert values["train_loss"] == np.float32(history["train_loss"][number]) and "round" not in values
+    losses = read_history(out)["train_loss"].astype("f4").tolist()
+    assert steps(out / "tensorboard") == list(zip([0, 2, 4, 6], losses, strict=True))
     mf.run(str(out / "job.toml"), out=out, overwrite=True, progress="none")  # the events are a run's own
-    assert len(events(out / "tensorboard")) == 5
+    assert len(steps(out / "tensorboard")) == 4
 
 
 class Client:
@@ -308,13 +293,9 @@ def test_what_is_wrong_is_said_before_the_run(classes: Path, tmp_path: Path, mon
     with pytest.raises(mf.UsageError, match="no_such_module is missing; pip install mlflow-skinny"):
         run(job(classes, observe=[{"name": "mlflow"}]), Solo(), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    task = job(classes, observe=[{"name": "tensorboard"}, {"name": "test_observers:Recorder"}])
-    (tmp_path / "job.toml").write_text(task.text())
-    told = json.loads(CliRunner().invoke(main, ["check", str(tmp_path / "job.toml"), "--json"]).stdout)["who_learns"]
-    assert [line.partition(" gets")[0] for line in told[-2:]] == [
-        "observer tensorboard", "observer test_observers:Recorder"
-    ]  # fmt: skip
-    assert "tensorboard/ of the run" in told[-2]
+    method = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.2))
+    told = mf.check(method, classes, mf.Softmax(), rounds=1, observers=[mf.TensorBoard(), Recorder()])
+    assert "observer tensorboard gets" in told and "observer test_observers:Recorder gets" in told
 
 
 def test_objects_and_tables_from_python(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +314,7 @@ def test_objects_and_tables_from_python(classes: Path, tmp_path: Path, monkeypat
     observers = [Local(seen), object_of_module, mf.TensorBoard(folder="logs"), {"name": "tensorboard"}]
     settings: dict[str, Any] = {"rounds": 2, "progress": "none"}
     trained = mf.run(method, classes, mf.Softmax(), observers=observers, out="run", **settings)
-    assert seen == rounds(object_of_module) == [0, 2]
+    assert seen == object_of_module.rounds == [0, 2]
     assert [table["name"] for table in trained.job.job.observe] == [
         "test_observers:Recorder", "tensorboard", "tensorboard"
     ]  # fmt: skip

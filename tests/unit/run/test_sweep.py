@@ -70,28 +70,25 @@ def test_methods_are_whole_tables_that_change_together() -> None:
         assert point.job.client_optimizer is None and point.job.server_optimizer is None
 
 
-@pytest.mark.parametrize(
-    ("methods", "said"),
-    [
-        (3, "methods: must be a list of tables"),
-        ([], "methods: must be a list of tables"),
-        ([AVERAGED, 3], "methods: must be a list of tables"),
-        ([{"algorithm": "fedavg"}], "algorithm = 'fedavg': must be a whole table"),
-        ([{"algorithm.batch_size": 4}], "batch_size = 4: must be a whole table"),
-        ([{"algorithm": SSCA, "client_optimizer": {"learning_rate": 0.1}}], "client_optimizer: .algorithm. takes none"),
-    ],
-)
-def test_methods_that_are_none(methods: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        points(table(methods=methods), "job")
+WRONG: list[tuple[Any, str]] = [
+    *((methods, "methods: must be a list of tables") for methods in (3, [], [AVERAGED, 3])),
+    ([{"algorithm": "fedavg"}], "algorithm = 'fedavg': must be a whole table"),
+    ([{"algorithm.batch_size": 4}], "batch_size = 4: must be a whole table"),
+    ([{"algorithm": SSCA, "client_optimizer": {"learning_rate": 0.1}}], "client_optimizer: .algorithm. takes none"),
+]
+
+
+def test_methods_that_are_none() -> None:
+    for methods, said in WRONG:
+        with pytest.raises(UsageError, match=said):
+            points(table(methods=methods), "job")
 
 
 def test_methods_are_run(digits: Path, write_job: Any, tmp_path: Path) -> None:
     path = write_job(tmp_path / "job.toml", table(digits, methods=[AVERAGED, {"algorithm": SSCA}]))
-    out = tmp_path / "out"
-    ended = mpifed("run", path, "--out", out)
+    ended = mpifed("run", path, "--out", tmp_path / "out")
     assert ended.exit_code == 0, ended.output
-    first, second = rows(out)
+    first, second = rows(tmp_path / "out")
     assert (first["algorithm"], second["algorithm"]) == (str(AVERAGED["algorithm"]), str(SSCA))
     assert second["client_optimizer"] == second["server_optimizer"] == "{}"
     # the settings of the second, as `compare` prints them, are those of the same run
@@ -115,27 +112,18 @@ def rows(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_sweep_is_run(job: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    ended = mpifed("run", job, "--out", out)
-    assert ended.exit_code == 0, ended.output
-    found = rows(out)
-    assert list(found[0]) == ["point", "algorithm.batch_size", "seed", *SUMMARY]
-    assert [(r["algorithm.batch_size"], r["seed"]) for r in found] == [("2", "5"), ("2", "6"), ("3", "5"), ("3", "6")]
-    assert {r["exit"] for r in found} == {"0"}
-    assert len({r["model_sha256"] for r in found}) == 4
-    for row in found:
-        assert read_json(out / row["point"] / "run.json")["rounds"] == 2
-        assert (out / row["point"] / "model.safetensors").exists()
-
-
 def test_points_alone_and_interrupted(job: Path, tmp_path: Path) -> None:
     """One point is that of the whole sweep; an interrupted sweep says so and goes on."""
     whole, one = tmp_path / "all", tmp_path / "one"
     assert mpifed("run", job, "--out", whole, "--max-hours", 0).exit_code == 75
     assert [r["exit"] for r in rows(whole)] == ["75", "", "", ""]
     ended = mpifed("run", job, "--out", whole, "--resume")
-    assert ended.exit_code == 0 and {r["exit"] for r in rows(whole)} == {"0"}, ended.output
+    found = rows(whole)
+    assert ended.exit_code == 0 and {r["exit"] for r in found} == {"0"}, ended.output
+    assert list(found[0]) == ["point", "algorithm.batch_size", "seed", *SUMMARY]
+    assert [(r["algorithm.batch_size"], r["seed"]) for r in found] == [("2", "5"), ("2", "6"), ("3", "5"), ("3", "6")]
+    assert len({r["model_sha256"] for r in found}) == 4
+    assert all(read_json(whole / r["point"] / "run.json")["rounds"] == 2 for r in found)
     assert mpifed("run", job, "--out", one, "--point", 2).exit_code == 0
     expected = [r["model_sha256"] if k == 2 else "" for k, r in enumerate(rows(whole))]
     assert [r["model_sha256"] for r in rows(one)] == expected
@@ -148,64 +136,39 @@ def test_the_exit_code_is_the_worst_of_the_points(digits: Path, write_job: Any, 
     assert rows(tmp_path / "out")[1]["exit"] == "0"
 
 
-@pytest.mark.parametrize(
-    ("codes", "expected"),
-    [
-        ([], 0), ([0, 0], 0), ([0, 69, 0], 69), ([69, 70], 70), ([69, 68, 70, 0], 68), ([1, 68, 2], 68),
-    ],
-)  # fmt: skip
-def test_the_order_of_exit_codes(codes: list[int], expected: int) -> None:
-    assert worst(codes) == expected
-    assert worst(codes[::-1]) == expected
+def test_the_order_of_exit_codes() -> None:
+    for codes, expected in (
+        ([], 0), ([0, 0], 0), ([0, 69, 0], 69), ([69, 70], 70), ([69, 68, 70, 0], 68), ([1, 68, 2], 68)
+    ):  # fmt: skip
+        assert worst(codes) == worst(codes[::-1]) == expected
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, batch: int, error: Exception) -> Counter[int]:
-    """Runs of that batch size end with `error`, after their results are written; the batches that ran are counted."""
-    run, ran = command.run, Counter()
-
-    def run_and_fail(job: Any, *arguments: Any, **more: Any) -> Any:
-        ran[job.algorithm["batch_size"]] += 1
-        result = run(job, *arguments, **more)
-        if job.algorithm["batch_size"] == batch:
-            raise error
-        return result
-
-    monkeypatch.setattr(command, "run", run_and_fail)
-    return ran
-
-
-def test_a_point_without_its_certificate_is_finished(job: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    out, ran = tmp_path / "out", failing(monkeypatch, 2, NotCertified("not reached", agreed=True))
-    ended = mpifed("run", job, "--out", out)
-    assert ended.exit_code == 69
-    assert ended.output.count("model SHA-256") == 4  # its result stands, and is told
-    assert [row["exit"] for row in rows(out)] == ["69", "69", "0", "0"]
-    assert mpifed("run", job, "--out", out, "--resume").exit_code == 69
-    assert ran == {2: 2, 3: 2}  # none again
-
-
-def test_a_point_that_failed_numerically_is_not_tried_again(job: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    out, ran = tmp_path / "out", failing(monkeypatch, 3, NumericalError("not finite"))
-    assert mpifed("run", job, "--out", out).exit_code == 68
-    ended = mpifed("run", job, "--out", out, "--resume")
-    assert ended.exit_code == 68
-    assert f"{out / 'point-0002'} failed numerically before" in ended.output
-    assert ran == {2: 2, 3: 2}
-
-
-def test_a_point_that_failed_on_other_data_is_run_anew(
+def test_points_that_have_ended_are_not_run_again(
     job: Path, tmp_path: Path, monkeypatch: Any, make_data: Any, digits: Path
 ) -> None:
-    out, data, ran = tmp_path / "out", tmp_path / "data", failing(monkeypatch, 3, NumericalError("not finite"))
-    words = ("run", job, "--out", out, "--set", f"data.path={data}")
+    """Without their certificate, or by numbers that are not finite; the latter on other data are run anew."""
+    run, ran, data = command.run, Counter[int](), tmp_path / "data"
+    errors = {2: NotCertified("not reached", agreed=True), 3: NumericalError("not finite")}
+
+    def run_and_fail(job: Any, *arguments: Any, **more: Any) -> Any:
+        batch = job.algorithm["batch_size"]
+        ran[batch] += 1
+        run(job, *arguments, **more)
+        raise errors[batch]
+
+    monkeypatch.setattr(command, "run", run_and_fail)
     shutil.copytree(digits, data)
-    assert mpifed(*words).exit_code == 68 and ran == {2: 2, 3: 2}
+    words = ("run", job, "--out", out := tmp_path / "out", "--set", f"data.path={data}")
+    ended = mpifed(*words)
+    assert ended.exit_code == 68 and ended.output.count("model SHA-256") == 2  # whose results stand, and are told
+    assert [row["exit"] for row in rows(out)] == ["69", "69", "68", "68"]
+    ended = mpifed(*words, "--resume")
+    assert ended.exit_code == 68 and ran == {2: 2, 3: 2}
+    assert f"{out / 'point-0002'} failed numerically before" in ended.output
     shutil.rmtree(data)
     make_data(data, "digits", "--split", "rows", "--clients", "6", "--test-fraction", "0.2")
     ended = mpifed(*words, "--resume")
-    assert ended.exit_code == 68 and "failed numerically before" not in ended.output
-    assert ran == {2: 2, 3: 4}
-    assert mpifed(*words, "--resume").exit_code == 68 and ran == {2: 2, 3: 4}
+    assert ended.exit_code == 68 and "failed numerically before" not in ended.output and ran == {2: 2, 3: 4}
 
 
 def test_a_finished_point_of_another_job_is_not_taken_for_this_one(job: Path, tmp_path: Path) -> None:
