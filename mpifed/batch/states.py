@@ -134,7 +134,13 @@ def read_record(out: Path) -> Submissions | None:
     """The submissions for this folder; None if there are none."""
     path = record_of(out)
     remedy = "restore it as it was written, or remove it"
-    return checked(path, Submissions, read_json(path), remedy) if path.exists() else None
+    record = checked(path, Submissions, read_json(path), remedy) if path.exists() else None
+    for number, submission in enumerate(record.submissions if record else ()):
+        if record and max(submission.points or [0]) >= max(1, len(record.points)):
+            raise DataError(
+                f"{path}: submissions.{number}.points: expected numbers below {len(record.points)}; {remedy}"
+            )
+    return record
 
 
 def write_record(out: Path, record: Submissions) -> None:

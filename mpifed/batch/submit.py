@@ -130,7 +130,10 @@ def _prepared(request: SubmitRequest) -> _Plan:
     throttle = f"%{request.throttle}" if request.throttle else ""
     array = [f"--array={','.join(map(str, indices))}{throttle}"] if request.array else []
     changes = [word for change in request.changes for word in ("--set", change)]
-    words = [f"--job-name={name}", f"--output={log}", *array, *request.options, str(SCRIPT), str(request.job), str(out)]
+    sizes = {"--nodes=1": ("--nodes", "-N"), "--ntasks-per-node=1": ("--ntasks", "-n")}  # unless they are given
+    sizes_left = [size for size, names in sizes.items() if not any(word.startswith(names) for word in request.options)]
+    own = [f"--job-name={name}", f"--output={log}", *sizes_left, *array]
+    words = [*own, *request.options, str(SCRIPT), str(request.job), str(out)]
     if wrong := next((word for word in words if wrong_line(word)), None):
         raise UsageError(f"{wrong!r:.80}: {wrong_line(wrong)}, since it is a word of sbatch's command")
     notes = []

@@ -17,7 +17,7 @@ from pandas import DataFrame, Series
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.plots.style import COLOURS, DASHES, HORIZONTAL, MARKERS, PANELS, Size, finish, plain, style_of
-from mpifed.results.frames import Frames, listed, read
+from mpifed.results.frames import RunFrames, listed, read
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -130,7 +130,7 @@ def lines_of(
     return lines, {"objective"} if (minimized == "loss").all() else set()
 
 
-def _members(frames: Frames, folders: Sequence[Path]) -> Series:
+def _members(frames: RunFrames, folders: Sequence[Path]) -> Series:
     """Which rows of the histories are of these runs and sweeps."""
     places = {Path(folder).resolve() for folder in folders}
     return frames.histories["folder"].map(lambda run: bool(places & {run.resolve(), run.resolve().parent}))

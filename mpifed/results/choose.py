@@ -32,7 +32,7 @@ from mpifed.results.compare import (
     means_of,
     sign_of,
 )
-from mpifed.results.frames import FAILED, Frames, listed, read
+from mpifed.results.frames import FAILED, RunFrames, listed, read
 from mpifed.results.text import is_number, line_of, toml_text, value_of
 
 # relative: by how much two executions of the same job may differ, where the clock or the machine decides
@@ -67,7 +67,7 @@ def best(*folders: Path, by: str | None = None) -> Table:
     return _best(read(*folders), criteria_of(by))
 
 
-def _best(frames: Frames, by: Sequence[str] | Mapping[str, float]) -> Table:
+def _best(frames: RunFrames, by: Sequence[str] | Mapping[str, float]) -> Table:
     loss = of_kind("loss", frames.numbers) or "objective"
     columns = list(by) or [*(["feasibility"] if "constraint_1" in frames.numbers else []), loss]
     check_columns(frames, columns)
@@ -113,7 +113,7 @@ def front(*folders: Path, by: str | None = None) -> Table:
     return _front(read(*folders), criteria_of(by))
 
 
-def _front(frames: Frames, by: Mapping[str, float]) -> Table:
+def _front(frames: RunFrames, by: Mapping[str, float]) -> Table:
     kinds = (of_kind(kind, everywhere(frames)) for kind in CRITERIA)
     weights = dict(by) or dict.fromkeys(filter(None, kinds), 1.0) or {"objective": 1.0}
     check_columns(frames, list(weights))
@@ -213,7 +213,7 @@ def _why_not(runs: DataFrame, columns: Sequence[str]) -> str:
     return "breaks a limit" if breaks else ""
 
 
-def _described(frames: Frames, setting: str) -> Table:
+def _described(frames: RunFrames, setting: str) -> Table:
     """What a setting is, and its finished runs."""
     runs = frames.runs[frames.runs["setting"] == setting]
     varying = [key.removeprefix("job.") for key in frames.varying]
@@ -233,7 +233,7 @@ def _described(frames: Frames, setting: str) -> Table:
     return {"setting": setting, "settings": settings, "points": list(runs.loc[runs["finished"], "run"])}
 
 
-def _mean(frames: Frames, setting: str) -> dict[str, float]:
+def _mean(frames: RunFrames, setting: str) -> dict[str, float]:
     means = means_of(frames).set_index("label").loc[[setting]]
     return {row["column"]: float(row["mean"]) for _, row in means.iterrows() if row["n"]}
 
@@ -245,7 +245,7 @@ def _by(columns: Sequence[str]) -> Table:
     }
 
 
-def _remarks(frames: Frames, setting: str) -> Table:
+def _remarks(frames: RunFrames, setting: str) -> Table:
     runs = frames.runs[frames.runs["setting"] == setting]
     private = [SWEPT] if frames.runs["private"].any() else []
     said = [
@@ -322,7 +322,7 @@ def _within(how: ReadOnlyTable) -> str:
     return "" if how["tolerance"] == "0%" else f", within {how['tolerance']}"
 
 
-def _setting_lines(frames: Frames, choice: ReadOnlyTable) -> Iterator[str]:
+def _setting_lines(frames: RunFrames, choice: ReadOnlyTable) -> Iterator[str]:
     yield line_of("setting", choice["setting"])
     if choice["settings"]:
         yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in choice["settings"].items())

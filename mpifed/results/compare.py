@@ -22,7 +22,7 @@ from mpifed.core.tables import Table
 from mpifed.core.text import shown as printable
 from mpifed.files.columns import HistoryTarget, column_of, of_kind, shown, target_of
 from mpifed.privacy.protection import SWEPT
-from mpifed.results.frames import FAILED, Frames, listed, read
+from mpifed.results.frames import FAILED, RunFrames, listed, read
 from mpifed.results.run_warnings import DIVERGED
 from mpifed.results.text import value_of
 
@@ -130,20 +130,20 @@ def _target(text: str) -> HistoryTarget:
         raise UsageError(f"--to {printable(text)}: {error}") from error
 
 
-def check_columns(frames: Frames, names: Sequence[str]) -> None:
+def check_columns(frames: RunFrames, names: Sequence[str]) -> None:
     """UsageError for a column that no finished run has."""
     if unknown := [name for name in names if name not in frames.numbers]:
         there = ", ".join(frames.numbers) or "none, since no run has finished: run them, or go on with --resume"
         raise UsageError(f"no column {unknown[0]}{nearest(unknown[0], frames.numbers)}; there are {there}")
 
 
-def check_objectives(frames: Frames, columns: Sequence[str]) -> None:
+def check_objectives(frames: RunFrames, columns: Sequence[str]) -> None:
     """UsageError where a column is in units of the objective or the loss, and these differ between the runs."""
     if why := incomparable(frames, columns):
         raise UsageError(f"{why}; choose by another column, as --by test_accuracy")
 
 
-def incomparable(frames: Frames, columns: Sequence[str] | dict[str, DataFrame]) -> str:
+def incomparable(frames: RunFrames, columns: Sequence[str] | dict[str, DataFrame]) -> str:
     """Why one of the columns ranks nothing; empty where all can be ranked by."""
     for name, what, units in (("objective_of", "objectives", _OF_OBJECTIVE), ("loss", "losses", _OF_LOSS)):
         each = frames.runs.drop_duplicates(name)
@@ -154,13 +154,13 @@ def incomparable(frames: Frames, columns: Sequence[str] | dict[str, DataFrame]) 
     return ""
 
 
-def deciding(frames: Frames) -> list[str]:
+def deciding(frames: RunFrames) -> list[str]:
     """The test accuracy where all settings have it, else the loss or objective that all have; at most one."""
     there = everywhere(frames)
     return list(filter(None, [of_kind("accuracy", there) or of_kind("loss", there)]))
 
 
-def everywhere(frames: Frames) -> list[str]:
+def everywhere(frames: RunFrames) -> list[str]:
     """The columns that every setting of which a run has finished has."""
     having = frames.runs[frames.runs["finished"]].groupby("setting")[frames.numbers].count()
     return [name for name in frames.numbers if (having[name] > 0).all()]
@@ -171,7 +171,7 @@ def sign_of(column: str) -> int:
     return -1 if column_of(column).better == "more" else 1
 
 
-def costs_of(frames: Frames, column: str) -> Series:
+def costs_of(frames: RunFrames, column: str) -> Series:
     """The mean of each setting, to be minimized; infinite where a run failed, or has no such number."""
     runs = frames.runs[frames.runs["ended"]]
     values = (sign_of(column) * runs[column]).where(runs["finished"]).astype(float)
@@ -179,12 +179,12 @@ def costs_of(frames: Frames, column: str) -> Series:
     return means.reindex(frames.settings, fill_value=np.inf)
 
 
-def best_of(frames: Frames, column: str) -> str:
+def best_of(frames: RunFrames, column: str) -> str:
     """The setting with the best mean; one with a run that failed is never it, unless all are."""
     return str(costs_of(frames, column)[frames.ordered()].idxmin())
 
 
-def _baseline(frames: Frames, against: str) -> str:
+def _baseline(frames: RunFrames, against: str) -> str:
     runs, wanted = frames.runs, against.rstrip("/")
     names = runs[["setting", "label", "run"]].assign(folder=runs["folder"].map(str))
     matching = runs.loc[(names == wanted).any(axis=1), "setting"].unique()
@@ -195,7 +195,7 @@ def _baseline(frames: Frames, against: str) -> str:
     return str(matching[0])
 
 
-def means_of(frames: Frames) -> DataFrame:
+def means_of(frames: RunFrames) -> DataFrame:
     runs = frames.runs
     long = runs[runs["finished"]].melt("setting", frames.numbers, "column").astype({"value": float})
     every = pd.MultiIndex.from_product([frames.settings, frames.numbers], names=["setting", "column"])
@@ -205,7 +205,7 @@ def means_of(frames: Frames) -> DataFrame:
     return means.reset_index().rename(columns={"setting": "label", "count": "n"})
 
 
-def paired(frames: Frames, column: str, against: str) -> DataFrame:
+def paired(frames: RunFrames, column: str, against: str) -> DataFrame:
     """Each setting less another over the seeds that both have finished; p by Holm over as many as have one."""
     from scipy.stats import ttest_rel
 
@@ -239,7 +239,7 @@ def holm(p: Series) -> Series:
     return (least * np.arange(len(least), 0, -1)).cummax().clip(upper=1.0).reindex(p.index)
 
 
-def _reached(frames: Frames, target: HistoryTarget) -> DataFrame:
+def _reached(frames: RunFrames, target: HistoryTarget) -> DataFrame:
     """What the runs of each setting had spent in the first measured round that reached a target."""
     histories = frames.histories
     if target.column not in histories:
@@ -260,7 +260,7 @@ def _reached(frames: Frames, target: HistoryTarget) -> DataFrame:
     return means.assign(column=column, n=means["n"].fillna(0).astype(int), of=of)
 
 
-def _best_measured(frames: Frames, column: str) -> DataFrame:
+def _best_measured(frames: RunFrames, column: str) -> DataFrame:
     """The best value that each run has measured, and its round: means over the finished runs of a setting."""
     runs = frames.runs
     histories = frames.histories
@@ -348,11 +348,13 @@ def _more(runs: DataFrame, repeated: bool) -> dict[str, Series]:
     """How many runs meet their limits, and the first digits of models that several runs share."""
     finished = runs[runs["finished"]]
     met = finished[finished["limits_met"].notna()].groupby("setting")["limits_met"].agg(["sum", "count"])
-    models = finished[finished["model"] != ""]
-    digits = models["model"].str[:_DIGITS].groupby(models["setting"]).agg(lambda several: listed(several.unique()))
+    models = finished[finished["model_sha256"] != ""]
+    digits = (
+        models["model_sha256"].str[:_DIGITS].groupby(models["setting"]).agg(lambda several: listed(several.unique()))
+    )
     return {
         **({"limits met": met.apply(lambda row: f"{row['sum']} of {row['count']}", axis=1)} if len(met) else {}),
-        **({"model": digits} if repeated or models["model"].duplicated().any() else {}),
+        **({"model": digits} if repeated or models["model_sha256"].duplicated().any() else {}),
     }
 
 

@@ -39,15 +39,15 @@ _LONGEST = 60  # characters of a name
 _NO_JOB = "no folder of a run, a sweep or data"
 
 
-class Frames(NamedTuple):
+class RunFrames(NamedTuple):
     """What is in folders of runs and sweeps.
 
     `runs` has a row for each: `run` (its name), `folder`, `setting` (what sets its job apart), `seed`, `label`, `exit`
     (nan: none), `end` (in words), `finished`, `ended` (finished, or failed numerically), `limits_met`, `loss` and
-    `objective_of` (what it minimizes), `private`, `swept` (a table), `warnings` (a list), `model`, the numbers of its
-    summary as columns, and its settings as columns `job.table.key`. `histories` has a row for each measured round:
-    `folder`, `run`, `setting`, `seed` and the columns of history.csv, with `bytes`, of both directions, and `excess`,
-    the largest over a limit.
+    `objective_of` (what it minimizes), `private`, `swept` (a table), `warnings` (a list), `model_sha256`, the numbers
+    of its summary as columns, and its settings as columns `job.table.key`. `histories` has a row for each measured
+    round: `folder`, `run`, `setting`, `seed` and the columns of history.csv, with `bytes`, of both directions, and
+    `excess`, the largest over a limit.
     """
 
     runs: DataFrame
@@ -79,7 +79,7 @@ class Frames(NamedTuple):
         return sorted(self.settings, key=place)
 
 
-def read(*folders: Path) -> Frames:
+def read(*folders: Path) -> RunFrames:
     """All runs of these folders, each once; those of a sweep that have not begun too.
 
     Raises
@@ -112,7 +112,7 @@ def read(*folders: Path) -> Frames:
     runs.attrs = {"numbers": numbers, "varying": list(varying), "grid": grid}
     histories = [_history(member.folder, member.job) for member in members]
     joined = pd.concat([DataFrame({"folder": []}, dtype=object), *histories], ignore_index=True)
-    return Frames(runs, joined.merge(runs[["folder", "run", "setting", "seed"]], on="folder", how="left"))
+    return RunFrames(runs, joined.merge(runs[["folder", "run", "setting", "seed"]], on="folder", how="left"))
 
 
 class _Member(NamedTuple):
@@ -208,7 +208,7 @@ def _row(member: _Member, in_grid: bool) -> Table:
         "loss": objective[0],
         "objective_of": ", ".join(filter(None, objective)),
         "private": "privacy" in job,
-        "model": about.get("model_sha256") or "",
+        "model_sha256": about.get("model_sha256") or "",
         "swept": member.swept,
         "data": (job.get("data") or {}).get("path", ""),
         "data_sha256": data_digest(folder),

@@ -75,7 +75,7 @@ def test_a_sweep_in_one_job(start: Start, job: Make, in_order: list[Any]) -> Non
 def test_submit_and_status(job: Make, tmp_path: Path, in_order: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = (
-        "submit", job(table=SWEEP, pause_s=0.1), "--array", "--throttle", 2, "--ntasks-per-node", 1, "--time", 10,
+        "submit", job(table=SWEEP, pause_s=0.1), "--array", "--throttle", 2, "--time=10",
         "--out", tmp_path / "sweep",
     )  # fmt: skip
     done = mpifed(*words)

@@ -41,7 +41,7 @@ def leave(run_dir: Path, job: Job, code: int | None, **run: Any) -> None:
 def test_a_run(slurm: Slurm, job: Write, tmp_path: Path) -> None:
     """All options that are not its own go to sbatch, as they were typed."""
     text = call(0, job(), "--out", "runs/a", "--nodes=2", "--time=1:00:00", "--set", "rounds=50", "--qos", "high")
-    words = f"--job-name=tried --output=runs/a-%j.log --nodes=2 --time=1:00:00 --qos high {SCRIPT} {tmp_path}/job.toml"
+    words = f"--job-name=tried --output=runs/a-%j.log --ntasks-per-node=1 --nodes=2 --time=1:00:00 --qos high {SCRIPT} {tmp_path}/job.toml"
     assert slurm.asked("sbatch") == [f"{how} {words} runs/a --set rounds=50" for how in ("--test-only", "--parsable")]
     assert "submitted job 123: runs/a\n" in text
     for command in (
@@ -66,7 +66,7 @@ def test_a_dry_run_gives_a_command(slurm: Slurm, job: Write) -> None:
     slurm.answer("sbatch", error="allocation failure: not available", code=1)
     ended = CliRunner().invoke(main, ["submit", str(job()), "--nodes=2", "--dry-run"])
     assert ended.exit_code == 0 and ended.stdout.startswith(
-        "sbatch --job-name=tried --output=runs/tried-%j.log --nodes=2 /"
+        "sbatch --job-name=tried --output=runs/tried-%j.log --ntasks-per-node=1 --nodes=2 /"
     )
     assert "warning   sbatch failed: allocation failure: not available" in ended.stderr
     assert len(slurm.asked("sbatch")) == 1 and not Path("runs").exists()
@@ -152,7 +152,7 @@ def test_only_the_points_that_are_left(slurm: Slurm, job: Write) -> None:
     for number, code in {0: 0, 1: 75, 2: 68, 3: 1, 4: 69}.items():
         leave(Path(f"runs/tried/point-{number:04d}"), jobs[number], code)
     assert "submitted job 123, 5 of 8 points: runs/tried" in call(0, path, "--array", "--throttle", 2)
-    assert " --output=runs/tried-%A_%a.log --array=1,3,5,6,7%2 " in slurm.asked("sbatch")[-1]
+    assert " --nodes=1 --ntasks-per-node=1 --array=1,3,5,6,7%2 " in slurm.asked("sbatch")[-1]
     slurm.queue("123_1|124|RUNNING|None|n1", "123_3|125|RUNNING|None|n1", "123_6|123|PENDING|Resources|")
     assert " --array=5,7 " in call(0, path, "--array", "--dry-run")  # as far as Slurm says these have been cancelled
     assert "3 of 8 points are queued or running already (job 123)" in call(2, path)

@@ -135,7 +135,7 @@ def test_methods_are_compared_over_equal_seeds(data: mf.FederatedDataset, here: 
     (renamed,) = sweep.plot("test_loss", labels={"SSCA": "ours"}).axes[0].lines
     assert renamed.get_label() == "ours" and sweep.plot("test_loss")._repr_png_().startswith(b"\x89PNG")
     both = mf.plot([alone, sweep], "train_loss", ["round", "bytes"], size="page")  # the run is one of the sweep's too
-    assert [len(axes.lines) for axes in both.axes] == [3, 3] and both.get_figwidth() == 7
+    assert [len(axes.lines) for axes in both.axes] == [2, 2] and both.get_figwidth() == 7
     together = mf.plot({"all": [alone, sweep.runs["SSCA"]], "folder": str(sweep.path)}, "train_loss", band="none")
     assert together.legends[0].get_title().get_text() == "mean of 3 to 4 runs"
     for nothing, said in (([], "nothing to draw"), (3, "a int; expected a run or a sweep")):
