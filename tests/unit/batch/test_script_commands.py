@@ -1,4 +1,4 @@
-"""What the batch scripts call, by hand and as `mpifed submit` gives them to sbatch: mpifed takes it."""
+"""What the batch scripts call, by hand and as `mpifed submit` gives them: mpifed's own parser and job check take it."""
 
 from __future__ import annotations
 

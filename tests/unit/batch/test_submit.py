@@ -41,7 +41,8 @@ def leave(run_dir: Path, job: Job, code: int | None, **run: Any) -> None:
 def test_a_run(slurm: Slurm, job: Write, tmp_path: Path) -> None:
     """All options that are not its own go to sbatch, as they were typed."""
     text = call(0, job(), "--out", "runs/a", "--nodes=2", "--time=1:00:00", "--set", "rounds=50", "--qos", "high")
-    words = f"--job-name=tried --output=runs/a-%j.log --ntasks-per-node=1 --nodes=2 --time=1:00:00 --qos high {SCRIPT} {tmp_path}/job.toml"
+    words = "--job-name=tried --output=runs/a-%j.log --ntasks-per-node=1 --nodes=2 --time=1:00:00 --qos high"
+    words += f" {SCRIPT} {tmp_path}/job.toml"
     assert slurm.asked("sbatch") == [f"{how} {words} runs/a --set rounds=50" for how in ("--test-only", "--parsable")]
     assert "submitted job 123: runs/a\n" in text
     for command in (
