@@ -45,7 +45,7 @@ class Audit(NamedTuple):
     security: str  # of the aggregation: plain, masked or encrypted
     rounds: int
     nbytes: int  # of what was recorded
-    parties: tuple[str, ...]
+    parties: Sequence[str]
     conditions: list[Condition]
     attacks: list[AttackResult]
     exact: ExactChecks
@@ -73,20 +73,18 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
     plain = replay
     if replay.channel != "plain":
         plain = replay_job(replace(job, aggregation=replace(job.aggregation, security="plain")), replay.rounds)
-    wanted = {"server": server, f"client {client}": client is not None, "anybody": True}
-    counts = [condition for condition in conditions(replay, client or 0) if wanted.get(condition.party, True)]
-    attacks = attack_results(Reader(replay)) if server else [membership_attack(replay)]
-    exact, seen = exact_checks(replay, plain), tuple(name for name in wanted if wanted[name])
+    counts = [
+        one for one in conditions(replay, client or 0) if (server if one.party == "server" else client is not None)
+    ]
+    reader, attacks = Reader(replay), [membership_attack(replay)]  # by anybody, on the released model
+    if server:
+        attacks = [*gradient_attacks(reader), *equation_attacks(reader), *attacks]
+    exact, parties = exact_checks(replay, plain), ["server"] * server + [f"client {client}"] * (client is not None)
     return Audit(
-        own.name, replay.channel, replay.rounds, replay.transcript.nbytes, seen,
+        own.name, replay.channel, replay.rounds, replay.transcript.nbytes, parties,
         counts, attacks, exact, findings(replay, counts, attacks, exact),
         [*_remarks(own, rounds, replay.rounds), *replay.algorithm.trust(replay.channel == "plain")],
     )  # fmt: skip
-
-
-def attack_results(reader: Reader) -> list[AttackResult]:
-    """Attacks by the server on uploads and sums, and by anybody on the released models."""
-    return [*gradient_attacks(reader), *equation_attacks(reader), membership_attack(reader.replay)]
 
 
 def _remarks(job: Job, asked: int | None, recorded: int) -> Iterator[str]:
@@ -119,7 +117,7 @@ def as_json(audit: Audit) -> Table:
         "job": audit.job,
         "security": audit.security,
         "recorded": {"rounds": audit.rounds, "bytes": audit.nbytes},
-        "parties": list(audit.parties),
+        "parties": audit.parties,
         "conditions": [{**one._asdict(), "determined": one.determined} for one in audit.conditions],
         "attacks": [{key: value for key, value in result.items() if key != "pairs"} for result in attacks],
         "exact": audit.exact._asdict(),

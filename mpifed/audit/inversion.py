@@ -237,19 +237,17 @@ class _Mixing:
         from scipy.optimize import linprog
 
         total, mixing, volume = self.basis.sum(axis=0), np.linalg.pinv(edges), 0.0
+        floor = np.zeros(len(self.basis))
         mixing /= total @ mixing
         for j in np.tile(np.arange(self.r), CYCLES):
             if not np.linalg.cond(mixing) < 1e12:
                 return edges
-            cofactors, ends = np.linalg.inv(mixing)[j], []
-            for sign in (1, -1):
-                end = linprog(
-                    sign * cofactors, -self.basis, np.zeros(len(self.basis)), total[None], [1.0], bounds=(None, None)
-                )
-                ends += [(abs(float(cofactors @ end.x)), end.x)] if end.status == 0 else []
-            if not ends:
+            grown = linprog(  # of column j, from which the determinant grows as from no other column there
+                -np.linalg.inv(mixing)[j], -self.basis, floor, total[None], [1.0], bounds=(None, None)
+            )
+            if grown.status != 0:
                 return edges
-            mixing[:, j] = max(ends, key=lambda end: end[0])[1]
+            mixing[:, j] = grown.x
             if j == self.r - 1:
                 before, volume = volume, abs(float(np.linalg.det(mixing)))
                 if volume <= before * (1 + 1e-9):
