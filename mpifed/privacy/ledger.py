@@ -32,8 +32,6 @@ from mpifed.privacy.calibration import budget_of
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, LedgerHead, ReleasedRound, linked, read_ledger
 from mpifed.privacy.spending import Costs, Spending
 
-_AHEAD = 1024  # rounds that are compared with a budget together, at first
-
 
 def write_header(run_dir: Path, header: Header) -> None:
     """Write a ledger without rounds."""
@@ -71,8 +69,6 @@ class Ledger:
         self.refusal = ""  # why the budget allows no further round
         self._budget = budget_of(job)
         self._allowed = range(0)  # rounds that are surely within it, each run once
-        self._last = job.rounds  # this round and later ones are not affordable, or not in the job
-        self._ahead = _AHEAD  # number of rounds to check together next
         contents = read_ledger(run_dir)
         lines, self.head = contents.lines, contents.head
         done, attempt = (saved.round, saved.attempt) if saved else (0, 0)
@@ -150,37 +146,30 @@ class Ledger:
     def allows(self, now: Round) -> bool:
         """Whether round `now` keeps every client within the budget.
 
-        The participating clients of later rounds are known, so many rounds are checked together, and again after a void
-        one.
+        The participating clients of later rounds are known, so all are looked at together, and again after a void one.
         """
-        if self._budget is None or now.index in self._allowed:
+        budget, left = self._budget, self._job.rounds - now.index
+        if budget is None or now.index in self._allowed:
             return True
-        self._allowed = range(now.index, now.index + self._affordable(now.index))
+
+        def within(count: int) -> bool:
+            return budget.cost(self._after(now.index, count)) <= budget.epsilon  # nan is over it
+
+        self._allowed = range(now.index, now.index + (left if within(left) else most_within(within, left)))
         if self._allowed:
             return True
         after, privacy = self._after(now.index, 1), self.spending.privacy
         self.refusal = (
-            f"{self._budget.key} = {self._budget.epsilon:g}: {self._budget.cost(self.spending):.4g} is spent after "
+            f"{budget.key} = {budget.epsilon:g}: {budget.cost(self.spending):.4g} is spent after "
             f"{now.index} rounds by the client that spent most; with another round it would be "
-            f"{self._budget.cost(after):.4g}, at delta = {privacy.delta:g}"
+            f"{budget.cost(after):.4g}, at delta = {privacy.delta:g}"
         )
-        rounds = self._job.rounds
-        if rounds > now.index + 1:
-            whole = self._budget.cost(self._after(now.index, rounds - now.index))
-            if math.isfinite(whole):
-                self.refusal += f", and with all {rounds} {math.ceil(whole * 1000) / 1000:g}"
-        if self._budget.by_paper:
+        whole = budget.cost(self._after(now.index, left))
+        if left > 1 and math.isfinite(whole):
+            self.refusal += f", and with all {self._job.rounds} {math.ceil(whole * 1000) / 1000:g}"
+        if budget.by_paper:
             self.refusal += f" by the paper's formula; [stop] epsilon, which is rigorous, would be {after.worst():.4g}"
         return False
-
-    def _affordable(self, index: int) -> int:
-        """How many rounds from `index` on are surely within the budget; 0 if not even the first is."""
-        assert self._budget is not None
-        count = min(self._ahead, self._last - index)
-        while count and not self._budget.cost(self._after(index, count)) <= self._budget.epsilon:  # nan is over it
-            self._last, count = index + count - 1, count // 2
-        self._ahead = max(2 * count, _AHEAD)
-        return count
 
     def _after(self, index: int, count: int) -> Spending:
         """The spending after `count` more rounds from `index` on, each run once."""

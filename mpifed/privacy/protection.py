@@ -18,6 +18,11 @@ _NEIGHBOURS = {
     "sample": "one record of one client, exchanged for another",
     "client": "all records of one client, left out",
 }
+_FROM = {
+    "local": "from everybody else, the server too: local noise",
+    "distributed": "from who sees sums alone: distributed noise",
+    "central": "from who sees the models: central noise",
+}
 SWEPT = (
     "[privacy]: losses and what else is measured over training data are computed without noise, so epsilon does not "
     "cover a choice among points by them; and each point is a release of its own: their epsilons add up"
@@ -28,6 +33,11 @@ _SUM = "sees the sum alone, without noise"
 def what_is_protected(privacy: Privacy) -> str:
     """How two data sets that cannot be distinguished differ."""
     return _NEIGHBOURS[privacy.level]
+
+
+def in_short(privacy: Privacy) -> str:
+    """What is protected, and from whom, for the lines of epsilon in run.json."""
+    return f"{what_is_protected(privacy)}, {_FROM[privacy.trust]}"
 
 
 def from_whom(privacy: Privacy, how: Protection) -> str:

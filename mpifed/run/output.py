@@ -33,7 +33,7 @@ from mpifed.job.combinations import data_warnings
 from mpifed.job.time_model import Simulation, described, played_once, simulate
 from mpifed.privacy.disclosure import mark
 from mpifed.privacy.ledger import Ledger
-from mpifed.privacy.protection import collusion, not_private, warnings_of, what_is_protected
+from mpifed.privacy.protection import collusion, in_short, not_private, warnings_of
 from mpifed.privacy.spending import without_epsilon
 from mpifed.results.run_warnings import worse_than_measured
 from mpifed.run import environment
@@ -90,7 +90,7 @@ class Results:
         if privacy is not None:
             private = {
                 "private": not_private(privacy) is None and not infinite,
-                "protects": f"{what_is_protected(privacy)}; {privacy.trust} noise",
+                "protects": in_short(privacy),
                 "delta": privacy.delta,
                 "noise_multiplier": privacy.noise_multiplier,
             }
