@@ -150,6 +150,8 @@ def _lines(audit: Audit) -> Iterator[str]:
     for finding in audit.findings:
         verdict = "accepted" if finding.accepted else "LEAK"
         yield f"  {verdict:9} {finding.name:16} {NAMES[finding.name]}: {finding.text}"
+    if not audit.findings:
+        yield "  none"
     names = ", ".join(f'"{finding.name}"' for finding in audit.leaks)
     to_declare = f"leaks that the job does not declare (exit 71); to declare them: [audit] accept = [{names}]"
     yield line_of("verdict", to_declare if names else "no leak beyond those that the job declares (exit 0)")

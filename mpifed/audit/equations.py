@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from mpifed.audit.attack import LINEAR, MOVED, PRODUCTS, SHOWN, AttackResult, Floats, match
 from mpifed.audit.received import DECLARED, EACH, HIDDEN, SEALED, SUM, Reader
+from mpifed.audit.recording import Replay
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array
 from mpifed.core.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, ScoreDerivatives
 
 FEW = 4  # most clients that are attacked
-LARGEST = 2**26  # most numbers in the rows that are solved for, or compared with
+LARGEST = 2**26  # most numbers in the rows that are solved for
 TOLERANCE = 1e-6  # of a singular value, relative to the largest
 FIXED = 1e-6  # largest part of a determined entry's unit vector, squared, outside the row space of the equations
 TRIED = 64  # most changes that are examined, of each kind
@@ -149,21 +150,14 @@ def _weights_of_rows(reader: Reader) -> dict[int, tuple[int, Floats]]:
 
 def _moved_rows(reader: Reader) -> Iterator[AttackResult]:
     """Changes that are a single row up to its length; nothing if no sums over dual variables are sent."""
-    replay, own = reader.replay, defaultdict[int, list[DualSum]](list)
-    for _, client, item in reader.of_clients(DualSum, reader.rounds):
+    replay, own, total = reader.replay, defaultdict[int, list[DualSum]](list), reader.of_sums(DualSum)
+    for _, client, item in reader.of_clients(DualSum, reader.rounds) if total else ():
         own[client].append(item)
-    total = reader.of_sums(DualSum)
-    if not total:
-        return
-    if replay.problem.samples * replay.problem.features > LARGEST:
-        yield AttackResult(MOVED, EACH, "the data are too large to be compared with every change")
-        return
-    data = replay.full_rows(np.arange(replay.problem.samples))
-    each = [(replay.shards[client].columns, change) for client, sums in own.items() for change in _changes(sums)]
-    whole = [(np.arange(data.shape[1]), change) for change in _changes([item for _, item in total])]
-    for seen, changes in ((reader.seen(total[-1][0].exchange), each), (SUM, whole)):
+    each = [((client,), change) for client, sums in own.items() for change in _changes(sums)]
+    whole = [(tuple(replay.shards), change) for change in _changes([item for _, item in total])]
+    for seen, changes in ((reader.seen(total[-1][0].exchange), each), (SUM, whole)) if total else ():
         considered = [pair for pair in changes if np.count_nonzero(pair[1]) >= NARROWEST][:TRIED]
-        pairs = [(change, row) for at, change in considered for row in _nearest(data[:, at], change)]
+        pairs = [(change, row) for clients, change in considered for row in _nearest(replay, clients, change)]
         text = f"{len(pairs)} of {len(considered)} changes are a single row, up to its length; others are sums of rows"
         yield AttackResult(MOVED, seen, text, True, bool(pairs), len(pairs), len(considered), tuple(pairs[:SHOWN]))
 
@@ -176,9 +170,16 @@ def _changes(sums: list[DualSum]) -> Iterator[Floats]:
         before = values
 
 
-def _nearest(data: Floats, change: Floats) -> Iterator[Floats]:
-    """The row that a change equals up to a factor; none if it is no single row."""
-    unit, lengths = change / np.linalg.norm(change), np.linalg.norm(data, axis=1)
-    row = data[np.argmax(np.abs(data @ unit) / np.maximum(lengths, 1e-300))]
-    if np.linalg.norm(row - (row @ unit) * unit) < SINGLE * np.linalg.norm(row):
+def _nearest(replay: Replay, clients: tuple[int, ...], change: Floats) -> Iterator[Floats]:
+    """The row that a change in the columns of one client, or of all, equals up to a factor; none if it is no row."""
+    columns = replay.shards[clients[0]].columns if len(clients) == 1 else np.arange(replay.problem.features)
+    unit, scores, squares = np.zeros(replay.problem.features), *np.zeros((2, replay.problem.samples))
+    unit[columns] = change / np.linalg.norm(change)
+    for shard in (replay.shards[client] for client in clients):
+        for at, X in shard.pieces("float64"):
+            scores[shard.rows[at]] += X @ unit[shard.columns]
+            squares[shard.rows[at]] += np.asarray((X.multiply(X) if shard.sparse else X * X).sum(axis=1)).ravel()
+    nearest = np.argmax(np.abs(scores) / np.sqrt(np.maximum(squares, 1e-300)), keepdims=True)
+    row = replay.full_rows(nearest)[0, columns]
+    if np.linalg.norm(row - (row @ unit[columns]) * unit[columns]) < SINGLE * np.linalg.norm(row):
         yield row
