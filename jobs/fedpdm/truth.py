@@ -38,10 +38,11 @@ class Truth(NamedTuple):
 
 def truth(claimed: float, rounds: NDArray[np.int64]) -> Truth:
     """Of a client who takes part in `rounds`, counted from 0."""
-    multiplier = paper.needed(claimed, RATE, ROUNDS * PRESENT / CLIENTS, DELTA)
+    multiplier = paper.composed({(1.0, RATE): ROUNDS * PRESENT / CLIENTS}, DELTA) / claimed
     printed = multiplier * RATE  # epsilon of a round is 1 / q times larger
     found = [one(m, rounds) for m in (multiplier, printed) for one in (_public, _hidden)]
-    return Truth(claimed, paper.noise(1.0, 1.0, DELTA) / multiplier, multiplier, *found)
+    a_round = np.sqrt(2 * np.log(1.25 / DELTA)) / multiplier  # (18)
+    return Truth(claimed, float(a_round), multiplier, *found)
 
 
 def _public(multiplier: float, rounds: NDArray[np.int64]) -> float:
@@ -52,7 +53,7 @@ def _hidden(multiplier: float, rounds: NDArray[np.int64]) -> float:
     """Each upload by its own sensitivity, at the steps of `prox`, and none of them amplified."""
     steps = [1 / (RHO + np.sqrt(t)) for t in range(1, ROUNDS + 1)]
     true = sensitivities(steps, RHO)
-    stated = np.array([paper.sensitivity(step, RHO, 1, 1.0) for step in steps])
+    stated = 4 * np.array(steps)  # (19) after one local step, on gradients of norm 1
     return accounting.epsilon({(multiplier * stated[t] / true[t], 1.0): 1 for t in rounds}, DELTA)
 
 

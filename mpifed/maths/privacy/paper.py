@@ -19,59 +19,27 @@ import math
 from collections.abc import Mapping
 
 
-def noise(sensitivity: float, epsilon: float, delta: float) -> float:
-    """The paper's standard deviation for one upload, (5) and (18)."""
-    return sensitivity * math.sqrt(2 * math.log(1.25 / delta)) / epsilon
-
-
-def sensitivity(step: float, rho: float, steps: int, clip: float) -> float:
-    """The paper's sensitivity of an upload after `steps` local steps, (19): 4 eta G times a sum of |1 - eta rho|^j."""
-    return 4 * step * clip * math.fsum(abs(1 - step * rho) ** j for j in range(steps))
-
-
-def total(multiplier: float, rate: float, participations: float, delta: float) -> float:
-    """The paper's epsilon after all rounds, (20) with q to the first power.
+def composed(spent: Mapping[tuple[float, float], float], delta: float) -> float:
+    """The paper's epsilon after all rounds, (20) with q to the first power: the root of the sum of squares of rounds.
 
     c_0 = sqrt(2 ln(1/delta) / ln(1.25/delta)) makes it what the moments accountant's theorem gives with constant 2,
-    epsilon = 2 q sqrt(n ln(1/delta) / (1 - q)) / multiplier.
+    epsilon = 2 q sqrt(n ln(1/delta) / (1 - q)) / multiplier for n = p T rounds that are alike.
 
     Parameters
     ----------
-    multiplier : standard deviation of the noise / the sensitivity (19)
-    rate : q, the share of a client's records that a round uses, all its local steps together
-    participations : n = p T, the number of rounds in which a client participates, expected or counted
+    spent : by (multiplier, q), in how many rounds a client participates, expected or counted; the multiplier is the
+        standard deviation of the noise / the sensitivity (19), q the share of a client's records that a round uses, all
+        its local steps together
     delta : that of (18)
 
     Returns
     -------
-    inf when q is 1, where (20) is not defined, or without noise.
+    inf when q is 1, where (20) is not defined, or without noise; NaN where a multiplier or rate is: the paper defines
+    none.
     """
-    return composed({(multiplier, rate): participations}, delta)
-
-
-def composed(spent: Mapping[tuple[float, float], float], delta: float) -> float:
-    """(20) for rounds that differ: the root of the sum of squares, which is (20) when they are alike.
-
-    `spent`: number of rounds of each (multiplier, rate). NaN where a multiplier or rate is: the paper defines none.
-    """
-    squares = math.fsum(
-        count * _weight(rate) / _square(multiplier)
-        for (multiplier, rate), count in spent.items()
-        if count > 0 and multiplier != math.inf
-    )
-    return 2 * math.sqrt(math.log(1 / delta) * squares)
-
-
-def needed(target: float, rate: float, participations: float, delta: float) -> float:
-    """The noise multiplier, relative to (19), with which `total` is `target`; inf when q is 1."""
-    return total(1.0, rate, participations, delta) / target
-
-
-def _weight(rate: float) -> float:
-    """q^2 / (1 - q)."""
-    return math.inf if rate >= 1 else rate * rate / (1 - rate)
-
-
-def _square(multiplier: float) -> float:
-    """multiplier^2, but positive: without noise epsilon becomes infinite, and 0 / 0 does not occur."""
-    return multiplier * multiplier or math.ulp(0.0)
+    squares = []
+    for (multiplier, rate), count in spent.items():
+        if count > 0 and multiplier != math.inf:
+            weight = math.inf if rate >= 1 else rate * rate / (1 - rate)
+            squares.append(count * weight / (multiplier * multiplier or math.ulp(0.0)))  # positive: 0 / 0 is avoided
+    return 2 * math.sqrt(math.log(1 / delta) * math.fsum(squares))

@@ -8,50 +8,35 @@ import pytest
 
 from mpifed.maths.privacy import accounting, paper
 from mpifed.maths.privacy.profile import gaussian_delta
-from mpifed.maths.privacy.sensitivity import upload
 
 DELTA = 1e-4
 
 
-@pytest.mark.parametrize(("step", "rho", "steps"), [(0.05, 10.0, 1), (0.05, 10.0, 4), (0.15, 10.0, 3), (0.01, 0.5, 7)])
-def test_sensitivity_as_printed(step: float, rho: float, steps: int) -> None:
-    a = abs(1 - step * rho)
-    assert paper.sensitivity(step, rho, steps, 2.0) == pytest.approx((1 - a**steps) / (1 - a) * 4 * step * 2.0)
-
-
-def test_sensitivity_where_the_printed_fraction_has_no_value() -> None:
-    assert paper.sensitivity(0.2, 10.0, 3, 2.0) == pytest.approx(4 * 0.2 * 3 * 2.0)
-
-
-def test_sensitivity_is_that_of_a_public_dual_and_whole_gradients() -> None:
-    """x^Q counts twice in an upload whose dual is public; a minibatch clipped as a whole is a batch of 1."""
-    assert paper.sensitivity(0.05, 10.0, 3, 2.0) == pytest.approx(upload(0.05, 2.0, 0.5, 3, 2.0, 1))
+def total(multiplier: float, rate: float, rounds: float) -> float:
+    return paper.composed({(multiplier, rate): rounds}, DELTA)
 
 
 def test_total_as_derived_from_the_epsilon_of_a_round() -> None:
     """(18) gives a round's epsilon, (20) the total, with q for q^2."""
     multiplier, q, p, rounds = 1.7, 0.05, 0.3, 300
     a_round = math.sqrt(2 * math.log(1.25 / DELTA)) / multiplier
-    assert paper.noise(3.0, a_round, DELTA) == pytest.approx(3.0 * multiplier)
     constant = math.sqrt(2 * math.log(1 / DELTA) / math.log(1.25 / DELTA))
     expected = constant * q * a_round * math.sqrt(p * rounds / (1 - q))
-    assert paper.total(multiplier, q, p * rounds, DELTA) == pytest.approx(expected)
-    assert paper.needed(expected, q, p * rounds, DELTA) == pytest.approx(multiplier)
+    assert total(multiplier, q, p * rounds) == pytest.approx(expected)
+    assert total(1.0, q, p * rounds) / expected == pytest.approx(multiplier)
 
 
 def test_rounds_that_differ() -> None:
-    assert paper.composed({(1.5, 0.1): 30, (1.5, 0.1 + 1e-15): 70}, DELTA) == pytest.approx(
-        paper.total(1.5, 0.1, 100, DELTA)
-    )
-    one, two = paper.total(1.5, 0.1, 30, DELTA), paper.total(2.5, 0.2, 10, DELTA)
+    assert paper.composed({(1.5, 0.1): 30, (1.5, 0.1 + 1e-15): 70}, DELTA) == pytest.approx(total(1.5, 0.1, 100))
+    one, two = total(1.5, 0.1, 30), total(2.5, 0.2, 10)
     assert paper.composed({(1.5, 0.1): 30, (2.5, 0.2): 10}, DELTA) == pytest.approx(math.hypot(one, two))
     assert paper.composed({(1.5, 0.1): 30, (1.0, 1.0): 0, (math.inf, 1.0): 5}, DELTA) == pytest.approx(one)
     assert math.isnan(paper.composed({(1.5, 0.1): 30, (math.nan, 0.1): 1}, DELTA))
 
 
 def test_where_it_has_no_value() -> None:
-    assert paper.total(1.0, 1.0, 1, DELTA) == math.inf
-    assert paper.total(0.0, 0.5, 1, DELTA) == math.inf
+    assert total(1.0, 1.0, 1) == math.inf
+    assert total(0.0, 0.5, 1) == math.inf
     assert paper.composed({}, DELTA) == 0.0
 
 
@@ -59,13 +44,13 @@ def test_lemma_1_fails_for_large_epsilon() -> None:
     """Its noise is enough up to an epsilon of about 8.4 (at delta = 1e-5), and not above."""
     delta = 1e-5
     claimed = [1.0, 8.4, 8.5, 30.0]
-    enough = {e: float(gaussian_delta(e, paper.noise(1.0, e, delta))) <= delta for e in claimed}
+    enough = {e: float(gaussian_delta(e, math.sqrt(2 * math.log(1.25 / delta)) / e)) <= delta for e in claimed}
     assert enough == {1.0: True, 8.4: True, 8.5: False, 30.0: False}
 
 
 def test_a_claimed_epsilon_is_far_more_in_truth() -> None:
     """7 is claimed, by (20) with the printed q^2."""
     q, rounds = 0.05, 300
-    printed = paper.needed(7.0, q, rounds, DELTA) * q
-    assert paper.total(printed, q, rounds, DELTA) == pytest.approx(7.0 / q)
+    printed = total(1.0, q, rounds) / 7.0 * q
+    assert total(printed, q, rounds) == pytest.approx(7.0 / q)
     assert 161 < accounting.epsilon({(printed, q): rounds}, DELTA) < 80_000

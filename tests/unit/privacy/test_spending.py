@@ -50,7 +50,7 @@ def test_rounds_are_counted_for_those_present() -> None:
     found = spending.costs()
     assert found.epsilon == by_hand({(5.0, 0.25): 12})
     assert found.epsilon_unamplified == accounting.unamplified({(5.0, 0.25): 12}, DELTA * (1 - 1e-9))
-    assert found.epsilon_paper == pytest.approx(paper.total(10.0, 0.125, 12, DELTA), rel=1e-12)
+    assert found.epsilon_paper == pytest.approx(paper.composed({(10.0, 0.125): 12}, DELTA), rel=1e-12)
     assert found.epsilon_unamplified > found.epsilon > 0
 
 
