@@ -122,6 +122,24 @@ def test_an_upload_is_divided_by_the_steps_of_its_client(
     assert "the attacker is sure of 2" in one.text
 
 
+def test_rows_behind_the_coordinates_that_were_sent(digits: Path, audit: Callable[..., Audit]) -> None:
+    """TAMUNA's clients send five of eight each; the others follow, since a row's gradient has rank one."""
+    own = {"name": "tamuna", "p": 1.0, "senders": 5, "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}
+    found = audit(digits, 1, SOFTMAX, own)
+    assert attack(found, "reconstruction").recovered == 8
+    assert "undeclared" not in {one.name for one in found.findings}
+
+
+@pytest.mark.parametrize(("steps", "lengths"), [(1, False), (4, True)])
+def test_steps_of_unknown_sizes_tell_directions(
+    steps: int, lengths: bool, alone: Path, audit: Callable[..., Audit]
+) -> None:
+    """Delta-SGD's first step has the learning rate."""
+    own = {"name": "delta-sgd", "batch_size": 1, "local_steps": steps, "client_optimizer": {"learning_rate": 0.5}}
+    one = attack(audit(alone, 1, SOFTMAX, own), "reconstruction")
+    assert one.recovered == 5 and ("5 of them up to their length; the attacker is sure of 0" in one.text) == lengths
+
+
 # --- algorithms of a user --------------------------------------------------------------------------------------------
 
 
