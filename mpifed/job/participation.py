@@ -25,7 +25,19 @@ def is_secret(job: JobSettings, algorithm: Algorithm) -> bool:
 
 def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = None) -> Round:
     """Round `index` with its participating clients, drawn by the job's seed, or by a secret key if given."""
-    part, now = job.participation, _chosen(job, clients, index, key)
+    part, privacy = job.participation, job.privacy
+    now = Round(index, job.seed, np.zeros(clients, dtype=bool), is_secure(job))
+    per_round, secret = part.clients_per_round, None if key is None else uniform(secret_words(key, index)(clients))
+    if per_round is None or per_round >= clients:
+        now = now._replace(present=~now.present, drawn=np.arange(clients))
+    elif privacy is not None and privacy.by_coins:
+        coins = now.rng("participation").random(clients) if secret is None else secret
+        now = now.only(coins < below(per_round / clients))
+    else:
+        who = secret.argpartition(per_round)[:per_round] if secret is not None else None
+        who = now.rng("participation").choice(clients, per_round, replace=False) if who is None else who
+        now.present[who] = True
+        now = now._replace(drawn=np.sort(who))
     if not part.stragglers:
         return now
     slow, who = np.zeros_like(now.present), now.ids
@@ -37,23 +49,6 @@ def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = Non
 def left_out(part: Participation, present: int) -> int:
     """How many of a round's clients are absent as stragglers, of so many."""
     return round((part.stragglers or 0) * present) if part.drop_stragglers else 0
-
-
-def _chosen(job: JobSettings, clients: int, index: int, key: bytes | None) -> Round:
-    """Round `index` with the clients who are chosen for it."""
-    per_round, privacy = job.participation.clients_per_round, job.privacy
-    if per_round is None or per_round >= clients:
-        all_present, ids = np.ones(clients, dtype=bool), np.arange(clients)
-        return Round(index, job.seed, all_present, is_secure(job), drawn=ids)
-    now = Round(index, job.seed, np.zeros(clients, dtype=bool), is_secure(job))
-    rng, secret = now.rng("participation"), None if key is None else uniform(secret_words(key, index)(clients))
-    if privacy is not None and privacy.by_coins:
-        return now.only((rng.random(clients) if secret is None else secret) < below(per_round / clients))
-    who = (
-        rng.choice(clients, per_round, replace=False) if secret is None else secret.argpartition(per_round)[:per_round]
-    )
-    now.present[who] = True
-    return now._replace(drawn=np.sort(who))
 
 
 def arithmetic(job: JobSettings, algorithm: Algorithm) -> Arithmetic:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,22 +119,7 @@ def part(kind: Kind[Any], place: str, value: object) -> Table:  # of any class
     raise UsageError(f"[{place}]: {came}; an object of {kind.base.__name__} is expected, such as {such}{remedy}")
 
 
-def as_written(name: str) -> str:
-    """The class or function that only this process knows by a name, as its author calls it."""
-    if name not in remembered:
-        return f"{name.partition(':')[2].rpartition('_')[0]} (of a process that has ended)"
-    value: Any = remembered[name]  # a class or a function
-    module, written = getattr(value, "__module__", ""), getattr(value, "__qualname__", type(value).__name__)
-    place = "the program itself" if module == "__main__" else f"the module {module}"
-    if written.startswith(_copies.__name__):
-        return "a module of PyTorch, given as an object"
-    inside, _, own = written.replace(".<locals>", "").rpartition(".")
-    what = "a lambda" if own == "<lambda>" else own
-    return f"{what} (of {inside}, in {place})" if inside else f"{what} (of {place})"
-
-
-def of_this_process(table: object) -> list[str]:
-    """The names in a job's table of what only this process knows."""
-    values = table.values() if isinstance(table, Mapping) else table if isinstance(table, list) else ()
-    found = [value for value in values if isinstance(value, str) and value.startswith(f"{SESSION}:")]
-    return found + [name for value in values for name in of_this_process(value)]
+def of_this_process(table: Table) -> list[str]:
+    """What only this process knows of what a job's table names, as its author calls it."""
+    names = re.findall(rf'"({SESSION}:\w+)"', json.dumps(table))
+    return [f"{getattr(remembered.get(name), '__qualname__', name)} (of this process)" for name in names]

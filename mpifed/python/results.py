@@ -238,7 +238,7 @@ class WrittenJob:
         table = self.job.table()
         if unknown := describe.of_this_process(table):
             raise UsageError(
-                f"to_toml: {', '.join(map(describe.as_written, unknown))}: cannot be imported by another process; "
+                f"to_toml: {', '.join(unknown)}: cannot be imported by another process; "
                 'define it at the top of a module, say mine.py, and import it from there: a job names it "mine:NAME"'
             )
         if table["data"]["path"].startswith(MEMORY):

@@ -181,7 +181,7 @@ def test_a_class_of_this_process_runs_and_stands_in_no_file(data: mf.FederatedDa
 
     method = SignServer(batch_size=4, client_optimizer=mf.SGD(0.1))
     run = mf.run(method, data, mf.Softmax(), rounds=1, progress="none")
-    with pytest.raises(mf.UsageError, match=r"to_toml: SignServer \(of .*cannot be imported by another process"):
+    with pytest.raises(mf.UsageError, match=r"to_toml: .*SignServer \(of .*cannot be imported by another process"):
         run.job.to_toml("job.toml")
     assert not (here / "job.toml").exists() and "rounds=1" in repr(run)
 
