@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from mpifed.job.job import Job as Job
 from mpifed.job.participation import is_secure, next_attempt, next_round, round_of
 from mpifed.laws import ROUNDING, pure
 from mpifed.run.evaluation import measure, personal_models
-from mpifed.run.own_classes import JobPart, check_by_laws, parts_of
+from mpifed.run.own_classes import check_by_laws, parts_of
 from mpifed.run.setup import Ready, prepare, problem_of
 
 Named: TypeAlias = dict[str, Array]  # arrays by the dotted names of fields, as "head.bias"
@@ -130,9 +130,12 @@ def check_algorithm(job: AnyJob, rounds: int = 3) -> None:
     """
     checked, at = _prepared(job)
     start, *others = ([one.server, *one.clients] for one in _rounds(checked, at, rounds, sent={}))
-    for states in others:
-        for came, expected in zip(states, start, strict=True):
-            _must_be_alike(checked, "algorithm", "a state", came, expected)
+    forms = [
+        [{name: (a.shape, str(a.dtype)) for name, a in state.items()} for state in one] for one in (start, *others)
+    ]
+    for came, expected in ((came, forms[0][k]) for states in forms for k, came in enumerate(states)):
+        if came != expected:
+            raise AssertionError(f"[algorithm] {checked.algorithm['name']}: a state is {came}, {expected} is expected")
 
 
 def check_model(job: AnyJob) -> None:
@@ -141,17 +144,17 @@ def check_model(job: AnyJob) -> None:
     Gradients are those of differences of losses, a sample and a client count as they would alone (each gradient clipped
     too, if the job is private), a second call gives the same bits, and `convex` holds where it is said.
     """
-    _check_parts(job, lambda part: part.table != "regularizer")
+    _check_parts(job, regularizer=False)
 
 
 def check_regularizer(job: AnyJob) -> None:
     """Test that the prox of the job's regularizer is a minimizer, against other points; AssertionError if not."""
-    _check_parts(job, lambda part: part.table == "regularizer")
+    _check_parts(job, regularizer=True)
 
 
-def _check_parts(job: AnyJob, chosen: Callable[[JobPart], bool]) -> None:
+def _check_parts(job: AnyJob, regularizer: bool) -> None:
     checked, ready = _prepared(job)
-    parts = list(filter(chosen, parts_of(checked, ready.algorithm.problem)))
+    parts = [p for p in parts_of(checked, ready.algorithm.problem) if (p.table == "regularizer") == regularizer]
     assert parts, "[regularizer]: missing, and so there is nothing to check"
     for part in parts:
         try:
@@ -256,17 +259,6 @@ def _played(at: Ready, round: int, server: ServerRecord, clients: States, column
 
 def _named(record: Any) -> Named:
     return {name: np.array(on_host(leaf)) for name, leaf in leaves(record)}
-
-
-def _must_be_alike(job: Job, table: str, what: str, came: Named, expected: Named) -> None:
-    """AssertionError unless arrays have these names, shapes and dtypes."""
-    shapes, others = ({name: (a.shape, a.dtype) for name, a in one.items()} for one in (came, expected))
-    if shapes != others:
-        _refuse(job, table, f"{what} is {shapes}, {others} is expected")
-
-
-def _refuse(job: Job, table: str, what: str) -> NoReturn:
-    raise AssertionError(f"[{table}] {getattr(job, table)['name']}: {what}")
 
 
 def _checked(job: AnyJob) -> Job:
