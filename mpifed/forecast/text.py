@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -80,9 +81,8 @@ def _field_lines(exchange: Table) -> Iterator[str]:
             shape, name = " x ".join(map(str, field["shape"])) or "1", field["field"].removeprefix("statistics.")
             line = f"  {what:10}{name:24}{shape:>14}  {field['dtype']:8}{human_bytes(field['bytes']):>10}"
             if "limbs" in field:
-                line += (
-                    f"  steps of {field['scale']:.3g}, within {field['bound']:.4g}, {counted(field['limbs'], 'limb')}"
-                )
+                limbs = f", {field['limbs']} limbs" if field["limbs"] > 1 else ""
+                line += f"  2^{math.log2(field['scale']):.0f}, within {field['bound']:.4g}{limbs}"
             yield f"{line}  ({field['of']})" if "of" in field else line
         if more := fields[_FIELDS:]:
             size = human_bytes(sum(field["bytes"] for field in more))
