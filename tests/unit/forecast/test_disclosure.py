@@ -173,6 +173,6 @@ def test_rounds_in_which_one_holder_is_there_are_found_before_the_first(job: Pat
     given = (f"data.path={patches}", *HYBRID, sealed, "participation.clients_per_round=4", "rounds=40")
     with pytest.raises(UsageError) as refused:
         learns(job, channel, *given)
-    assert "primal.pulled (first in round " in str(refused.value)
+    assert "primal.pulled (1 in round " in str(refused.value)
     assert '[aggregation] allow = ["primal", "return-primal"]' in str(refused.value)
     assert learns(job, channel, *given, 'aggregation.allow=["primal", "return-primal"]')
