@@ -67,11 +67,6 @@ def library() -> str | None:
     return " ".join(version.splitlines()[0].split(",")[0].split()).rstrip("\x00")
 
 
-def is_mpich() -> bool:
-    """Whether the library is MPICH, or says that it is made from it."""
-    return "MPICH" in str(library())
-
-
 def launched_ranks(environment: Mapping[str, str] = os.environ) -> int:
     """Number of ranks of this job step, from the launcher's environment variables; 1 without a launcher.
 
@@ -215,7 +210,7 @@ class Intracomm:
 
     def abort(self, code: int) -> NoReturn:
         """MPI_Abort: the launcher ends every rank. MPICH's own message would hide the error, and is suppressed."""
-        if is_mpich():
+        if "MPICH" in str(library()):  # or made from it
             with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr closed, replaced, or on a full disk
                 sys.stderr.flush()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
