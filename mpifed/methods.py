@@ -1,5 +1,4 @@
-"""All that a method of one's own is written with: `from mpifed.algorithms.initial import model_template, start_model
-from mpifed.methods import LocalMethod, ...`.
+"""All that a method of one's own is written with: `from mpifed.methods import LocalMethod, ...`.
 
 Methods with local steps and one upload derive from `LocalMethod`; others give their exchanges themselves, and derive
 from `Rows`, `Columns` or `Grid`, by how the data are split.

@@ -315,9 +315,8 @@ class LocalMethod(LocalSteps, Rows):
         left, seen = guard.leave(upload, step, block, now)
         if self.renew is not None:
             kept = self.renew(kept, sent, map_leaves(read_only, seen.change if sloped else seen), local)
-        kept = map_leaves(
-            lambda leaf, before: leaf.astype(before.dtype, copy=False), kept, own
-        )  # a guard's may be wider
+        # a guard's may be wider
+        kept = map_leaves(lambda leaf, before: leaf.astype(before.dtype, copy=False), kept, own)
         return kept, guard.weighted(left, block.clients, own, kept, sent)
 
     @final

@@ -24,7 +24,6 @@ from mpifed.job.reading import read_table as read_table
 from mpifed.job.reading import set_value as set_value
 from mpifed.job.schema import ALGORITHM, CLIENT, SERVER, JobSettings, Security
 from mpifed.job.settings import Wrong, errors_of, hints_of, table_of
-from mpifed.job.watched import Watched
 from mpifed.maths.optimizers import OPTIMIZERS
 
 if TYPE_CHECKING:
@@ -116,3 +115,19 @@ def adapter() -> TypeAdapter[Job]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(Job)
+
+
+class Watched:
+    """An optimizer, and which of its settings nobody has read yet: of those that differ from their defaults."""
+
+    def __init__(self, optimizer: object) -> None:
+        self.optimizer = optimizer
+        self.unread = {key for key, value in vars(optimizer).items() if value != getattr(type(optimizer), key, value)}
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # as of copying, which asks before there is an optimizer
+            raise AttributeError(name)
+        self.unread.discard("learning_rate" if name == "at" else name)
+        if name in ("step", "direction"):  # which read all
+            self.unread.clear()
+        return getattr(self.optimizer, name)

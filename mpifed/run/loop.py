@@ -14,9 +14,8 @@ from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
-from mpifed.job.job import Job
+from mpifed.job.job import Job, Watched
 from mpifed.job.participation import next_attempt, next_round
-from mpifed.job.watched import Watched
 from mpifed.run import environment, outcome
 from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.evaluation import RunEvaluation, Trained
