@@ -364,13 +364,14 @@ class Local:
             if r < 2:  # from then on x is changed in place
                 point = guard.record(at)
             before = at.copy() if method.stop else at
-            if method.descend is None:
+            if not fused:
+                guard.put_step(point, batch, scale, r, block.clients, self.now, down)
+                kept = self._steer(change, at, point, push, r + 1, kept)
+            elif method.descend is None:
                 self._put_step(block, point, at, batch, r, scale, change, down)
             else:
                 block.drawn[0] -= batch.y.size
                 change[...], kept = method.descend(partial(self._move, block, batch, r), at, model, kept)
-            if not fused:
-                kept = self._steer(change, at, point, push, r + 1, kept)
             if momentum:  # v <- momentum v + u, u being the change by a plain step
                 combined(1.0, (), (at,), change)
                 combination((momentum, 1.0), (velocity, change), velocity)
