@@ -1,38 +1,31 @@
-"""`mpifed data`, from the command line to the opened federation."""
+"""`mpifed data`: from words to the opened federation; columns of texts and gaps, and tables joined by identifiers."""
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import hmac
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
-from click.testing import CliRunner
-from federations import common, held
+from federations import command, common, held, make
 from sklearn.datasets import load_digits
 
-from mpifed.cli import data
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data.shards import shard_of
+from mpifed.data.sources import Tables
 from mpifed.data.store import Federation, open_federation
 
-Run = Callable[..., Federation]
+pytestmark = pytest.mark.usefixtures("here")
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Runs the command with --out and opens what it made."""
-
-    def run(*words: object) -> Federation:
-        out = tmp_path / "out"
-        arguments = [str(word) for word in (*words, "--out", out)]
-        result = CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
-        assert f"folder   {out}" in result.output
-        return open_federation(out, verify=True)
-
-    return run
+def run(*words: object) -> Federation:
+    """What the command makes, in the place of what it made before."""
+    return make(Path("out"), *words)
 
 
 def everything(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
@@ -51,7 +44,7 @@ def everything(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
      ("grid", "--grid", "3x4", "--partition", "classes:5")],
     ids=lambda split: split[0],
 )  # fmt: skip
-def test_digits(run: Run, split: tuple[object, ...]) -> None:
+def test_digits(split: tuple[object, ...]) -> None:
     federation = run("digits", "--split", *split)
     X, y = everything(federation)
     digits = load_digits()
@@ -84,7 +77,7 @@ def by_hand(kinds: str, X: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np
     ("kinds", "values"),
     [("minmax,unit-rows", 1), ("unit-rows,minmax", 64), ("none,minmax,none", 64), ("standard,unit-rows,unit", 1)],
 )
-def test_scalings_in_turn(run: Run, tmp_path: Path, kinds: str, values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scalings_in_turn(tmp_path: Path, kinds: str, values: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ranges that differ, a constant column, and test rows beyond what training rows have."""
     monkeypatch.setattr("mpifed.data.samples.CHUNK_VALUES", values)  # so that rows come in pieces
     rng = np.random.default_rng(5)
@@ -102,7 +95,7 @@ def test_scalings_in_turn(run: Run, tmp_path: Path, kinds: str, values: int, mon
     assert federation.provenance["options"]["scale"] == kinds
 
 
-def test_sparse_grid(run: Run, tmp_path: Path) -> None:
+def test_sparse_grid(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.random((40, 30)) * (rng.random((40, 30)) < 0.1)
     X[:, 29] = 1
@@ -117,7 +110,7 @@ def test_sparse_grid(run: Run, tmp_path: Path) -> None:
     np.testing.assert_allclose(everything(federation)[0], expected[:30], rtol=1e-6)
     loaded = common(federation)
     np.testing.assert_allclose(loaded[0].toarray(), expected[30:], rtol=1e-6)
-    words = ("svmlight", path, "--test", test, "--split", "grid", "--grid", "3x2", "--force", "--scale")
+    words = ("svmlight", path, "--test", test, "--split", "grid", "--grid", "3x2", "--scale")
     with pytest.raises(UsageError, match="--scale minmax: column 29 would be shifted"):  # a constant that is not 0
         run(*words, "minmax,unit-rows")
     in_turn = run(*words, "unit,unit-rows,unit")
@@ -125,11 +118,11 @@ def test_sparse_grid(run: Run, tmp_path: Path) -> None:
     assert set(federation.provenance["files"]) == {"a.svm", "t.svm"}
 
 
-def test_a_published_split_of_rows(run: Run, tmp_path: Path) -> None:
+def test_a_published_split_of_rows(tmp_path: Path) -> None:
     table, split = tmp_path / "a.csv", tmp_path / "split.csv"
     table.write_text("".join(f"{row},{row % 2}\n" for row in range(6)))
     split.write_text("row,client\n5,1\n0,0\n1,1\n2,2\n3,0\n4,0\n")
-    words = ("csv", table, "--label", -1, "--scale", "none", "--split", "rows", "--map", split, "--force")
+    words = ("csv", table, "--label", -1, "--scale", "none", "--split", "rows", "--map", split)
     federation = run(*words)
     assert federation.split == "rows"
     assert [held(federation, number).tolist() for number in range(3)] == [[[0], [3], [4]], [[1], [5]], [[2]]]
@@ -137,14 +130,14 @@ def test_a_published_split_of_rows(run: Run, tmp_path: Path) -> None:
     assert federation.counts.tolist() == [2, 1, 1] and federation.test_counts.tolist() == [1, 1, 0]
 
 
-def test_out_is_replaced_by_force_alone_and_by_data_that_are_whole(run: Run, tmp_path: Path) -> None:
+def test_out_is_replaced_by_force_alone_and_by_data_that_are_whole(here: Path) -> None:
     run("digits", "--split", "rows", "--clients", 5)
-    with pytest.raises(UsageError, match="--force"):
-        run("digits", "--split", "rows", "--clients", 3)
+    code, text = command(*["data", "digits", "--split", "rows", "--clients", "3", "--out", "out"])
+    assert code == 2 and "--force" in text
     with pytest.raises(DataError, match="no such file"):
-        run("csv", tmp_path / "missing.csv", "--split", "rows", "--clients", 3, "--force")
-    assert open_federation(tmp_path / "out", verify=True).clients == 5
-    assert run("digits", "--split", "rows", "--clients", 3, "--force").clients == 3
+        run("csv", "missing.csv", "--label", "y", "--split", "rows", "--clients", 3)
+    assert open_federation("out", verify=True).clients == 5
+    assert run("digits", "--split", "rows", "--clients", 3).clients == 3
 
 
 def test_importing_the_command_is_cheap() -> None:
@@ -155,7 +148,7 @@ def test_importing_the_command_is_cheap() -> None:
 
 
 @pytest.mark.parametrize("source", ["csv", "svmlight"])
-def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str) -> None:
+def test_cells_that_nobody_holds_are_zero(tmp_path: Path, source: str) -> None:
     table, who = tmp_path / "table", tmp_path / "map.csv"
     rows = np.array([[3, 4, 12], [1, 2, 2], [6, 0, 8]])
     form = {"csv": "{0},{1},{2},{y}", "svmlight": "{y} 1:{0} 2:{1} 3:{2}"}[source]
@@ -175,4 +168,175 @@ def test_cells_that_nobody_holds_are_zero(run: Run, tmp_path: Path, source: str)
     }
     for kinds in ("minmax", "minmax,unit-rows"):
         with pytest.raises(UsageError, match=f"--scale {kinds.partition(',')[0]}.*{reason[source]}"):
-            run(*words, "--missing", "zero", "--scale", kinds, "--force")
+            run(*words, "--missing", "zero", "--scale", kinds)
+
+
+# --- columns of texts and gaps ---------------------------------------------------------------------------------------
+
+
+TABLE = "size,colour,shape,y\n1,red,a,0\n,blue,b,1\n4,,a,0\n7,red,?,1\n6,red,b,1\n"
+ONE_CLIENT = ("--split", "rows", "--clients", "1", "--label", "-1", "--scale", "none")
+
+
+def of_one(*words: object) -> Federation:
+    return run(*words, *ONE_CLIENT)
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def rows(folder: Federation) -> list[list[float]]:
+    found: list[list[float]] = held(folder).tolist()
+    return found
+
+
+@pytest.mark.parametrize(("missing", "expected"), [
+    ("drop", [[1, 0, 1, 0], [6, 0, 1, 1]]),
+    ("zero", [[1, 0, 1, 1, 0], [0, 1, 0, 0, 1], [4, 0, 0, 1, 0], [7, 0, 1, 0, 0], [6, 0, 1, 0, 1]]),
+    ("mean", [[1, 0, 1, 1, 0], [4.5, 1, 0, 0, 1], [4, 0, 1, 1, 0], [7, 0, 1, 1, 0], [6, 0, 1, 0, 1]]),
+    ("median", [[1, 0, 1, 1, 0], [5, 1, 0, 0, 1], [4, 0, 1, 1, 0], [7, 0, 1, 1, 0], [6, 0, 1, 0, 1]]),
+])  # fmt: skip
+def test_gaps(tmp_path: Path, missing: str, expected: list[list[float]]) -> None:
+    words = ("csv", written(tmp_path / "a.csv", TABLE), "--categorical", "one-hot", "--missing", missing)
+    folder = of_one(*words)
+    names = ("size", "colour=blue", "colour=red", "shape=a", "shape=b")
+    if missing == "drop":  # and with it the only blue
+        names, expected = names[:1] + names[2:], [[1, 1, 1, 0], [6, 1, 0, 1]]
+    assert folder.names() == names and rows(folder) == expected
+
+
+def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
+    train, test = (
+        written(tmp_path / "a.csv", "a,b,y\n1,u,0\n3,w,1\n,u,1\n"),
+        written(tmp_path / "t.csv", "a,b,y\n,v,0\n9,w,1\n"),
+    )
+    words = ("csv", train, "--test", test, "--missing", "mean", "--categorical")
+    folder = of_one(*words, "one-hot")
+    tested = common(folder)
+    assert folder.names() == ("a", "b=u", "b=w")
+    assert rows(folder) == [[1, 1, 0], [3, 0, 1], [2, 1, 0]]
+    assert tested[0].tolist() == [[2, 0, 0], [9, 0, 1]]  # v, which no training row has
+    test.write_text("a,b,y\n5,w,0\n")
+    folder = of_one(*words, "ordinal")
+    tested = common(folder)
+    assert (folder.names(), rows(folder), tested[0].tolist()) == (("a", "b"), [[1, 0], [3, 1], [2, 0]], [[5, 1]])
+
+
+def test_rows_to_train_on_may_be_those_to_test_with(tmp_path: Path) -> None:
+    table = written(tmp_path / "a.csv", "a,b,y\n1,2,0\n3,5,1\n")
+    for paths in ([table], [written(tmp_path / "b.csv", "a,b,y\n4,4,1\n"), table]):
+        folder = of_one("csv", *paths, "--test", table)
+        assert common(folder)[0].tolist() == [[1, 2], [3, 5]]
+        assert folder.names() == ("a", "b")  # and not `file`, which says of several whose each row is
+
+
+@pytest.mark.parametrize("ignored", ["patient,day", "0,2", "-5,day"])
+@pytest.mark.parametrize("source", ["csv", "parquet"])
+def test_columns_that_are_left_out(tmp_path: Path, source: str, ignored: str) -> None:
+    frame = pd.DataFrame({
+        "patient": ["p1", "p2", "p3"], "age": [30, 40, 50], "day": [None, "mon", "tue"], "ward": [1, 2, 1],
+        "ill": [0, 1, 0],
+    })  # fmt: skip
+    path = tmp_path / f"a.{source}"
+    frame.to_csv(path, index=False) if source == "csv" else frame.to_parquet(path)
+    folder = of_one(source, path, "--ignore", ignored)
+    assert folder.names() == ("age", "ward") and rows(folder) == [[30, 1], [40, 2], [50, 1]]
+
+
+# --- tables of several clients, against a join by dictionaries -------------------------------------------------------
+
+
+# a bank and two shops, which know different things about overlapping people
+BANK = "person,income,age,paid\nann,3,40,1\nbob,1,31,0\n cem ,2,50,1\ndua,2.5,28,0\n"
+NORTH = "age,person,visits\n33,eva,7\n61,fay,2\n"
+SOUTH = 'visits,likes,person,paid\n5,0.5,bob,0\n4,0.25,"cem",1\n9,1,eva,1\n1,0,fay,0\n'
+FILES = {"bank.csv": BANK, "north.csv": NORTH, "south.csv": SOUTH}
+KEY = b"sixteen bytes or more"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "key").write_bytes(KEY)
+    folder = tmp_path / "clients"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    (folder / "notes.txt").write_text("no table")
+    return folder
+
+
+def in_order_of_hashes(ids: set[str]) -> list[str]:
+    return sorted(ids, key=lambda name: hmac.new(KEY, name.encode(), hashlib.sha256).hexdigest())
+
+
+def join(folder: Path, *words: str) -> Federation:
+    return run("tables", folder, "--id", "person", "--label", "paid", "--key", folder.parent / "key", *words)
+
+
+def test_tables_are_joined(folder: Path) -> None:
+    """North and south overlap in rows and columns, but south has no ages, and visits are of other people."""
+    (folder / "south.csv").write_text(SOUTH.replace("9,1,eva,1", "9,1,ann,1").replace("1,0,fay,0", "1,0,dua,0"))
+    (folder / "north.csv").write_text("visits,person,age,paid\n7,eva,33,1\n2,fay,61,0\n")  # in another order
+    federation = join(folder, "--missing", "zero", "--scale", "unit")
+    assert federation.split == "grid"
+    names = ("income", "age", "visits", "likes")
+    assert federation.names() == names and set(federation.provenance["files"]) == set(FILES)
+    people: list[dict[str, dict[str, float]]] = []  # by client
+    for name in FILES:
+        lines = csv.DictReader((folder / name).read_text().splitlines())
+        people.append({line.pop("person").strip(): {key: float(x) for key, x in line.items()} for line in lines})
+    ids = in_order_of_hashes({person for rows in people for person in rows})
+    assert federation.provenance["missing_cells"] == 4 * len(ids) - sum(
+        len(row) - ("paid" in row) for rows in people for row in rows.values()
+    )
+    paid = {person: row["paid"] for rows in people for person, row in rows.items() if "paid" in row}
+    for client, rows in enumerate(people):
+        shard = shard_of(federation, client)
+        assert [ids[row] for row in shard.rows] == in_order_of_hashes(set(rows))
+        assert shard.y.tolist() == [paid[ids[row]] for row in shard.rows]
+        expected = [[rows[ids[row]][names[column]] / 61 for column in shard.columns] for row in shard.rows]
+        np.testing.assert_allclose(held(federation, client), expected, rtol=1e-12)
+    stored = b"".join(path.read_bytes() for path in federation.path.iterdir())
+    assert not any(person.encode() in stored for person in ids)
+
+
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("bank.csv", BANK + "ann,1,1,1\n", r"bank.csv: 2 rows have the identifier 'ann'; every"),
+    ("bank.csv", BANK + " ,1,1,1\n", r"bank.csv: 1 rows have the identifier ''"),
+    ("bank.csv", BANK.replace("person", "who"), r"bank.csv: no column 'person', .*; of "),
+    ("bank.csv", "1,2,3\n", r"bank.csv: no column 'person', .*; of "),
+    ("bank.csv", BANK.replace("income", "age"), r"bank.csv: 2 columns are called 'age'"),
+    ("bank.csv", "person,paid\nann,1\n", r"bank.csv: no column besides person, paid"),
+    ("bank.csv", BANK.replace("2.5", "much"), r"bank.csv: row 4, column 'income': 'much' is not a number"),
+    ("bank.csv", BANK.replace("ann,3,40", "ann,3"), r"bank.csv: .*Expected 4 columns, got 3"),
+    ("south.csv", SOUTH.replace("bob,0", "bob,1"), "sample 'bob' has the label 1, but 0 in another file"),
+    ("south.csv", SOUTH.replace("eva", "eve"), r"north.csv: sample 'eva' has no label in any file"),
+    ("bank.csv", BANK.replace("2.5", ""), r"bank.csv: row 4, column 'income' is a missing value"),
+    ("bank.csv", "person,id\nann,16777217\nbob,16777216\n", "column 'id': 2 different numbers.* are 1 in"),
+    ("south.csv", SOUTH, r"'visits' of sample '(eva|fay)' is held by north.csv and south.csv; leave it to one"),
+])  # fmt: skip
+def test_faulty_tables(folder: Path, name: str, text: str, words: str) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(DataError, match=words):
+        join(folder, "--missing", "zero")
+
+
+def test_identifiers_that_are_not_utf8_are_not_joined(folder: Path) -> None:
+    """Read with replaced letters, Müller and Möller would be one sample."""
+    (folder / "bank.csv").write_bytes(BANK.replace("ann", "Möller").encode("latin-1"))
+    with pytest.raises(DataError, match=r"bank.csv: is not UTF-8 .*; save it as UTF-8"):
+        join(folder, "--missing", "zero")
+
+
+def test_short_key_and_no_tables(folder: Path) -> None:
+    (folder.parent / "key").write_bytes(b"secret")
+    with pytest.raises(UsageError, match="6 bytes; expected 16 or more"):
+        join(folder)
+    with pytest.raises(DataError, match="key"):
+        Tables(folder, "person", "paid", folder / "nowhere").read(0)
+    with pytest.raises(DataError, match=r"no file \*.csv"):
+        Tables(folder / "nowhere", "person", "paid").read(0)
+    with pytest.raises(DataError, match=r"no file \*.csv"):
+        Tables(folder.parent, "person", "paid").read(0)
