@@ -223,7 +223,7 @@ def common_shard(data: Federation, start: int = 0, stop: int | None = None) -> S
         return None
     at = {"X": (start, stop)}
     if data.sparse:
-        values = tuple(data.array("test/indptr")[[start, stop]].tolist())
+        values = tuple(data.array("test/indptr", -1)[[start, stop]].tolist())
         at = {"data": values, "indices": values, "indptr": (start, stop + 1)}
     raw = data.values("test/", at)
     rows = _checked(data, raw, slice(0, stop - start), width, "the test set") if data.sparse else raw[0]

@@ -22,8 +22,7 @@ import hashlib
 import json
 import math
 import mmap
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
@@ -57,7 +56,6 @@ _IN_MEMORY: list[Federation] = []
 _MOST_CLASSES = 2**16  # unless there are more rows
 PART = 1 << 24  # bytes that are read at once
 _ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
-_HEADER = 1 << 13  # bytes that HDF5 needs for an array besides its values, at most
 _OF_CLIENTS = {"X", "y", "data", "indices", "indptr"}  # arrays whose parts have a digest for each client
 # what each array may consist of, by the last part of its name; others are integers
 _KINDS = {"X": "uf", "y": "uif", "data": "f", "indices": "i", "indptr": "i", "ids": "S", "scale": "f", "shift": "f"}
@@ -92,7 +90,7 @@ class ScalingJson:
 
     def scaling(self) -> Scaling:
         """The scaling that was written."""
-        return Scaling(*(np.array(factor if len(factor) > 1 else factor[0]) for factor in (self.scale, self.shift)))
+        return Scaling(np.squeeze(self.scale), np.squeeze(self.shift))
 
 
 Step: TypeAlias = ScalingJson | Literal["unit-rows"]  # of what is done to raw rows, one after the other
@@ -181,26 +179,24 @@ class Federation:
 
         `forget` gives back the pages of the file that were read, which count as memory of this process.
         """
-        self.about, self.path, self._arrays, self._forget, self._read = about, path, arrays, forget, 0
+        self.about, self.path, self._arrays, self._forget = about, path, arrays, forget
         self.split, self.clients, self.samples = about.split, about.clients, about.samples
-        self.features, self.targets, self.sparse, self.seed = about.features, about.targets, about.sparse, about.seed
-        self.classes, self.task = about.classes, "classification" if about.classes else "regression"
-        if about.classes and about.targets > 1:
-            self.classes, self.task = 0, "multilabel"
+        self.features, self.targets, self.sparse = about.features, about.targets, about.sparse
+        several = "multilabel" if about.targets > 1 else "classification"
+        self.task = several if about.classes else "regression"
+        self.classes = 0 if self.task == "multilabel" else about.classes
         self.test_samples, self.target_scale = about.test_samples, about.target_scale
         self.shape = None if about.shape is None else tuple(about.shape)
         self.provenance, self.sha256 = about.provenance, about.data_sha256
         self.statistics: Table = about.provenance.get("statistics", {})
-        self.where = "the data" if path is None else str(path / ARRAYS)  # what an error is about
         # each client holds all columns, so that X has whole rows, in the order of the groups of rows
         self.whole = about.split == "rows"
         self._members: dict[str, NDArray[np.int64]] = {}
         self.holds = self._integers("holds", self.clients, 2)
-        self.bounds = {axis: self._integers(f"{axis}/bounds") for axis in ("rows", "columns")}
-        tests = f"{TESTS}bounds" in arrays
-        rows = self.bounds["rows"]
-        none = np.broadcast_to(np.int64(0), rows.shape)
-        self._starts = {"": rows, TESTS: self._integers(f"{TESTS}bounds", len(rows)) if tests else none}
+        self.bounds = {axis: self._integers(f"{axis}/bounds", -1) for axis in ("rows", "columns")}
+        self._starts = {"": self.bounds["rows"], TESTS: np.broadcast_to(np.int64(0), self.bounds["rows"].shape)}
+        if f"{TESTS}bounds" in arrays:
+            self._starts[TESTS] = self._integers(f"{TESTS}bounds", len(self.bounds["rows"]))
         for groups, (axis, bounds) in zip(self.holds.T, self.bounds.items(), strict=True):
             number = len(bounds) - 1
             if groups.max() >= number or not (np.bincount(groups, minlength=number).all() and np.diff(bounds).all()):
@@ -208,25 +204,24 @@ class Federation:
         self.counts, self.test_counts = (self._sizes(starts, 0) for starts in self._starts.values())
         self.widths = self._sizes(self.bounds["columns"], 1)
         self._check()
-        factors = [self.array(f"scaling/{name}") for name in Scaling._fields]
-        for values in factors:
-            if len(values) not in (1, self.features) or not _is_finite(values):
-                raise self.damaged(f"scaling: expected 1 or {self.features} numbers, which are finite")
-        self.scaling = Scaling(*(values if len(values) > 1 else values.reshape(()) for values in factors))
+        factors = [self.array(f"scaling/{name}", -1) for name in Scaling._fields]
+        if not all(len(values) in (1, self.features) and _is_finite(values) for values in factors):
+            raise self.damaged(f"scaling: expected 1 or {self.features} numbers, which are finite")
+        self.scaling = Scaling(*map(np.squeeze, factors))
         forget()
 
     def damaged(self, why: str) -> DataError:
         """An error of the stored data."""
-        return DataError(f"{self.where}: {why}; {REMEDY}")
+        return DataError(f"{'the data' if self.path is None else self.path / ARRAYS}: {why}; {REMEDY}")
 
     def array(self, name: str, *shape: int) -> Array:
-        """A whole array of this shape; DataError where it has another size, or differs from its digest."""
+        """A whole array, of this shape if one is given; DataError for another size, or one that is not its digest's."""
         try:
-            values = self._arrays[name].reshape(shape or -1)
+            values = self._arrays[name].reshape(shape or self.about.arrays[name].shape)
         except (KeyError, ValueError) as error:
             raise self.damaged(f"{name}: expected an array of shape {shape} ({error})") from error
         expected = self.about.arrays[name].sha256
-        if expected is not None and expected != self._digest([values]).hex():
+        if expected is not None and expected != _digest([values]).hex():
             raise self.damaged(f"{name} was changed or damaged")
         return values
 
@@ -300,15 +295,13 @@ class Federation:
     def _stored(self, prefix: str) -> dict[str, Array]:
         """Labels and values of the clients' rows, of `TESTS` or of "test/": y, and X [s, p] or in a line, or CSR."""
         rows = self.test_samples if prefix == "test/" else int(self._starts[prefix][-1])
-        stored, shape = (
-            {"y": self.array(f"{prefix}y", *(rows, self.targets)[: 1 + (self.targets > 1)])},
-            [self.features],
-        )
+        stored = {"y": self.array(f"{prefix}y", *(rows, self.targets)[: 1 + (self.targets > 1)])}
+        shape = [self.features]
         if not prefix and not self.whole:  # one client's rows and columns after the other's
             rows, shape = int(self.counts.sum() if self.sparse else self.counts @ self.widths), []
         if not self.sparse:
             return {**stored, "X": self.array(f"{prefix}X", rows, *shape)}
-        data, indptr = self.array(f"{prefix}data"), self.array(f"{prefix}indptr", rows + 1)
+        data, indptr = self.array(f"{prefix}data", -1), self.array(f"{prefix}indptr", rows + 1)
         return {**stored, "data": data, "indices": self.array(f"{prefix}indices", len(data)), "indptr": indptr}
 
     def starts(self, clients: int | NDArray[np.int64], prefix: str = "") -> tuple[Array, Array, Array]:
@@ -364,10 +357,11 @@ class Federation:
         arrays = [stored[name][slice(*at[name])] for name in stored if name != "y"]
         if load and self.path is not None:
             mapped, arrays = arrays, [np.empty_like(values) for values in arrays]
-            for out, values in zip(arrays, mapped, strict=True):
-                done = 0
-                for part in self._parts(values):
-                    out[done : (done := done + len(part))] = part
+            for out, values in zip(arrays, mapped, strict=True):  # of whose file few pages stay in memory
+                size = max(1, PART // max(1, values[:1].nbytes))
+                for start in range(0, len(values), size):
+                    out[start : start + size] = values[start : start + size]
+                    self._forget()
         if not _is_finite(arrays[0]):
             raise self.damaged(f"{prefix}values: one is not finite")
         if self.sparse:
@@ -382,6 +376,7 @@ class Federation:
         for client, digest in zip(clients, self.digests(np.array(clients, int)), strict=True):
             if digest != expected[client].tobytes():
                 raise self.damaged(f"the data of client {client} were changed or damaged")
+        self._forget()
 
     def verify_common(self) -> None:
         """Compare all arrays but the clients' values with their digests."""
@@ -392,24 +387,14 @@ class Federation:
         """SHA-256 of what is stored of each of the clients [n]."""
         held = [part for prefix in self._starts for part in self.places(clients, prefix).values()]
         for n in range(len(clients)):
-            yield self._digest([array[starts[n] : stops[n]] for array, starts, stops in held])
+            yield _digest(array[starts[n] : stops[n]] for array, starts, stops in held)
 
-    def _digest(self, arrays: Sequence[Array]) -> bytes:
-        digest = hashlib.sha256()
-        for values in arrays:
-            for part in self._parts(values):
-                digest.update(part.data)
-        return digest.digest()
 
-    def _parts(self, values: Array) -> Iterator[Array]:
-        """An array part by part, of whose file few pages stay in memory."""
-        size = max(1, PART // max(1, values[:1].nbytes))
-        for start in range(0, len(values), size):
-            yield (part := values[start : start + size])
-            self._read += part.nbytes
-            if self._read >= PART:
-                self._forget()
-                self._read = 0
+def _digest(arrays: Iterable[Array]) -> bytes:
+    digest = hashlib.sha256()
+    for values in arrays:
+        digest.update(values.data)
+    return digest.digest()
 
 
 def _is_finite(values: Array) -> bool:
@@ -558,7 +543,7 @@ def make_federation(
         arrays["digests"][...] = np.frombuffer(digests, np.uint8)
         for name, extent in extents.items():
             if name.removeprefix(TESTS) not in _OF_CLIENTS:
-                extent.sha256 = hashlib.sha256(arrays[name].data).hexdigest()
+                extent.sha256 = _digest([arrays[name]]).hex()
         about.data_sha256 = _identity(about)
     if folder is None:
         return Federation(about, arrays)
@@ -575,21 +560,11 @@ def _room(
     if folder is None:
         yield {name: np.empty(values.size, values.dtype) for name, values in contents.items()}
         return
-    import h5py  # slow to import, and no reader needs it
+    from mpifed.files.hdf5 import reserve  # slow to import, and no reader needs it
 
-    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)  # each array has its place at once
-    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    early.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with replaced(folder / ARRAYS) as part:
-        # a full disk raises OSError here; it would end HDF5, or who writes what is mapped, without a word
-        nbytes = sum(values.nbytes + _HEADER for values in contents.values())
-        os.posix_fallocate(part.fileno(), 0, nbytes)
-        part.truncate(0)  # HDF5 creates a file of what is empty alone, and gives back what it does not need
-        with h5py.File(part, "w", alignment_threshold=1, alignment_interval=_ALIGNED) as file:
-            os.posix_fallocate(part.fileno(), 0, nbytes)
-            for name, extent in extents.items():
-                made = file.create_dataset(name, tuple(extent.shape), extent.dtype, dcpl=early)
-                extent.offset = int(made.id.get_offset() or 0)
+        for name, offset in reserve(part, contents, _ALIGNED).items():
+            extents[name].offset = offset
         whole = np.memmap(part, np.uint8, "r+")
         yield {name: extent.view(whole.data) for name, extent in extents.items()}
         whole.flush()

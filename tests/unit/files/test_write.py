@@ -24,7 +24,7 @@ from mpifed.files.write import append, replaced
 OTHERS = {
     "cli.py": "a closed stream becomes /dev/null",
     "comm/states.py": "in a checkpoint, whose folder gets its name when it is whole, and in files without a name",
-    "data/store.py": "HDF5 opens its file by itself; it is one that `replaced` has made",
+    "files/hdf5.py": "HDF5 opens its file by itself; it is one that `replaced` has made",
     "plots/notebook_figure.py": "the user's own call, with a path of the user's",
     "run/launch.py": "failure.txt is made by the first rank that fails, and by no other",
 }
