@@ -223,11 +223,11 @@ class Sweep:
         named = labels if isinstance(labels, Mapping) else {label: label for label in labels or self.runs}
         if unknown := [label for label in named if label not in self.runs]:
             raise UsageError(f"labels: {unknown[0]!r} is none of this sweep; it has {', '.join(map(str, self.runs))}")
-        ended: dict[str, list[Path]] = {}
-        for label, seed, run in self._each():
-            if (label, seed) not in self.failed:
-                ended.setdefault(label, []).append(run.path)
-        joined = {text: ended[label] for label, text in named.items() if label in ended}
+        ended = {
+            text: [run.path for at, seed, run in self._each() if at == label and (at, seed) not in self.failed]
+            for label, text in named.items()
+        }
+        joined = {text: paths for text, paths in ended.items() if paths}
         return figure(joined=joined, x=x, y=y, band=band, log=log, size=size)
 
     def _each(self) -> list[tuple[str, int, Run]]:
@@ -237,7 +237,6 @@ class Sweep:
 
 def _of(folder: Path, all_points: list[SweepPoint], failed: Mapping[str, MpifedError]) -> Sweep:
     runs: dict[str, list[Run]] = {}
-    seeds: dict[str, list[int]] = {}
     messages: dict[tuple[str, int], str] = {}
     for point in all_points:
         label, run_dir, error = str(point.settings["label"]), folder / point.name, failed.get(point.name)
@@ -248,5 +247,4 @@ def _of(folder: Path, all_points: list[SweepPoint], failed: Mapping[str, MpifedE
         else:  # it failed before its first round
             run = Run(run_dir, {**dict.fromkeys(SUMMARY), "exit": error.exit_code})
         runs.setdefault(label, []).append(run)
-        seeds.setdefault(label, []).append(point.job.seed)
-    return Sweep(folder, runs, tuple(next(iter(seeds.values()))), messages)
+    return Sweep(folder, runs, tuple(dict.fromkeys(point.job.seed for point in all_points)), messages)

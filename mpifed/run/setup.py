@@ -72,7 +72,7 @@ def problem_of(job: Job, data: store.Federation, given: Mapping[str, Array] | No
     start = None
     if arrays := start_arrays(job) if given is None else given:
         like = objective.start(data.features, outputs, np.random.default_rng(0), job.compute.dtype)
-        start = first_model(arrays, like)
+        start = first_model(job, arrays, like)
     part = job.participation
     present = part.clients_per_round or data.clients
     return Problem(
@@ -120,23 +120,23 @@ def start_arrays(job: Job) -> Mapping[str, Array]:
         raise UsageError(f'[model] start = "{shown(given)}": {error}; {remedy}') from error
 
 
-def first_model(arrays: Mapping[str, Array], like: Parameters) -> Parameters:
+def first_model(job: Job, arrays: Mapping[str, Array], like: Parameters) -> Parameters:
     """The model of these arrays, of the structure of `like`; UsageError where they do not fit, or are not finite."""
     from mpifed.files.model_file import model_arrays
 
-    expected = model_arrays(like)
+    where, expected = f'[model] start = "{shown(str(job.model.get("start")))}"', model_arrays(like)
     came, wanted = (
-        ", ".join(f"{name} {list(array.shape)}" for name, array in part.items()) for part in (arrays, expected)
+        ", ".join(f"{name} {list(array.shape)}" for name, array in sorted(part.items())) for part in (arrays, expected)
     )
-    if {name: array.shape for name, array in arrays.items()} != {name: leaf.shape for name, leaf in expected.items()}:
+    if came != wanted:
         raise UsageError(
-            f"[model] start: holds {shown(came)}, and this model has {shown(wanted)}; give that of a run of this model"
+            f"{where}: holds {shown(came)}, and this model has {shown(wanted)}; give that of a run of this model"
         )
     with np.errstate(over="ignore"):
         ordered = iter([arrays[name].astype(leaf.dtype) for name, leaf in expected.items()])
     model = map_leaves(lambda _: next(ordered), like)
     if not all(np.isfinite(leaf).all() for leaf in bare_leaves(model)):
-        raise UsageError("[model] start: has numbers that are not finite; give a model whose training did not diverge")
+        raise UsageError(f"{where}: has numbers that are not finite; give a model whose training did not diverge")
     return model
 
 
