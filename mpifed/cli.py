@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from mpifed import __version__
 from mpifed.arguments import FOLDER, Finite
@@ -96,12 +95,10 @@ def run(
 @main.command(short_help="Check a job: who learns what, and bytes.")
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")
-@click.option(
-    "--ranks", type=click.IntRange(min=1), default=4, show_default=True, help="Number of ranks to place clients on."
-)
+@click.option("--ranks", type=click.IntRange(min=1), help="Number of ranks to place clients on.  [default: 4]")
 @click.option("--time", "timed", is_flag=True, help="Play three rounds, on the ranks of mpirun: seconds and memory.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def check(job: Path, changes: tuple[str, ...], ranks: int, timed: bool, as_json: bool) -> None:
+def check(job: Path, changes: tuple[str, ...], ranks: int | None, timed: bool, as_json: bool) -> None:
     """Check a job: what it will send, to whom, who learns what, memory, and what a private one spends.
 
     Nothing is trained, but with --time three rounds, of which nothing is kept.
@@ -113,7 +110,7 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, timed: bool, as_json:
     if job.is_dir():
         raise click.UsageError(f"{job} is a folder: mpifed show is for a run, mpifed compare for a sweep")
     if timed:
-        if click.get_current_context().get_parameter_source("ranks") is not ParameterSource.DEFAULT:
+        if ranks is not None:
             raise click.UsageError("--ranks does not go with --time, which plays on the ranks of mpirun; leave it out")
         from mpifed.forecast.timing import timed_forecast
 
@@ -124,7 +121,7 @@ def check(job: Path, changes: tuple[str, ...], ranks: int, timed: bool, as_json:
         from mpifed.forecast.job import forecast, read
 
         first, number = read(job, changes)
-        found = {**forecast(first, ranks), "points": number}
+        found = {**forecast(first, ranks or 4), "points": number}
     from mpifed.forecast.text import forecast_text
 
     click.echo(json.dumps(found, indent=2) if as_json else forecast_text(found, screen_width()))

@@ -115,11 +115,7 @@ class Wrong(UsageError):
 
 
 class _Faulty(ValueError):
-    """The errors of a table that names its class, by keys within it."""
-
-    def __init__(self, errors: list[Error]) -> None:
-        super().__init__()
-        self.errors = errors
+    """The errors of a table that names its class, by keys within it; they are its argument."""
 
 
 def errors_of(wrong: ValidationError, kind: type, given: object, known: Sequence[str] = ()) -> Iterator[Error]:
@@ -144,21 +140,20 @@ def errors_of(wrong: ValidationError, kind: type, given: object, known: Sequence
         union = next(place for place in unions if place == key[: len(place)])
         unions[union].setdefault(form, []).extend(found)
     for place, forms in unions.items():
-        meant = [
-            errors for errors in forms.values() if not any(error.key == place and error.of_type for error in errors)
-        ]
-        if meant:
-            yield from min(meant, key=lambda errors: (any(error.key[-1] == "name" for error in errors), len(errors)))
-        else:
-            (first, *_), *_ = forms.values()
-            whats = dict.fromkeys(error.what.removeprefix("expected ") for errors in forms.values() for error in errors)
-            yield first._replace(what=f"expected {' or '.join(whats)}")
+        meant = [found for found in forms.values() if not any(each.key == place and each.of_type for each in found)]
+        chosen = [found for found in meant if all(each.key[-1] != "name" for each in found)]
+        if chosen:
+            yield from min(chosen, key=len)
+        else:  # none: by the type of the value, or by the name of a table
+            wrong = [each for found in meant or forms.values() for each in found if not meant or each.key[-1] == "name"]
+            whats = dict.fromkeys(each.what.removeprefix("expected ") for each in wrong)
+            yield wrong[0]._replace(what=f"expected {' or '.join(whats)}")
 
 
 def _of_entry(entry: ErrorDetails, key: Key, kind: type, form: type | None, known: Sequence[str]) -> Iterator[Error]:
     value, inner = entry["input"], entry.get("ctx", {}).get("error")
     if isinstance(inner, _Faulty):
-        yield from (error._replace(key=(*key, *error.key)) for error in inner.errors)
+        yield from (error._replace(key=(*key, *error.key)) for error in inner.args[0])
     elif entry["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         table = form or (kind if len(key) == 1 else tables_in(kind).get(str(key[0]), kind))
         names = (len(key) == 1 and known) or [key_of(field) for field in fields_of(table)]

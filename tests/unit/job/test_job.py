@@ -89,6 +89,11 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
             {"algorithm": fedavg(learning_rate={"schedule": "step", "initial": 0.1, "factor": 0.5, "every": 2})},
             '[client_optimizer] learning_rate.schedule: unknown key; did you mean "name"?; known are initial, factor,',
         ),
+        (
+            {"algorithm": fedavg(learning_rate={"name": "stp", "initial": 0.1})},
+            '[client_optimizer] learning_rate.name = "stp": expected "power" or "step" or "cosine"',
+        ),
+        ({"algorithm": fedavg(learning_rate={"initial": -1.0})}, "[client_optimizer] learning_rate.initial = -1.0: "),
         ({"algorithm": SSCA | {"slack_cost": [-1.0]}}, "[algorithm] slack_cost, value 1 = -1.0: expected a number"),
         ({"algorithm": fedavg(problem=1)}, "problem: unknown key"),
         (
