@@ -145,9 +145,11 @@ def errors_of(wrong: ValidationError, kind: type, given: object, known: Sequence
         if chosen:
             yield from min(chosen, key=len)
         else:  # none: by the type of the value, or by the name of a table
-            wrong = [each for found in meant or forms.values() for each in found if not meant or each.key[-1] == "name"]
-            whats = dict.fromkeys(each.what.removeprefix("expected ") for each in wrong)
-            yield wrong[0]._replace(what=f"expected {' or '.join(whats)}")
+            faults = [
+                each for found in meant or forms.values() for each in found if not meant or each.key[-1] == "name"
+            ]
+            whats = dict.fromkeys(each.what.removeprefix("expected ") for each in faults)
+            yield faults[0]._replace(what=f"expected {' or '.join(whats)}")
 
 
 def _of_entry(entry: ErrorDetails, key: Key, kind: type, form: type | None, known: Sequence[str]) -> Iterator[Error]:
