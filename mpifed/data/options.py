@@ -80,10 +80,10 @@ class Options:
             (natural, ("clients", "grid", "map", *draws), "--by says whose each row is"),
             (from_tables, ("clients", "grid", "map", *draws), f"the files of {name} set the partition"),
             (self.map, ("clients", "grid", *draws), "--map says who holds what"),
-            (self.grid, ("clients",), "--grid says how many groups there are"),
             (self.split == "columns", ("grid", "map", *draws), "--split columns gives all rows to each client"),
             (self.split == "rows", ("grid",), "--split rows gives all columns to each client"),
             (not natural, ("min_rows",), "of natural clients alone, by --by COLUMN"),
+            (self.grid, ("clients",), "--grid says how many groups there are"),
         )
         defaults = {field.name: field.default for field in fields(Options)}
         for settles, names, why in settled:

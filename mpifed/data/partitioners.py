@@ -147,7 +147,7 @@ def _parsed(how: str) -> tuple[str, float]:
     name, _, parameter = text.partition(":")
     if not re.fullmatch(_FORMS, text) or (parameter and np.isnan(_positive(parameter))):
         raise UsageError(
-            f"--partition {how[:40]}: no partition{'' if parameter else nearest(name, KINDS)}; expected iid, "
+            f"--partition {how[:40]}: no partition{'' if name in KINDS else nearest(name, KINDS)}; expected iid, "
             "dirichlet:A with A > 0, classes:K, random-classes:K or shards:K with K = 1, 2, ..., or NIID-Bench's "
             "homo, noniid-labeldir:A, noniid-#labelK"
         )

@@ -125,7 +125,8 @@ class Encoding:
         if self.categories is None or texts is None:
             return np.where(gaps, np.nan if self.fill is None else float(self.fill), x)[:, None]
         place = {text: at for at, text in enumerate(self.categories)}
-        codes = np.array([place.get(str(text), -1) for text in (*texts, self.fill)])
+        fill = place.get(self.fill, -1) if isinstance(self.fill, str) else -1
+        codes = np.array([*(place.get(text, -1) for text in texts), fill])
         codes = codes[np.where(gaps, len(texts), x).astype(np.int64)]
         if self.one_hot:
             one_hot: Array = codes[:, None] == np.arange(len(place))

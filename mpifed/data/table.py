@@ -163,9 +163,10 @@ class Columns:
         known = {**{str(at): names[at] for at in positions}, **{name: name for name in names}}
         for part in parts:
             if part not in known:
+                places = f", or numbers from {-len(names)} to {len(names) - 1}" if positions else ""
                 raise UsageError(
-                    f"--{option} {part}: {what} has no such column; expected the names {listed(names)}, or numbers "
-                    f"from {-len(names)} to {len(names) - 1}{nearest(part, names)}"
+                    f"--{option} {part}: {what} has no such column; expected the names {listed(names)}{places}"
+                    f"{nearest(part, names)}"
                 )
         return [known[part] for part in parts]
 
@@ -379,8 +380,8 @@ def _first_line(path: Path, separator: str) -> tuple[list[str], int]:
         return [cell.strip() for cell in cells], 1
     if not all(of_numbers) or not cells or (cells == positions and cells[2:]):
         raise DataError(
-            f"{path}: line 1: {shown(', '.join(cells), 80)!r}: names that are numbers can't be told from a row; "
-            "expected numbers in all columns, or names in all, as x0"
+            f"{path}: line 1: {shown(', '.join(cells), 80)!r}; expected numbers in all columns, or names in all, which "
+            "are no numbers, as x0"
         )
     return positions, 0
 
@@ -418,8 +419,8 @@ def _labels(
     """[s] labels: texts, or numbers; "" or NaN where there is none. Of given classes, `texts`, their numbers."""
     if texts is None:
         y = numbers(what, name, column)
-        if classes and y.max(initial=0) >= len(classes):
-            raise DataError(f"{what}: label {y.max():g}, of {len(classes)} classes named from 0")
+        if classes and (y >= len(classes)).any():
+            raise DataError(f"{what}: label {np.nanmax(y):g}, of {len(classes)} classes named from 0")
         return np.where(y < 0, np.nan, y) if classes else y  # a ClassLabel of a row without a label
     found = words(what, name, column, texts).fill_null("").to_pylist()
     if not texts:

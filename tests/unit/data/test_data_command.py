@@ -232,6 +232,17 @@ def test_rows_to_train_on_may_be_those_to_test_with(tmp_path: Path) -> None:
         assert folder.names() == ("a", "b")  # and not `file`, which says of several whose each row is
 
 
+def test_a_gap_that_becomes_zeros_is_no_category_of_that_name(tmp_path: Path) -> None:
+    """And a training row has one of the categories that are stated."""
+    (tmp_path / "p.toml").write_text('columns.b = {categories = ["0.0", "u"]}\n')
+    words = ("csv", written(tmp_path / "a.csv", "a,b,y\n1,0.0,0\n2,,1\n3,u,0\n"), "--given", tmp_path / "p.toml")
+    folder = of_one(*words, "--categorical", "one-hot", "--missing", "zero")
+    assert rows(folder) == [[1, 1, 0], [2, 0, 0], [3, 0, 1]]
+    written(tmp_path / "a.csv", "a,b,y\n1,0.0,0\n2,w,1\n")
+    with pytest.raises(DataError, match="column 'b': 'w' is none of the given categories"):
+        of_one(*words, "--categorical", "one-hot")
+
+
 @pytest.mark.parametrize("ignored", ["patient,day", "0,2", "-5,day"])
 @pytest.mark.parametrize("source", ["csv", "parquet"])
 def test_columns_that_are_left_out(tmp_path: Path, source: str, ignored: str) -> None:

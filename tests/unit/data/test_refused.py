@@ -188,7 +188,7 @@ CSV = [
     of_toml(TWO, "classes = ['no', 'yes', 'no']\n", "given.toml: classes: expected different texts"),
     of_toml(TWO, "[columns.x]\nfill = 1e300\n", "of numbers that float32 holds"),
     of_toml(TWO, "[columns.x]\nrange = [0, 1e-300]\n", "of numbers that float32 holds"),
-    of_csv("0,1,2\n5,6,0\n2,3,1\n", "line 1: '0, 1, 2': names that are numbers", "--label 2"),
+    of_csv("0,1,2\n5,6,0\n2,3,1\n", "line 1: '0, 1, 2'; expected .* names in all", "--label 2"),
     of_toml(TWO, "[columns.X]\nfill = 1\n", "columns.X: no such feature; did you mean \"x\""),
     of_toml(TWO, "[columns.x]\nfill = 'a'\n", "columns.x.fill = 'a': expected a number"),
     of_toml("x,y\nu,0\nv,1\n", "[columns.x]\nfill = 'w'\n", "columns.x.fill = 'w': expected a category",
