@@ -42,6 +42,8 @@ class Job(JobSettings):
         ------
         Wrong
             listing every unknown key, wrong type and missing value.
+        UsageError
+            listing what does not go together, where all values are right.
         """
         from pydantic import ValidationError  # here and below: slow to import, and rank 0 alone needs it
 

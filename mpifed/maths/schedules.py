@@ -70,7 +70,7 @@ class StepDecay(Schedule):
     every: Count
     """Rounds between two changes."""
     name: Literal["step"] = "step"
-    """Says that it is this schedule."""
+    """Says that it is this schedule; may be left out."""
     warmup: Count | None = None
     """Rounds of a linear warm-up, of which round t has t / warmup of the rate; none where absent."""
 
@@ -89,7 +89,7 @@ class CosineDecay(Schedule):
     final: Weight = 0.0
     """In the last of them."""
     name: Literal["cosine"] = "cosine"
-    """Says that it is this schedule."""
+    """Says that it is this schedule; may be left out."""
     warmup: Count | None = None
     """Rounds of a linear warm-up, of which round t has t / warmup of the rate; none where absent."""
 

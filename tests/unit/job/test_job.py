@@ -144,6 +144,17 @@ def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [({}, "power"), ({"warmup": 3}, "power"), ({"factor": 0.5, "every": 2}, "step"), ({"rounds": 9}, "cosine")],
+)
+def test_a_schedule_is_told_by_its_keys(keys: dict[str, Any], name: str) -> None:
+    """And written with its name."""
+    job = checked(table(algorithm=fedavg(learning_rate={"initial": 0.1, **keys})))
+    assert job.table()["client_optimizer"]["learning_rate"].items() >= {"name": name, **keys}.items()
+    assert Job.check(job.table()).table() == job.table()
+
+
 # of cells, and of two classes, tests/laws/test_hybrid.py and the references have these checks
 STEPS = {named(row): method.least for row, method in METHODS.items() if method.least is not None}
 
