@@ -14,7 +14,7 @@ from mpifed.audit.inversion import rows_behind
 from mpifed.audit.networks import rows_behind_network
 from mpifed.audit.received import DECLARED, EACH, HIDDEN, SEALED, SUM, Reader
 from mpifed.audit.recording import Replay
-from mpifed.core.reveals import MeanGradient, Received
+from mpifed.core.reveals import MeanGradient
 from mpifed.maths.objectives import NeuralNetwork
 
 MOST_CLIENTS = 16  # most clients that are attacked individually
@@ -26,7 +26,6 @@ class Target(NamedTuple):
     """A gradient that an attacker has, and the auditor's ground truth."""
 
     seen: str  # EACH, SUM or SEALED
-    received: Received
     mean: MeanGradient  # over `batch` rows
     batch: int
     entered: dict[int, NDArray[np.int64]]  # by client, positions of its rows that entered, or may have; not known
@@ -79,7 +78,7 @@ def _targets(reader: Reader) -> Iterator[Target]:
                     batch = each[0] if mean.parts else mean.batch or sum(each)
                     whole = last and len(each) > 1 if mean.parts else held == {len(received.columns)}
                     if whole and batch * len(received.columns) <= LARGEST:
-                        yield Target(SUM if last else reader.seen(exchange), received, mean, batch, entered)
+                        yield Target(SUM if last else reader.seen(exchange), mean, batch, entered)
 
 
 def _rows(replay: Replay, target: Target, strangers: bool = False) -> Floats:
