@@ -148,41 +148,29 @@ def read_compared(run_dir: Path) -> Contents | None:
 
     Raises DataError when it is missing, damaged, or not what run.json or a readable model says; it may be ahead.
     """
-    run_json, model = run_dir / "run.json", run_dir / MODEL
-    about, heads = _about(run_json), dict[Path, Table | None]()  # read before the ledger, which may grow meanwhile
+    run_json, model, heads = run_dir / "run.json", run_dir / MODEL, dict[Path, Table | None]()
+    about = read_json(run_json) if run_json.exists() else {}  # read before the ledger, which may grow meanwhile
+    if about:
+        checked(run_json, RunJson, about, REMEDY)
     if run_json.exists():
         heads[run_json] = about.get("ledger")
     with suppress(DataError):  # missing or damaged it is written again, and run.json says the same of the ledger
-        heads[model] = _head(read_about(model))
+        said = read_about(model)
+        names = [name for name in LedgerHead._fields if f"{_PREFIX}{name}" in said]
+        heads[model] = {name: said[f"{_PREFIX}{name}"] for name in names} or None
     private = (run_dir / LEDGER).exists() or "privacy" in job_of(run_dir) or "delta" in about
     if not private and not any(heads.values()):
         return None
     ledger = read_ledger(run_dir)
     for path, head in heads.items():
         ledger.compare(str(path), head)
-    if run_json.exists():
-        _compare_settings(run_json, about, ledger)
-    return ledger
-
-
-def _about(path: Path) -> Table:
-    """The table of run.json; empty where there is none."""
-    table = read_json(path) if path.exists() else {}
-    if table:
-        checked(path, RunJson, table, REMEDY)
-    return table
-
-
-def _head(about: Table) -> Table | None:
-    """The head of the ledger in what is said about a model; None where it has none."""
-    return {name: about[f"{_PREFIX}{name}"] for name in LedgerHead._fields if f"{_PREFIX}{name}" in about} or None
-
-
-def _compare_settings(path: Path, about: Table, ledger: Contents) -> None:
     header = {"noise_multiplier": ledger.header.noise_multiplier, "delta": ledger.header.job["privacy"]["delta"]}
-    for name, value in header.items():
+    for name, value in header.items() if run_json.exists() else ():
         if about.get(name) != value:
-            raise DataError(f"{path}: {name} = {about.get(name)}, and line 1 of {ledger.path} has {value}; {REMEDY}")
+            raise DataError(
+                f"{run_json}: {name} = {about.get(name)}, and line 1 of {ledger.path} has {value}; {REMEDY}"
+            )
+    return ledger
 
 
 def read_ledger(run_dir: Path) -> Contents:
@@ -207,19 +195,17 @@ def read_ledger(run_dir: Path) -> Contents:
             stated = tail.removesuffix(b'"}')[:64].decode(errors="replace") if key else "missing"
             raise _damaged(path, number, f"its sha256 is {stated}, and {sha256} follows from it and the line before")
         hashes.append(sha256)
-    header = _parsed(path, 1, texts[0], _header)
-    lines = [_parsed(path, number, text, _line) for number, text in enumerate(texts[1:], 2)]
+
+    def header_of(table: Table) -> Header:
+        return Header(table["job"], conforming(LedgerHeader, table).noise_multiplier)
+
+    def line_of(table: object) -> ReleasedRound:
+        line = conforming(LedgerLine, table)
+        return ReleasedRound(line.round, None if isinstance(line.clients, str) else line.clients)
+
+    header = _parsed(path, 1, texts[0], header_of)
+    lines = [_parsed(path, number, text, line_of) for number, text in enumerate(texts[1:], 2)]
     return Contents(path, header, lines, hashes[1:], bool(rest))
-
-
-def _header(table: Table) -> Header:
-    header = conforming(LedgerHeader, table)
-    return Header(table["job"], header.noise_multiplier)
-
-
-def _line(table: object) -> ReleasedRound:
-    line = conforming(LedgerLine, table)
-    return ReleasedRound(line.round, None if isinstance(line.clients, str) else line.clients)
 
 
 def _parsed(path: Path, number: int, text: bytes, make: Callable[[Any], Content]) -> Content:  # of JSON
