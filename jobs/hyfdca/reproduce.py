@@ -24,6 +24,7 @@ from mpifed.job.job import read_table
 from mpifed.job.schema import SimulatedNetwork
 from mpifed.job.time_model import KINDS
 from mpifed.results import choose
+from mpifed.results.frames import read
 
 SEEDS = (1, 3)  # of a curve, without --full and with
 MEASURED = 30  # times in a run
@@ -112,7 +113,7 @@ def searches(plan: Plan) -> dict[str, dict[str, Any]]:
         name = label(setting, method)
         folder = plan.out / "tune" / name
         if (folder / "sweep.csv").exists():
-            best = choose.front(folder, by=CRITERIA)
+            best = choose.front(read(folder), by=CRITERIA)
             found[name] = {key: value for key, value in best["settings"].items() if key != "seed"}
     return found
 

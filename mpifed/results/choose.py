@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from pandas import DataFrame, Series
@@ -27,12 +26,10 @@ from mpifed.results.compare import (
     costs_of,
     end_lines,
     everywhere,
-    finished_of,
-    mean_text,
     means_of,
     sign_of,
 )
-from mpifed.results.frames import FAILED, RunFrames, listed, read
+from mpifed.results.frames import FAILED, RunFrames, listed
 from mpifed.results.text import is_number, line_of, toml_text, value_of
 
 # relative: by how much two executions of the same job may differ, where the clock or the machine decides
@@ -41,7 +38,7 @@ _ROUNDING = 1e-9  # relative: 0.495 is within 1 % of 0.5
 _GRADES = 0.01  # grades of values with tolerances that differ by no more are ties
 
 
-def best(*folders: Path, by: str | None = None) -> Table:
+def best(frames: RunFrames, by: str | None = None) -> Table:
     """The setting whose mean of a column is the least, or the largest; of those that tie, by the next column.
 
     Of settings that tie by all columns, the first by label and settings is the best. One with a run that failed
@@ -49,42 +46,42 @@ def best(*folders: Path, by: str | None = None) -> Table:
 
     Parameters
     ----------
-    folders : of a sweep, or of runs and sweeps
+    frames : of a sweep, or of runs and sweeps
     by : columns between commas; when None the objective, and with constraints the infeasibility before it
 
     Returns
     -------
     dict
         `setting`, its name; `settings` by "table.key"; `points`, its finished runs; `mean` over them, by column;
-        `by`, what is best and the tolerance, by column; `ties`, others within the tolerance; `edges`, a sentence for
-        each axis of a sweep at whose edge the best lies; `warnings`.
+        `criteria`, what is best, the tolerance and the weight, by column; `equal`, others within the tolerance;
+        `edges`, a sentence for each axis of a sweep at whose edge it lies; `left_out`, why a run does not count;
+        `warnings`.
 
     Raises
     ------
     UsageError
         when nothing has finished, everything has failed, there is no such column, or objectives differ.
     """
-    return _best(read(*folders), criteria_of(by))
-
-
-def _best(frames: RunFrames, by: Sequence[str] | Mapping[str, float]) -> Table:
     loss = of_kind("loss", frames.numbers) or "objective"
-    columns = list(by) or [*(["feasibility"] if "constraint_1" in frames.numbers else []), loss]
-    check_columns(frames, columns)
-    check_objectives(frames, columns)
+    criteria = criteria_of(by) or {"feasibility": 1.0, loss: 1.0}
+    if not by and "constraint_1" not in frames.numbers:
+        criteria = {loss: 1.0}
+    check_columns(frames, list(criteria))
+    check_objectives(frames, list(criteria))
     tied = frames.ordered()
-    for column in columns:
+    for column in criteria:
         costs = costs_of(frames, column)[tied]
         if costs.min() == math.inf:
-            raise UsageError(f"no setting has a finite {column}; of {len(frames.runs)} runs "
-                             f"{(frames.runs['exit'] == FAILED).sum()} failed numerically")  # fmt: skip
+            failed = (frames.runs["exit"] == FAILED).sum()
+            raise UsageError(
+                f"no setting has a finite {column}; of {len(frames.runs)} runs {failed} failed numerically"
+            )
         tied = list(costs.index[groups(costs, NOISE.get(column, 0.0)) == 0])
-    ties = [_described(frames, other) for other in tied[1:]]
-    return _described(frames, tied[0]) | {"mean": _mean(frames, tied[0]), "by": _by(columns), "ties": ties,
-                                          **_remarks(frames, tied[0])}  # fmt: skip
+    equal = [_described(frames, setting) for setting in tied[1:]]
+    return {**_described(frames, tied[0]), **_remarks(frames, tied[0], criteria), "equal": equal}
 
 
-def front(*folders: Path, by: str | None = None) -> Table:
+def front(frames: RunFrames, by: str | None = None) -> Table:
     """The setting whose grey relational grade is the largest, of those that no other dominates.
 
     Z. Wang and G. P. Rangaiah, *Application and Analysis of Methods for Selecting an Optimal Solution from the
@@ -95,35 +92,29 @@ def front(*folders: Path, by: str | None = None) -> Table:
 
     Parameters
     ----------
-    folders : of a sweep, or of runs and sweeps
+    frames : of a sweep, or of runs and sweeps
     by : criteria with weights, as `objective:2,up_bytes`; when None objective, test accuracy, simulated or else
         training seconds, and bytes up, as far as all settings have them
 
     Returns
     -------
     dict
-        As `best`, with `grade`; `criteria` in the place of `by`; `equal`, others in the same groups; `ties`, of the
-        same grade; `front`, with values, coefficients and grades; `beaten`; `left_out`, the reason, by run.
+        As `best`, with `grade`; `equal`, others in the same groups; `ties`, of the same grade; `front`, with values,
+        coefficients and grades; `beaten`; `left_out`, the reason, by run.
 
     Raises
     ------
     UsageError
         when no setting can be compared, there is no such column, or objectives differ.
     """
-    return _front(read(*folders), criteria_of(by))
-
-
-def _front(frames: RunFrames, by: Mapping[str, float]) -> Table:
     kinds = (of_kind(kind, everywhere(frames)) for kind in CRITERIA)
-    weights = dict(by) or dict.fromkeys(filter(None, kinds), 1.0) or {"objective": 1.0}
+    weights = criteria_of(by) or dict.fromkeys(filter(None, kinds), 1.0) or {"objective": 1.0}
     check_columns(frames, list(weights))
     check_objectives(frames, list(weights))
-    reasons = {setting: _why_not(runs, list(weights)) for setting, runs in frames.runs.groupby("setting", sort=False)}
+    reasons = Series({setting: _why_not(runs, list(weights)) for setting, runs in frames.runs.groupby("setting")})
     compared = [setting for setting in frames.ordered() if not reasons[setting]]
-    left_out = {run: reasons[setting] for run, setting in zip(frames.runs["run"], frames.runs["setting"], strict=True)}
-    left_out = {run: why for run, why in left_out.items() if why}
     if not compared:
-        said = "; ".join(dict.fromkeys(reasons.values()))
+        said = "; ".join(dict.fromkeys(reasons))
         raise UsageError(f"none of {len(reasons)} settings can be compared by {', '.join(weights)}: {said}")
     means = means_of(frames).pivot(index="label", columns="column", values="mean").loc[compared, [*weights]]
     costs = means * [sign_of(column) for column in weights]
@@ -132,27 +123,31 @@ def _front(frames: RunFrames, by: Mapping[str, float]) -> Table:
     unbeaten = pareto_front(numbers)
     coefficients = relational_coefficients(anchors[unbeaten])
     grades = Series(np.average(coefficients, axis=1, weights=[*weights.values()]), coefficients.index)
-    within = _GRADES if any(column in NOISE for column in weights) else 1e-12
-    least = grades.max() - within
-    places = {setting: (grade < least, -round(grade, 12) * (grade < least), *numbers.loc[setting])
-              for setting, grade in grades.items()}  # fmt: skip
-    order = sorted(grades.index, key=places.__getitem__)
-    chosen, others = order[0], order[1:]
-    equal = [setting for setting in others if (numbers.loc[setting] == numbers.loc[chosen]).all()]
-    ties = [setting for setting in others if setting not in equal and grades[setting] >= least]
-    return _described(frames, chosen) | {
-        "mean": _mean(frames, chosen), "grade": float(grades[chosen]),
-        "criteria": {column: {**how, "weight": weights[column]} for column, how in _by(list(weights)).items()},
-        "equal": [_described(frames, setting) for setting in equal],
-        "ties": [_described(frames, setting) for setting in ties],
+    least = grades.max() - (_GRADES if any(column in NOISE for column in weights) else 1e-12)
+    leading = grades >= least  # as good as the largest: the groups decide among these
+    order = DataFrame({"later": ~leading, "grade": -grades.round(12).where(~leading, 0.0)}).join(numbers)
+    order = order.sort_values(list(order), kind="stable").index
+    rows = {setting: _described(frames, setting) for setting in compared}
+    equal = [setting for setting in order[1:] if (numbers.loc[setting] == numbers.loc[order[0]]).all()]
+    left_out = frames.runs.set_index("run")["setting"].map(reasons)
+    return {
+        **rows[order[0]],
+        **_remarks(frames, order[0], weights),
+        "grade": float(grades[order[0]]),
+        "equal": [rows[setting] for setting in equal],
+        "ties": [rows[setting] for setting in order[1:] if leading[setting] and setting not in equal],
         "front": [
-            {**_described(frames, setting), "values": means.loc[setting].to_dict(),
-             "coefficients": coefficients.loc[setting].to_dict(), "grade": float(grades[setting])}
+            {
+                **rows[setting],
+                "values": means.loc[setting].to_dict(),
+                "coefficients": coefficients.loc[setting].to_dict(),
+                "grade": float(grades[setting]),
+            }
             for setting in order
         ],
-        "beaten": [_described(frames, setting) for setting in unbeaten.index[~unbeaten]],
-        "left_out": left_out, **_remarks(frames, chosen),
-    }  # fmt: skip
+        "beaten": [rows[setting] for setting in unbeaten.index[~unbeaten]],
+        "left_out": left_out[left_out != ""].to_dict(),
+    }
 
 
 def criteria_of(text: str | None) -> dict[str, float]:
@@ -165,9 +160,8 @@ def criteria_of(text: str | None) -> dict[str, float]:
         except ValueError:
             criteria[name] = math.nan
         if not name or not 0 < criteria[name] < math.inf:
-            raise UsageError(
-                f"--by {shown(text or '')}: expected COLUMN or COLUMN:WEIGHT, a positive number, between commas"
-            )
+            expected = "expected COLUMN or COLUMN:WEIGHT, a positive number, between commas"
+            raise UsageError(f"--by {shown(text or '')}: {expected}")
     return criteria
 
 
@@ -206,53 +200,46 @@ def _why_not(runs: DataFrame, columns: Sequence[str]) -> str:
         return f"failed numerically (exit {FAILED})"
     if finished.empty:
         return "not finished"
-    lacking = [column for column in columns if finished[column].isna().any()]
-    if lacking:
+    if lacking := [column for column in columns if finished[column].isna().any()]:
         return f"without a finite {lacking[0]}"
-    breaks = "feasibility" not in columns and (finished["limits_met"] == False).any()  # noqa: E712
-    return "breaks a limit" if breaks else ""
+    return "breaks a limit" if "feasibility" not in columns and finished["limits_met"].eq(False).any() else ""
 
 
 def _described(frames: RunFrames, setting: str) -> Table:
     """What a setting is, and its finished runs."""
     runs = frames.runs[frames.runs["setting"] == setting]
-    varying = [key.removeprefix("job.") for key in frames.varying]
-    tables = {key.partition(".")[0] for key in varying if key.endswith(".name")}  # which change as a whole
-    settings: Table = dict(runs["swept"].iloc[0]) if frames.runs.attrs["grid"] else {}
-    for key in varying if not frames.runs.attrs["grid"] else ():
-        table, _, name = key.partition(".")
-        value = runs[f"job.{key}"].iloc[0]
-        if table in tables:
-            settings.setdefault(table, {})
-        if isinstance(value, float) and math.isnan(value):
-            continue
-        if table in tables:
-            settings[table][name] = value
-        else:
-            settings[key] = value
+    settings: Table = dict(runs["swept"].iloc[0])
+    if not frames.runs.attrs["grid"]:
+        job, keys = runs["job"].iloc[0], [key.removeprefix("job.") for key in frames.varying]
+        tables = {key.partition(".")[0] for key in keys if key.endswith(".name")}  # which change as a whole
+        cells = {key: runs[f"job.{key}"].iloc[0] for key in keys if key.partition(".")[0] not in tables}
+        settings = {table: job.get(table, {}) for table in sorted(tables)}
+        settings |= {key: value for key, value in cells.items() if value == value}  # nan: this job has no such key
     return {"setting": setting, "settings": settings, "points": list(runs.loc[runs["finished"], "run"])}
 
 
-def _mean(frames: RunFrames, setting: str) -> dict[str, float]:
-    means = means_of(frames).set_index("label").loc[[setting]]
-    return {row["column"]: float(row["mean"]) for _, row in means.iterrows() if row["n"]}
-
-
-def _by(columns: Sequence[str]) -> Table:
-    return {
-        column: {"best": "largest" if sign_of(column) < 0 else "least", "tolerance": f"{NOISE.get(column, 0.0):.0%}"}
-        for column in columns
-    }
-
-
-def _remarks(frames: RunFrames, setting: str) -> Table:
+def _remarks(frames: RunFrames, setting: str, weights: Mapping[str, float]) -> Table:
+    """What there is to say of a chosen setting."""
     runs = frames.runs[frames.runs["setting"] == setting]
+    means = runs.loc[runs["finished"], frames.numbers].astype(float).mean().dropna()
     private = [SWEPT] if frames.runs["private"].any() else []
-    said = [
-        f"{run}: {warning}" for run, warnings in zip(runs["run"], runs["warnings"], strict=True) for warning in warnings
-    ]
-    at_edges = edges(runs["swept"].iloc[0], list(frames.runs["swept"])) if frames.runs.attrs["grid"] else ()
-    return {"edges": list(at_edges), "warnings": [*private, *said]}
+    said = [f"{run['run']}: {warning}" for _, run in runs.iterrows() for warning in run["warnings"]]
+    grid = list(frames.runs["swept"]) if frames.runs.attrs["grid"] else []
+    failed = frames.runs[frames.runs["exit"] == FAILED]
+    return {
+        "mean": means.to_dict(),
+        "criteria": {
+            column: {
+                "best": "largest" if sign_of(column) < 0 else "least",
+                "tolerance": f"{NOISE.get(column, 0.0):.0%}",
+                "weight": weight,
+            }
+            for column, weight in weights.items()
+        },
+        "edges": list(edges(runs["swept"].iloc[0], grid)) if grid else [],
+        "left_out": dict.fromkeys(failed["run"], f"failed numerically (exit {FAILED}), and so infinitely bad"),
+        "warnings": [*private, *said],
+    }
 
 
 def edges(chosen: ReadOnlyTable, grid: Sequence[ReadOnlyTable]) -> Iterator[str]:
@@ -275,59 +262,27 @@ def _numbers_in(value: object) -> dict[str, float]:
     return {name: part for name, part in parts.items() if is_number(part)}
 
 
-# --- as text --------------------------------------------------------------------------------------------------------
-
-
-def best_text(*folders: Path, by: str | None = None) -> str:
-    """The best setting, as `--set` arguments, its ties and numbers, notes on edges of the grid and on failures."""
-    frames = read(*folders)
-    choice = _best(frames, criteria_of(by))
-    lines = [
-        line_of("best", ", then ".join(f"{how['best']} {column}{_within(how)}" for column, how in choice["by"].items()))
-    ]
-    lines += [*_setting_lines(frames, choice), *_equal_lines("equal within the tolerance", choice["ties"])]
-    rows = means_of(frames)
-    for _, row in rows[(rows["label"] == choice["setting"]) & (rows["n"] > 0)].iterrows():
-        lines.append(line_of(row["column"], mean_text(row["column"], row, len(choice["points"]))))
-    failed = frames.runs[frames.runs["exit"] == FAILED]
-    lines += [f"Infinitely bad, {end}: {listed(list(runs['run']))}" for end, runs in failed.groupby("end")]
-    return "\n".join([*lines, *end_lines(frames.runs[~frames.runs["ended"]]), *choice["edges"], *choice["warnings"]])
-
-
-def front_text(*folders: Path, by: str | None = None, width: int | None = None) -> str:
-    """The recommended setting, as `--set` arguments, the Pareto front, and the settings not on it."""
-    frames = read(*folders)
-    choice = _front(frames, criteria_of(by))
-    lines = [line_of("recommended", f"largest grey relational grade of {len(choice['front'])} that none dominates")]
-    lines += [*_setting_lines(frames, choice), *_equal_lines("equal within the tolerance", choice["equal"])]
-    if choice["ties"]:
-        lines += _equal_lines("of the same grade", choice["ties"])
-        lines.append("Chosen among these by the first criterion: add a criterion or weights, or choose yourself")
-    for column, how in choice["criteria"].items():
-        weight = f", weight {how['weight']:g}" if how["weight"] != 1 else ""
-        lines.append(
-            line_of(column, f"{value_of(column, choice['mean'][column])} ({how['best']} is best{_within(how)}{weight})")
-        )
-    cells = DataFrame([{name: value_of(name, value) for name, value in one["values"].items()} |
-                       {"grade": f"{one['grade']:.4f}"} for one in choice["front"]],
-                      [one["setting"] for one in choice["front"]])  # fmt: skip
-    lines.append(cells.to_string(line_width=width))
-    lines += _equal_lines("dominated by the front", choice["beaten"])
-    for why in dict.fromkeys(choice["left_out"].values()):
-        lines.append(f"Not compared, {why}: {listed([run for run, said in choice['left_out'].items() if said == why])}")
-    return "\n".join([*lines, *choice["edges"], *choice["warnings"]])
-
-
-def _within(how: ReadOnlyTable) -> str:
-    return "" if how["tolerance"] == "0%" else f", within {how['tolerance']}"
-
-
-def _setting_lines(frames: RunFrames, choice: ReadOnlyTable) -> Iterator[str]:
-    yield line_of("setting", choice["setting"])
+def choice_text(choice: ReadOnlyTable, frames: RunFrames, width: int | None = None) -> Iterator[str]:
+    """A choice of `best` or `front`: its settings as `--set` arguments, its numbers, ties, and what does not count."""
+    yield line_of("recommended" if "front" in choice else "best", choice["setting"])
     if choice["settings"]:
         yield " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in choice["settings"].items())
-    yield line_of("seeds", f"{finished_of(frames.runs)[choice['setting']]} ({listed(choice['points'])})")
-
-
-def _equal_lines(what: str, settings: Sequence[ReadOnlyTable]) -> list[str]:
-    return [line_of(what, "; ".join(setting["setting"] for setting in settings))] if settings else []
+    yield line_of("over", listed(choice["points"]))
+    for column, mean in choice["mean"].items():
+        how = choice["criteria"].get(column)
+        within = "" if how is None or how["tolerance"] == "0%" else f", within {how['tolerance']}"
+        weight = "" if how is None or how["weight"] == 1 else f", weight {how['weight']:g}"
+        said = "" if how is None else f" ({how['best']} is best{within}{weight})"
+        yield line_of(column, value_of(column, float(mean)) + said)
+    if "front" in choice:
+        rows = [{**one["values"], "grade": one["grade"]} for one in choice["front"]]
+        cells = [{name: value_of(name, value, 4) for name, value in row.items()} for row in rows]
+        yield DataFrame(cells, [one["setting"] for one in choice["front"]]).to_string(line_width=width)
+    for key, what in (("equal", "equal within the tolerance"), ("ties", "of the same grade"), ("beaten", "dominated")):
+        if choice.get(key):
+            yield line_of(what, "; ".join(one["setting"] for one in choice[key]))
+    for why in dict.fromkeys(choice["left_out"].values()):
+        yield f"Not compared, {why}: {listed([run for run, said in choice['left_out'].items() if said == why])}"
+    yield from end_lines(frames.runs[~frames.runs["ended"]])
+    yield from choice["edges"]
+    yield from choice["warnings"]

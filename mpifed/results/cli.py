@@ -47,14 +47,14 @@ def compare(
         raise click.UsageError(f"{'--to' if targets else '--against'} goes without --select")
     from mpifed.results import choose
     from mpifed.results.compare import compare as compared
+    from mpifed.results.frames import read
 
-    if not select:
+    if select:
+        frames = read(*runs)
+        choice = (choose.best if select == "best" else choose.front)(frames, ",".join(by))
+        lines = choose.choice_text(choice, frames, screen_width())
+        click.echo(json.dumps(choice, indent=2) if as_json else "\n".join(lines))
+    else:
         columns = list(choose.criteria_of(",".join(by)))
         comparison = compared(*runs, by=columns, against=against, to=targets)
         click.echo(json.dumps(comparison.table(), indent=2) if as_json else comparison.text(screen_width()))
-    elif as_json:
-        click.echo(json.dumps((choose.best if select == "best" else choose.front)(*runs, by=",".join(by)), indent=2))
-    elif select == "best":
-        click.echo(choose.best_text(*runs, by=",".join(by)))
-    else:
-        click.echo(choose.front_text(*runs, by=",".join(by), width=screen_width()))

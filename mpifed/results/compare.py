@@ -67,7 +67,7 @@ class Comparison:
     def table(self) -> Table:
         """What `mpifed compare --json` prints: the rows of `runs` and `frame`, and the notes; null where absent."""
         runs = self.runs.assign(warnings=[list(map(str, warnings)) for warnings in self.runs["warnings"]])
-        plain = runs.drop(columns="swept").astype({"folder": str})
+        plain = runs.drop(columns=["swept", "job"]).astype({"folder": str})
         return {"runs": _records(plain), "compared": _records(self.frame), "notes": list(self.notes)}
 
 

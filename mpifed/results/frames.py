@@ -44,10 +44,10 @@ class RunFrames(NamedTuple):
 
     `runs` has a row for each: `run` (its name), `folder`, `setting` (what sets its job apart), `seed`, `label`, `exit`
     (nan: none), `end` (in words), `finished`, `ended` (finished, or failed numerically), `limits_met`, `loss` and
-    `objective_of` (what it minimizes), `private`, `swept` (a table), `warnings` (a list), `model_sha256`, the numbers
-    of its summary as columns, and its settings as columns `job.table.key`. `histories` has a row for each measured
-    round: `folder`, `run`, `setting`, `seed` and the columns of history.csv, with `bytes`, of both directions, and
-    `excess`, the largest over a limit.
+    `objective_of` (what it minimizes), `private`, `swept` and `job` (tables), `warnings` (a list), `model_sha256`, the
+    numbers of its summary as columns, and its settings as columns `job.table.key`. `histories` has a row for each
+    measured round: `folder`, `run`, `setting`, `seed` and the columns of history.csv, with `bytes`, of both directions,
+    and `excess`, the largest over a limit.
     """
 
     runs: DataFrame
@@ -210,6 +210,7 @@ def _row(member: _Member, in_grid: bool) -> Table:
         "private": "privacy" in job,
         "model_sha256": about.get("model_sha256") or "",
         "swept": member.swept,
+        "job": job,
         "data": (job.get("data") or {}).get("path", ""),
         "data_sha256": data_digest(folder),
         "warnings": run_warnings(folder, job) if about else [],

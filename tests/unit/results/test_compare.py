@@ -94,7 +94,7 @@ def test_data_that_differ_are_never_joined(tmp_path: Path, first: Any, second: A
 
 def test_a_text_stays_a_text(tmp_path: Path) -> None:
     folder = write_made_sweep(tmp_path / "s", {"data.path": ["1", "2"]}, [at_end(train_loss=k) for k in (1, 2)])
-    assert best(folder, by="train_loss")["settings"] == {"data.path": "1"}
+    assert best(read(folder), by="train_loss")["settings"] == {"data.path": "1"}
 
 
 def test_the_table(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_different_objectives_are_not_ranked(tmp_path: Path, tables: list[Any], 
     for how in (["--select", "best"], ["--select", "pareto"], []):
         refused = mpifed("compare", *runs, *how, "--by", column).output
         assert re.search(f"{said}.*so that {column} ranks nothing; choose by another column", refused)
-    assert best(*runs, by="test_accuracy")["ties"] and front(*runs, by="test_accuracy")["equal"]
+    assert best(read(*runs), by="test_accuracy")["equal"] and front(read(*runs), by="test_accuracy")["equal"]
 
 
 def test_the_kind_of_network_is_no_objective(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_the_kind_of_network_is_no_objective(tmp_path: Path) -> None:
         write_made_run(tmp_path / str(k), at_end(objective=1.0 - k), job=JOB | {"model": m})
         for k, m in enumerate(models)
     ]
-    assert best(*runs, by="objective")["points"] == [str(runs[2])]
+    assert best(read(*runs), by="objective")["points"] == [str(runs[2])]
     folder = grid(tmp_path / "s", {k: [{"objective": 1.0, "train_loss": 0.5}] * 3 for k in (0, 1)}, "model.l2")
     compared = compare(folder)
     assert compared.frame["p"].isna().all() and "Not compared in pairs: objectives differ (point-0000 has" in str(
@@ -323,15 +323,12 @@ def test_the_next_column_decides_ties_and_nothing_depends_on_the_order(tmp_path:
         for size, a, s, code in ((16, 0.9, 4.0, 0), (2, 0.9, 4.02, 0), (3, 0.8, 1.0, 0), (4, 0.99, 0.1, 68))
     ]  # fmt: skip
     for order in itertools.permutations(runs):
-        found = best(*order, by="test_accuracy,simulated_s")
-        assert found["settings"] == {SIZE: 2} and [tie["settings"] for tie in found["ties"]] == [{SIZE: 16}]
-        recommended = front(*order, by="test_accuracy,simulated_s")
+        found = best(read(*order), by="test_accuracy,simulated_s")
+        assert found["settings"] == {SIZE: 2} and [tie["settings"] for tie in found["equal"]] == [{SIZE: 16}]
+        recommended = front(read(*order), by="test_accuracy,simulated_s")
         assert [one["settings"][SIZE] for one in recommended["front"]] == [2, 16, 3] and len(recommended["equal"]) == 1
     text = mpifed("compare", *runs, "--select", "best", "--by", "test_accuracy,simulated_s").output
-    assert (
-        "largest test_accuracy, then least simulated_s, within 1%\n" in text
-        and "--set algorithm.batch_size=2\n" in text
-    )
+    assert "4.02 (least is best, within 1%)\n" in text and "--set algorithm.batch_size=2\n" in text
 
 
 LIMITS = {"constraint": [{"name": "loss", "limit": 0.13}, {"name": "loss", "limit": 0.2}]}
@@ -350,15 +347,17 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
         4: [constrained(0.1, 0.1, 0.21), constrained(0.1, 0.12, 0.1)],
     }
     folder = grid(tmp_path / "s", values, job=JOB | LIMITS)
-    assert best(folder)["settings"] == {SIZE: 2} and best(folder)["mean"]["constraint_1"] == pytest.approx(0.125)
-    assert best(folder, by="objective")["settings"] == {SIZE: 4}
-    assert set(front(folder, by="objective")["left_out"].values()) == {"breaks a limit"}
-    assert len(front(folder, by="objective,feasibility")["left_out"]) == 0
+    assert best(read(folder))["settings"] == {SIZE: 2} and best(read(folder))["mean"]["constraint_1"] == pytest.approx(
+        0.125
+    )
+    assert best(read(folder), by="objective")["settings"] == {SIZE: 4}
+    assert set(front(read(folder), by="objective")["left_out"].values()) == {"breaks a limit"}
+    assert len(front(read(folder), by="objective,feasibility")["left_out"]) == 0
     header, *lines = mpifed("compare", folder).output.splitlines()
     assert header.split()[3:5] == ["constraint_1", "constraint_2"] and header.endswith("limits met")
     assert [line.split()[-3:] for line in lines[:4]] == [[n, "of", "2"] for n in "1221"]
     worse = grid(tmp_path / "t", {1: [constrained(1, 0.2, 0.21)], 2: [constrained(9, 0.14, 0.1)]}, job=JOB | LIMITS)
-    assert best(worse)["settings"] == {SIZE: 2}  # the least infeasible
+    assert best(read(worse))["settings"] == {SIZE: 2}  # the least infeasible
 
 
 @pytest.mark.parametrize(
@@ -388,9 +387,9 @@ def test_methods_can_be_pasted(tmp_path: Path) -> None:
     text = mpifed("compare", folder, "--select", "best").output
     (line,) = (line for line in text.splitlines() if line.startswith("--set"))
     assert [word.partition("=")[0] for word in shlex.split(line)[1::2]] == ["algorithm", "client_optimizer"]
-    assert best(folder)["settings"]["algorithm"] | table == best(folder)["settings"]["algorithm"]
+    assert best(read(folder))["settings"]["algorithm"] | table == best(read(folder))["settings"]["algorithm"]
     private = write_made_run(tmp_path / "private", at_end(objective=0.5))
-    assert not best(private)["warnings"]
+    assert not best(read(private))["warnings"]
 
 
 # --- the front ------------------------------------------------------------------------------------------------------
@@ -425,7 +424,7 @@ def test_the_one_between_is_recommended(tmp_path: Path) -> None:
         5: [ran(0.01, 0.99, 1.0), 68], 6: [75, None], 7: [ran(None, 0.99, 1.0), ran(0.01, 0.99, 1.0)],
     }  # fmt: skip
     folder = grid(tmp_path / "s", values)
-    found = front(folder, by="objective,test_accuracy,simulated_s")
+    found = front(read(folder), by="objective,test_accuracy,simulated_s")
     assert [one["settings"][SIZE] for one in found["front"]] == [2, 3, 1]
     # D of batch 2: 1/4 by objective (0.1 to 0.5), 1/5 by accuracy (0.7 to 0.95), 1/9 by seconds (10 to 100)
     grades = [(4 / 5 + 5 / 6 + 9 / 10) / 3, (1 + 1 + 1 / 2) / 3, (1 / 2 + 1 / 2 + 1) / 3]
@@ -440,7 +439,7 @@ def test_the_one_between_is_recommended(tmp_path: Path) -> None:
     ]
     assert found["ties"] == found["equal"] == []
     # of 2 and 3, whose grades are (2 * 4/5 + 9/10) / 3 and (2 + 1/2) / 3, the same, 3 has the better objective
-    weighed = front(folder, by="objective:2,simulated_s")
+    weighed = front(read(folder), by="objective:2,simulated_s")
     assert weighed["settings"] == {SIZE: 3} and [tie["settings"] for tie in weighed["ties"]] == [{SIZE: 2}]
     text = mpifed("compare", folder, "--select", "pareto", "--by", "objective,test_accuracy,simulated_s").output
     assert "--set algorithm.batch_size=2\n" in text and "90.00% (largest is best)" in text and "0.8444" in text
