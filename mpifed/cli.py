@@ -128,10 +128,13 @@ def check(job: Path, changes: tuple[str, ...], ranks: int | None, timed: bool, a
 
 
 @main.command(short_help="How a run ended, and what it cost.")
-@click.argument("run", type=FOLDER)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.argument("run", type=FOLDER, metavar="RUN|SWEEP|FOLDER|DATA")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; of a sweep or folder a list.")
 def show(run: Path, as_json: bool) -> None:
-    """How a run ended: its results, costs, what is protected, and what is certified; or what a data folder holds."""
+    """How a run ended: its results, costs, what is protected, and what is certified; or what a data folder holds.
+
+    Of a sweep, or a folder of runs, the state of each and what to do next, as `mpifed status` says it.
+    """
     if run.is_file():
         raise click.UsageError(f"{run} is a file: mpifed check is for a job")
     of_data = (run / "federation.h5").is_file()
@@ -142,6 +145,13 @@ def show(run: Path, as_json: bool) -> None:
         from mpifed.data.summary import summary
 
         click.echo(on_screen(summary(open_federation(run))))
+        return
+    from mpifed.results.points import is_sweep
+
+    if is_sweep(run) or (run.is_dir() and not any((run / name).exists() for name in ("job.toml", "run.json"))):
+        from mpifed.batch.status import show_status
+
+        show_status([run], as_json)
         return
     from mpifed.results.show import run_summary, run_text
 

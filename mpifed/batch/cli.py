@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import click
 
 from mpifed.arguments import FOLDER
-from mpifed.core.errors import DataError
 
 
 @click.command(short_help="Submit a job to Slurm.", context_settings={"ignore_unknown_options": True})
@@ -47,12 +45,6 @@ def status(folders: tuple[Path, ...], as_json: bool) -> None:
     follows from the files alone. The exit code is 0 whether runs failed or not (--json has "exit" of each point), and 3
     if a folder is not that of a run or cannot be read: such folders are named at the end.
     """
-    from mpifed.batch.status import statuses_in, text
+    from mpifed.batch.status import show_status
 
-    statuses, errors = statuses_in(folders)
-    if as_json:
-        click.echo(json.dumps([status.table() for status in statuses], indent=2))
-    elif statuses:
-        click.echo("\n".join(text(statuses)))
-    if errors:
-        raise DataError("\n".join(errors))
+    show_status(folders, as_json)

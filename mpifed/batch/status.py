@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import shorten
 
+import click
 from pandas import DataFrame
 
 from mpifed.batch.states import STATES, RunStatus, found_in, status_of
@@ -17,18 +19,23 @@ from mpifed.results.text import value_of
 _WIDEST = 160  # characters of a reason; --json has all of it
 
 
-def statuses_in(folders: Iterable[Path]) -> tuple[list[RunStatus], list[str]]:
-    """The status of each run and sweep in these folders, and errors about the rest."""
+def show_status(folders: Iterable[Path], as_json: bool) -> None:
+    """Print the status of each run and sweep in these folders; DataError at the end names those that are none."""
     statuses, errors = [], []
     for folder in folders:
         try:
             statuses += [status_of(run) for run in found_in(folder)]
         except DataError as error:
             errors.append(str(error))
-    return statuses, errors
+    if as_json:
+        click.echo(json.dumps([status.table() for status in statuses], indent=2))
+    elif statuses:
+        click.echo("\n".join(_lines(statuses)))
+    if errors:
+        raise DataError("\n".join(errors))
 
 
-def text(statuses: Iterable[RunStatus]) -> Iterator[str]:
+def _lines(statuses: Iterable[RunStatus]) -> Iterator[str]:
     """A line for each run and point, and the next command of each run or sweep."""
     rows, following, counts = [], [], Counter[str]()
     for status in statuses:

@@ -93,7 +93,9 @@ def submit(request: SubmitRequest, dry_run: bool = False) -> Iterator[str]:
     submissions = [*(before.submissions if before else []), new]
     write_record(plan.out, Submissions(job=str(request.job), points=plan.names, submissions=submissions))
     yield from _follow(plan, new)
-    if waiting and waiting.wait():
+    if waiting:
+        waiting.communicate()
+    if waiting and waiting.returncode:
         raise MpifedError(f"job {id} has ended with code {waiting.returncode}; see `mpifed status {plan.out}`")
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import DataError
 from mpifed.core.tables import Table
-from mpifed.core.text import command_line, shown
+from mpifed.core.text import shown
 from mpifed.files import columns
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
@@ -22,7 +22,6 @@ from mpifed.privacy import protection
 from mpifed.privacy.disclosure import uncovered
 from mpifed.privacy.ledger_file import read_compared
 from mpifed.results.costs import cost_lines, simulated_lines
-from mpifed.results.points import is_sweep
 from mpifed.results.run_warnings import run_warnings
 from mpifed.results.text import line_of, meaning, value_of
 
@@ -39,10 +38,12 @@ _LABELS = {
 def run_summary(folder: Path) -> Table:
     """The results of a run, with the costs of each exchange and its warnings.
 
-    Raises UsageError when the folder is that of a sweep; DataError when it is not the folder of a run, or the run's
-    ledger does not match its other files.
+    Raises DataError when it is not the folder of a run, or the run's ledger does not match its other files.
     """
-    must_be_run(folder)
+    if not (folder / RUN).exists():
+        if (folder / "job.toml").exists() or any(folder.glob("ledger.*")):
+            raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
+        raise DataError(f"{folder}: no run.json; give the folder of a run")
     read_compared(folder)
     run = read_run(folder)  # costs of key agreement and of each exchange, up to the last checkpoint
     return summary(folder) | {
@@ -50,16 +51,6 @@ def run_summary(folder: Path) -> Table:
         "simulated": run.get("simulated"),
         "warnings": _warnings(folder, run),
     }
-
-
-def must_be_run(folder: Path) -> None:
-    """UsageError for the folder of a sweep, DataError for any that is not that of a run."""
-    if is_sweep(folder):
-        raise UsageError(f"{folder}: is a sweep; `{command_line('mpifed', 'compare', folder)}` shows its points")
-    if not (folder / RUN).exists():
-        if (folder / "job.toml").exists() or any(folder.glob("ledger.*")):
-            raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
-        raise DataError(f"{folder}: no run.json; give the folder of a run")
 
 
 def run_text(folder: Path) -> str:

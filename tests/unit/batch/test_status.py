@@ -246,3 +246,9 @@ def test_all_runs_below_a_folder(nowhere: Path, job: Write, made: Job) -> None:
         ["runs/2026/bad", "failed"], ["runs/done", "done"], ["runs/soon", "waiting"]
     ]  # fmt: skip
     assert "not finite" in text[1] and text[4] == "1 done, 1 waiting, 1 failed" and len(text) == 8
+
+
+def test_show_says_it_too(nowhere: Path, made: Job) -> None:
+    leave(Path("runs/done"), made, 0, rounds=100)
+    said = [CliRunner().invoke(main, [command, "runs"]).output for command in ("show", "status")]
+    assert said[0] == said[1] and "next: mpifed show runs/done" in said[0]
