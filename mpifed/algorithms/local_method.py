@@ -371,6 +371,7 @@ class LocalMethod(LocalSteps, Rows):
         return wrong_method(self)
 
     def conflicts(self) -> Iterator[Refusal]:
+        """What of the job does not go with this method: those of its local steps, and of its upload."""
         from mpifed.algorithms.refused_steps import refused_method  # which no round needs
 
         yield from super().conflicts()
