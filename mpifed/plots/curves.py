@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas as pd
 from pandas import DataFrame, Series
 
 from mpifed.core.errors import DataError, UsageError
@@ -214,18 +213,14 @@ def _grid(panels: Panels, columns: Sequence[str], title: str, log: Log | None, s
         axes.set_visible(True)
         for number, (label, points) in enumerate(curves.items()):
             _draw_line(axes, points, number, label)
-        if row == "excess":
-            axes.axhline(0, color="black", linewidth=0.8)
     for i, row in enumerate(rows):
-        shown = pd.concat(
-            [points["y"] for (name, _), curves in panels.items() if name == row for points in curves.values()]
-        )
-        finish(grid[i, 0], "y", row, shown.to_numpy(), None if log is None else log in ("y", "both"), height - 0.3)
+        drawn = np.concatenate([line.get_ydata() for axes in grid[i] for line in axes.lines])
+        finish(grid[i, 0], "y", row, drawn, None if log is None else log in ("y", "both"), height - 0.3)
     for j, column in enumerate(columns):
-        shown = pd.concat(
-            [points["x"] for (_, name), curves in panels.items() if name == column for points in curves.values()]
-        )
-        finish(grid[-1, j], "x", column, shown.to_numpy(), log in ("x", "both"), width / len(columns) - 0.5)
+        drawn = np.concatenate([line.get_xdata() for axes in grid[:, j] for line in axes.lines])
+        finish(grid[-1, j], "x", column, drawn, log in ("x", "both"), width / len(columns) - 0.5)
+    for axes in grid[rows.index("excess")] if "excess" in rows else ():
+        axes.axhline(0, color="black", linewidth=0.8)
     picture.align_ylabels()
     first = next(iter(panels))
     handles = dict(zip(panels[first], grid[rows.index(first[0]), columns.index(first[1])].lines, strict=False))

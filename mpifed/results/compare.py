@@ -66,7 +66,8 @@ class Comparison:
 
     def table(self) -> Table:
         """What `mpifed compare --json` prints: the rows of `runs` and `frame`, and the notes; null where absent."""
-        runs = self.runs.assign(warnings=[list(map(str, warnings)) for warnings in self.runs["warnings"]])
+        warnings = [list(map(str, warnings)) for warnings in self.runs["warnings"]]
+        runs = self.runs.assign(warnings=warnings, exit=self.runs["exit"].astype("Int64"))
         plain = runs.drop(columns=["swept", "job"]).astype({"folder": str})
         return {"runs": _records(plain), "compared": _records(self.frame), "notes": list(self.notes)}
 
@@ -115,9 +116,11 @@ def compare(*folders: Path, by: Sequence[str] = (), against: str | None = None, 
             )
     parts = [means_of(frames), *(_reached(frames, target) for target in targets)]
     frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-    joined = pd.concat([pair.assign(column=column) for column, pair in pairs.items()] or [DataFrame(columns=_PAIR)])
-    frame = frame.merge(joined.rename_axis("label").reset_index()[["label", "column", *_PAIR]] if pairs else
-                        DataFrame(columns=["label", "column", *_PAIR]), on=["label", "column"], how="left")  # fmt: skip
+    if pairs:
+        joined = pd.concat([pair.assign(column=column).rename_axis("label") for column, pair in pairs.items()])
+        frame = frame.merge(joined.reset_index().drop(columns="left_out"), on=["label", "column"], how="left")
+    else:
+        frame = frame.assign(**dict.fromkeys(_PAIR, np.nan))
     bests = [_best_measured(frames, column) for column in by or deciding(frames)]
     frame = frame.merge(pd.concat(bests), on=["label", "column"], how="left") if bests else frame
     return Comparison(frame, frames.runs, tuple(notes))
