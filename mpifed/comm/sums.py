@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpifed.comm.mpi import Comm
+from mpifed.comm.reduce import SharedMessage, shared_message
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import Exchange, Field, Placed, fields_of
 from mpifed.core.holdings import Positions, size, span
@@ -182,9 +184,14 @@ class Sum:
     def __init__(self, message: Message) -> None:
         self.message = message
         self._anew = False  # whether the next answers overwrite what is there
-        self.numbers: Integers = np.zeros(message.size + 1, message.dtype)
-        self._accumulators = [self.numbers[place.start : place.stop] for place in message.places]
+        self._move(np.zeros(message.size + 1, message.dtype))
         self._buffer = cache(lambda size: np.empty(size, message.dtype))  # for the integers of one client
+        self._shared: SharedMessage | None = None
+        self._reduced = False  # whether it has ever been; from then on `_shared` stays what it is
+
+    def _move(self, numbers: Integers) -> None:
+        self.numbers = numbers  # [m + 1]
+        self._accumulators = [numbers[place.start : place.stop] for place in self.message.places]
 
     def begin(self, adds: bool) -> None:
         """Start a new sum; `adds`: whether answers will be added, the first of which overwrites the last sum."""
@@ -227,6 +234,21 @@ class Sum:
             if coded is not None:
                 for limb, part in zip(whole, coded.reshape(len(whole), *values.shape), strict=True):
                     limb[index] += part
+
+    def reduce(self, comm: Comm, everywhere: bool) -> Integers | None:
+        """The sum over all ranks, on ranks that receive it; `numbers` are overwritten. Collective.
+
+        From the first time on they stand where the ranks of a node can read them.
+        """
+        if not self._reduced:
+            self._reduced, self._shared = True, shared_message(comm, len(self.numbers), self.message.dtype)
+            if self._shared is not None:
+                self._shared.mine[:] = self.numbers
+                self._move(self._shared.mine)
+        if self._shared is not None:
+            return self._shared.reduce(everywhere)
+        (comm.Allreduce if everywhere else comm.Reduce)(self.numbers, self.numbers)
+        return self.numbers if everywhere or comm.rank == 0 else None
 
 
 def _floats(array: Array) -> Array:
@@ -299,9 +321,8 @@ def out_of_bounds(place: Place, clients: Integers, values: Array) -> NumericalEr
     if largest <= _LARGEST:
         enough = f"{2 * max(largest / n, place.form.bound):g}"
         exact += f'; if such values are expected, raise the bound: [aggregation.bounds] "{place.name}" = {enough}'
-    times = f"{n} times " * (n > 1)
     return NumericalError(
-        f"{place.name}: {who} has {what}, outside {times}the bound "
+        f"{place.name}: {who} has {what}, outside {f'{n} times ' * (n > 1)}the bound "
         f"{place.form.bound:g}: training diverged; lower the learning rate or step sizes, or scale the columns and "
         f"targets{exact}"
     )

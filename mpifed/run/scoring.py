@@ -88,7 +88,7 @@ class TestRows(NamedTuple):
     def _summed(self, table: Array) -> Array:
         """The table with the lines of all ranks, on rank 0. Collective."""
         flat = table.reshape(-1)
-        self.comm.Allreduce(flat)
+        self.comm.Reduce(flat, flat)
         return table
 
     def _quality(self, matches: Array, rows: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,37 @@ from sparse_masks import sparsest
 from sub_worlds import worlds
 
 from mpifed.comm.channels.masked import Masked
+from mpifed.comm.sums import Message, Sum
 from mpifed.core.errors import TooFewClients
+from mpifed.core.exchange import Exchange, Field
 from mpifed.run.api import run
-from mpifed.testing import Job
+from mpifed.testing import Job, Solo
 
 pytestmark = pytest.mark.mpi(min_size=2)
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_exact_sums_that_move_into_shared_memory(everywhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first turn on, with the last number, which is added before they move; each total stays what it was."""
+    monkeypatch.setenv("MPIFED_REDUCE", "nodes")  # under Open MPI, and on more ranks than cores, too
+    shape = (1 << 15, 2)  # long enough to stand there
+    for comm in chain(worlds(), [Solo()]):
+        earlier = []
+        message = Message(Exchange("up", Field(shape), None, None, None), 4)  # type: ignore[arg-type]
+        adder = Sum(message)
+        before = adder.numbers
+        for turn in range(10):
+            adder.begin(True)
+            adder.add(np.full((1, *shape), 1 + comm.rank + turn, "f4"), np.array([comm.rank]))
+            adder.numbers[-1] = 1
+            reduced = adder.reduce(comm, everywhere)
+            assert (adder.numbers is not before) == (comm.size > 1)
+            assert (reduced is not None) == (everywhere or comm.rank == 0)
+            if reduced is not None:
+                assert reduced[-1] == comm.size
+                earlier.append((message.decode(reduced), sum(1 + rank + turn for rank in range(comm.size))))
+        for total, expected in earlier:
+            np.testing.assert_array_equal(total, expected)
 
 
 # --- sums --------------------------------------------------------------------------------------------------------

@@ -30,20 +30,35 @@ def sizes(dtype: str) -> list[int]:
     return [0, 1, 7, 1000, step - 1, step, step + 1, 2 * step - 1, 2 * step, 2 * step + 1]
 
 
+@pytest.mark.parametrize("long", [1, 2**17])  # MPICH takes MPI_Allreduce where rank 0 alone needs a long sum
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint8"])
-def test_arrays_are_summed_in_place(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_are_sent_and_summed(dtype: str, long: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", 4096)
+    monkeypatch.setattr(module, "LONG", long)
     for comm in worlds():
         for size in sizes(dtype):
+            mine, total = part(comm.rank, size, dtype), np.full(size, 77, dtype=dtype)
+            expected = sum(part(rank, size, dtype) for rank in range(comm.size))
+            comm.Allreduce(mine, total)
+            np.testing.assert_array_equal(total, expected)
+            np.testing.assert_array_equal(mine, part(comm.rank, size, dtype))
+            total[:] = 77
+            comm.Reduce(mine, total if comm.rank == 0 else None)
+            np.testing.assert_array_equal(total, expected if comm.rank == 0 else 77)
+            for add in (comm.Reduce, comm.Allreduce):
+                mine = part(comm.rank, size, dtype)
+                add(mine, mine)
+                if comm.rank == 0 or add == comm.Allreduce:
+                    np.testing.assert_array_equal(mine, expected)
             mine = part(comm.rank, size, dtype)
-            comm.Allreduce(mine)
-            np.testing.assert_array_equal(mine, sum(part(rank, size, dtype) for rank in range(comm.size)))
+            comm.Bcast(mine)
+            np.testing.assert_array_equal(mine, part(0, size, dtype))
 
 
 def test_integers_are_added_modulo_2_to_the_64() -> None:
     for comm in worlds():
         mine = np.array([2**62, -(2**62)])
-        comm.Allreduce(mine)
+        comm.Allreduce(mine, mine)
         assert mine.tolist() == [(comm.size * x + 2**63) % 2**64 - 2**63 for x in (2**62, -(2**62))]
 
 
@@ -83,18 +98,19 @@ def test_an_error_is_raised_on_all_ranks(kind: type[MpifedError]) -> None:
             assert caught.value.exit_code == kind.exit_code
 
 
-def test_all_ranks_have_joined_before_that_is_said(shared_tmp_path: Path) -> None:
+@pytest.mark.parametrize("per_node", ["", "1"])
+def test_all_ranks_have_joined_before_that_is_said(per_node: str, shared_tmp_path: Path) -> None:
     from mpi4py import MPI
 
     joined = shared_tmp_path / "joined"
-    given = {**os.environ, "MPIFED_JOINED": str(joined)}
+    given = {**os.environ, "MPIFED_RANKS_PER_NODE": per_node, "MPIFED_JOINED": str(joined)}
     if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
         time.sleep(0.3)
         assert not joined.exists()
     comm = connect(given)
     comm.Barrier()
     assert joined.exists()
-    assert (comm.node_rank, comm.node_size) == (comm.rank, comm.size)
+    assert (comm.node_rank, comm.node_size) == ((0, 1) if per_node else (comm.rank, comm.size))
 
 
 @pytest.mark.large
@@ -113,11 +129,15 @@ def test_more_than_2_gib_and_2_to_the_31_values() -> None:
         return
     comm = Intracomm(half)
     marks = [0, 1, 2**30 - 1, 2**30, 2**31 - 1, 2**31, size - 1]
-    array = np.zeros(size, dtype=np.uint8)
+    array = np.full(size, comm.rank, dtype=np.uint8)
     if comm.rank == 0:
         array[marks] = np.arange(10, 10 + len(marks))
-    array = comm.bcast(array)
-    comm.Allreduce(array)
-    assert array[marks].tolist() == [2 * mark for mark in range(10, 10 + len(marks))]
+    comm.Bcast(array)
+    assert array[marks].tolist() == list(range(10, 10 + len(marks)))
     assert np.count_nonzero(array) == len(marks)
+    total = np.empty_like(array) if comm.rank == 0 else None
+    comm.Reduce(array, total)
+    if total is not None:
+        assert total[marks].tolist() == [2 * mark for mark in range(10, 10 + len(marks))]
+        assert np.count_nonzero(total) == len(marks)
     half.Free()

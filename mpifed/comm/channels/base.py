@@ -161,9 +161,10 @@ class Channel:
         """Sum over all ranks, and with what the server keeps, on rank 0 or everywhere; whether here. Collective."""
         if plan.kept is not None:
             plan.sum.numbers[:-1] += plan.kept.total
-        self.comm.Allreduce(plan.sum.numbers)
-        plan.reduced = plan.sum.numbers
-        return everywhere or self.comm.rank == 0
+        reduced = plan.sum.reduce(self.comm, everywhere)
+        if reduced is not None:
+            plan.reduced = reduced
+        return reduced is not None
 
     def _keep(self, plan: Plan) -> None:
         """Have the server keep the sum, where it goes on counting."""

@@ -132,8 +132,7 @@ class Encrypted(Channel):
         """
         refuse_small(plan.message, self.protection, now)
         serves = self.comm.rank == 0
-        self.comm.Allreduce(plan.sum.numbers[-1:])
-        plan.reduced[-1] = plan.sum.numbers[-1]
+        self.comm.Reduce(plan.sum.numbers[-1:], plan.reduced[-1:] if serves else None)
         receivers, counted = self._receivers(plan, now), self._counted(plan, now)
         if not counted.any():  # nothing was encrypted: the sum of no uploads is 0
             plan.reduced[:-1] = 0

@@ -159,7 +159,7 @@ class Masked(Channel):
         if self._dropouts is not None:
             self._dropouts.open(plan.reduced, self.tap)
             if to_clients:
-                plan.reduced = self.comm.bcast(plan.reduced)
+                self.comm.Bcast(plan.reduced)
         self._keep(plan)
         if plan.kept is not None:
             plan.kept.moved |= dict.fromkeys(self._movers, self._turns.now)

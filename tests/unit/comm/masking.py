@@ -47,8 +47,16 @@ class Threads:
         self.heard.append(value.tobytes() if isinstance(value, np.ndarray) else pickle.dumps(value))
         return value
 
-    def Allreduce(self, array: Any) -> None:
-        array[...] = self._hear(np.sum(self._meet(array.copy()), axis=0, dtype=array.dtype))
+    def Bcast(self, array: Any) -> None:
+        array[...] = self._hear(self._meet(array.copy())[0])
+
+    def Reduce(self, array: Any, total: Any) -> None:
+        found = self._meet(array.copy())
+        if total is not None and self.rank == 0:
+            total[...] = self._hear(np.sum(found, axis=0, dtype=array.dtype))
+
+    def Allreduce(self, array: Any, total: Any) -> None:
+        total[...] = self._hear(np.sum(self._meet(array.copy()), axis=0, dtype=array.dtype))
 
     def bcast(self, value: Any, root: int = 0) -> Any:
         return self._hear(self._meet(value)[root])
