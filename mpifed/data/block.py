@@ -174,10 +174,10 @@ class Block:
         A client with fewer rows has all of them as its minibatch; so with the largest shard as `size`, clients are
         grouped by how many rows they have.
         """
-        rows = np.minimum(self.counts, size)
-        if (rows == rows[0]).all():  # not kept: a block that holds itself stays in memory
-            return [(np.arange(len(rows)), self, int(rows[0]))]
         if ("size", size) not in self._cache:
+            rows = np.minimum(self.counts, size)
+            if (rows == rows[0]).all():  # not kept: a block that holds itself stays in memory
+                return [(np.arange(len(rows)), self, int(rows[0]))]
             groups = [(np.flatnonzero(rows == count), count) for count in np.unique(rows).tolist()]
             self._cache["size", size] = [(who, self.only(who), count) for who, count in groups]
         parts: Sequence[tuple[NDArray[np.int64], Block, int]] = self._cache["size", size]
@@ -193,9 +193,9 @@ class Block:
 
         Clients of a group have the same number in `alike` [n].
         """
-        groups: list[tuple[NDArray[np.int64], Block, int]] = []
-        for number in np.unique(alike).tolist() if alike is not None else [None]:
-            few = np.arange(len(self.shards)) if number is None else np.flatnonzero(alike == number)
+        groups = list(self.by_batch_size(size)) if alike is None else []
+        for number in np.unique(alike).tolist() if alike is not None else ():
+            few = np.flatnonzero(alike == number)
             groups += [(few[who], part, rows) for who, part, rows in self.only(few).by_batch_size(size)]
         records = [compute(*group) for group in groups]
         if len(groups) == 1:
@@ -243,12 +243,11 @@ class Block:
 
         Few rows of many stay in memory until others are taken, since gradients need those of the scores again.
         """
-        least = self._cache.setdefault(("least", 0), self.counts.min(keepdims=True))
         same_rows, kept = self._cache.get(("alike", 0), (rows[:0], []))
         if kept and len(rows) == len(same_rows) and (rows == same_rows).all():
             taken: Sequence[Features] = kept
             return taken
-        check_rows(rows[None], least)
+        check_rows(rows[None], self._least)
         if self.sparse:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
@@ -258,9 +257,15 @@ class Block:
             else:
                 for shard, out in zip(self.shards, outs, strict=True):
                     shard.take(rows, out[0])
-        few = len(rows) * _FEW <= least[0] and not self._seen
+        few = len(rows) * _FEW <= self._least[0] and not self._seen
         self._cache["alike", 0] = (rows.copy(), taken) if few else (rows[:0], [])
         return taken
+
+    @cached_property
+    def _least(self) -> NDArray[np.int64]:
+        """[1] the fewest rows of a client."""
+        least: NDArray[np.int64] = self.counts.min(keepdims=True)
+        return least
 
     @cached_property
     def _seen(self) -> bool:

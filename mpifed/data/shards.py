@@ -102,12 +102,12 @@ class Shard:
 
     def _cuts(self) -> Iterator[slice]:
         """All rows as slices of about `PIECE_NBYTES`."""
-        bounds = np.arange(0, self.samples, max(1, PIECE_NBYTES // (4 * self.features)))
+        bounds = [*range(0, self.samples, max(1, PIECE_NBYTES // (4 * self.features))), self.samples]
         if self.sparse:
             indptr = self.values.indptr
-            bounds = np.searchsorted(indptr, np.arange(0, max(1, indptr[-1]), PIECE_NBYTES // 8))
-        bounds = np.unique([*bounds, self.samples])
-        return map(slice, bounds[:-1].tolist(), bounds[1:].tolist())
+            starts = np.searchsorted(indptr, np.arange(0, max(1, indptr[-1]), PIECE_NBYTES // 8))
+            bounds = np.unique([*starts, self.samples]).tolist()
+        return map(slice, bounds[:-1], bounds[1:])
 
 
 class JointShards(NamedTuple):
