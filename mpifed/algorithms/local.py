@@ -287,7 +287,7 @@ class Local:
                 rows = block.draw(now, f"minibatch {r}", method.batch_size, secret=True)
                 yield self._minibatch(block, r, block.take(rows), gain)
             return
-        count = int(method.repeats_of(now, block.clients[:1])[0])
+        count = int(method.repeats_of(now, block.clients[:1])[0]) if method.varying else method.repeats
         places = slices(method.batch_size, count, count if method.local_epochs else None, int(block.counts[0]))
         rows = block.draw(now, "minibatch", places[-1].stop, secret=guard.draws == "secretly")
         together = max(1, ROWS // method.batch_size)  # steps whose rows are read at once
@@ -321,8 +321,10 @@ class Local:
 
         def of_part(who: Array, part: Block, rows: int) -> Array:
             each = [few if few is None or few.ndim == 1 else take(few, who) for few in (push, starts)]
-            step = method.step_for(self.step, int(method.taken(self.now, part.clients[:1])[0]))
-            return replace(self, step=step)._steps(part, model, *each)
+            taken = int(method.taken(self.now, part.clients[:1])[0]) if method.uneven else method.most_steps
+            step = method.step_for(self.step, taken)
+            local = self if step == self.step else replace(self, step=step)
+            return local._steps(part, model, *each)
 
         quiet = {} if self.problem.privacy is None else {"over": "ignore", "invalid": "ignore"}
         with np.errstate(**quiet):  # type: ignore[arg-type]  # of two of its names
