@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -69,9 +68,3 @@ class Observer(MadeByKeywords):
 
     def end(self, outcome: RunOutcome) -> None:
         """The run has ended, by itself, by a signal or by an error on this rank; not if its process was killed."""
-
-
-def lacking(observer: Observer) -> str | None:
-    """What to install for an observer; None where all is there."""
-    missing = {module: package for module, package in observer.requires.items() if find_spec(module) is None}
-    return f"{', '.join(missing)} is missing; pip install {' '.join(missing.values())}" if missing else None

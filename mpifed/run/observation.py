@@ -11,6 +11,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from mpifed.files.json_file import write_json
 from mpifed.files.run_folder import RUN, read_run, summary
 from mpifed.job.job import Job
 from mpifed.observers import observer_name
-from mpifed.observers.base import ObservedRun, Observer, RunOutcome, lacking
+from mpifed.observers.base import ObservedRun, Observer, RunOutcome
 from mpifed.run.outcome import code_of
 from mpifed.run.own_classes import restored_generators
 from mpifed.run.progress import Reporter
@@ -126,7 +127,12 @@ class Observation:
 
 def checked_observers(observers: Sequence[Observer]) -> list[Observer]:
     """The observers; UsageError where a library is missing."""
-    wrong = [f"observer {observer_name(one)}: {why}" for one in observers if (why := lacking(one)) is not None]
+    wrong = list[str]()
+    for observer in observers:
+        missing = {module: package for module, package in observer.requires.items() if find_spec(module) is None}
+        if missing:
+            remedy = f"{', '.join(missing)} is missing; pip install {' '.join(missing.values())}"
+            wrong.append(f"observer {observer_name(observer)}: {remedy}")
     if wrong:
         raise UsageError("; ".join(wrong))
     return list(observers)

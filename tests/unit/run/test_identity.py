@@ -17,11 +17,13 @@ from jobs_in_python import checked, fedavg, job_table
 from written_files import read_json, write_json
 
 from mpifed.cli import main
-from mpifed.core.errors import Interrupted, UsageError
+from mpifed.core.errors import DataError, Interrupted, UsageError
+from mpifed.data.store import open_federation
 from mpifed.files.model_file import read_about
 from mpifed.files.run_folder import summary
 from mpifed.run import environment
 from mpifed.run.outcome import code_of
+from mpifed.run.setup import prepare
 from mpifed.testing import Job, Solo
 
 MINE = """
@@ -124,11 +126,11 @@ class Mine(mf.L1):
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("what", ["sources", "labels", "test rows"])
+@pytest.mark.parametrize("what", ["sources", "labels"])
 def test_ranks_that_see_others_than_rank_0(
     what: str, own: Path, digits: Path, tmp_path: Path, make_data: Callable[..., Path], launch: Any
 ) -> None:
-    """On a node's disk, say; data of the same shapes, whole and undamaged, or damaged there alone."""
+    """On a node's disk, say; data of the same shapes, whole and undamaged."""
     for rank in range(2):
         shutil.copytree(digits, tmp_path / f"node-{rank}" / "data")
         (tmp_path / f"node-{rank}" / "own_node.py").write_text(MODULE.format(rank if what == "sources" else 0))
@@ -137,18 +139,27 @@ def test_ranks_that_see_others_than_rank_0(
         shutil.rmtree(other)
         words = ("--split", "rows", "--clients", "8", "--seed", "5", "--test-fraction", "0.2")
         make_data(other, "digits", *words)
-    if what == "test rows":
-        extent = read_json(other / "federation.json")["arrays"]["test/X"]
-        with open(other / "federation.h5", "r+b") as file:
-            file.seek(extent["offset"])
-            values = np.frombuffer(file.read(8), "f4") + 1
-            file.seek(extent["offset"])
-            file.write(values.tobytes())
     task = job(Path("data"), rounds=1, regularizer={"name": "own_mine:Mine", "weight": 0.1})
     (tmp_path / "job.toml").write_text(task.text().replace("own_mine", "own_node"))
-    ended = launch(2, "run", "../job.toml", cwd=tmp_path, program=("-c", NODE), env={"MPIFED_RANKS_PER_NODE": "1"})
+    ended = launch(2, "run", "../job.toml", cwd=tmp_path, program=("-c", NODE))
     said = "own classes must be of the same files on all nodes" if what == "sources" else "rank 1 sees other data than"
     assert ended.code == (2 if what == "sources" else 3) and ended.text.count(said) == 1, ended.text
+
+
+def test_other_test_rows_on_a_node(digits: Path, copy: Path) -> None:
+    class Second(Solo):
+        """Rank 1, alone on its node."""
+
+        rank, size = 1, 2
+
+        def bcast(self, value: Any, root: int = 0) -> Any:
+            return open_federation(digits).about
+
+    with open(copy / "federation.h5", "r+b") as file:
+        file.seek(read_json(copy / "federation.json")["arrays"]["test/X"]["offset"])
+        file.write(b"\0\0\1\0")
+    with pytest.raises(DataError, match=r"rank 1 sees other data than rank 0: .*test/X was changed or damaged"):
+        prepare(job(copy), Second())
 
 
 @pytest.mark.launch
