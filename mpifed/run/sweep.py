@@ -20,7 +20,7 @@ Guard: TypeAlias = Callable[..., Any]  # `guarded`, or `together`
 Play: TypeAlias = Callable[[SweepPoint, Path, bool, Cache, Callable[[], None]], object]
 
 
-class End(NamedTuple):
+class PointEnd(NamedTuple):
     """How a point of a sweep has ended."""
 
     code: int
@@ -30,12 +30,12 @@ class End(NamedTuple):
 def play_points(
     comm: Comm, guard: Guard, folder: Path, points: list[SweepPoint], chosen: list[SweepPoint], play: Play, *,
     resume: bool, overwrite: bool, goes_on: Callable[[BaseException | None], bool],
-) -> dict[str, End]:  # fmt: skip
+) -> dict[str, PointEnd]:  # fmt: skip
     """The ends of the chosen points by name, those that would end again as they did before not run anew. Collective.
 
     The first error after which the sweep does not go on is raised, once sweep.csv has been written.
     """
-    ends, cache, last = dict[str, End](), Cache(), None
+    ends, cache, last = dict[str, PointEnd](), Cache(), None
     replaces = overwrite and chosen == points  # on rank 0: until the first point is ready to write
 
     def begin() -> None:
@@ -71,11 +71,11 @@ def play_points(
                 continue
         try:
             play(point, run_dir, begun, cache, partial(replace, run_dir))
-            ends[point.name] = End(0)
+            ends[point.name] = PointEnd(0)
         except (MpifedError, SystemExit) as error:  # SystemExit: of all ranks, by `guarded`
             cause = error if isinstance(error, MpifedError) else error.__cause__
             code = error.exit_code if isinstance(error, MpifedError) else int(error.code or 0)
-            ends[point.name] = End(code, cause if isinstance(cause, MpifedError) else None)
+            ends[point.name] = PointEnd(code, cause if isinstance(cause, MpifedError) else None)
             if not goes_on(cause):
                 last = error
                 break
@@ -98,7 +98,7 @@ def on_server(comm: Comm, guard: Guard, function: Callable[[], Value]) -> Value:
     return given
 
 
-def _before(point: SweepPoint, run_dir: Path) -> tuple[End | None, bool]:
+def _before(point: SweepPoint, run_dir: Path) -> tuple[PointEnd | None, bool]:
     """(the end of a point that would end the same way again, else None; whether there is a run to resume).
 
     Such a point has finished or failed numerically with exactly this job: its bits are the same every time.
@@ -108,6 +108,6 @@ def _before(point: SweepPoint, run_dir: Path) -> tuple[End | None, bool]:
     if failed_before(point.job, run_dir):
         error = NumericalError(f"{run_dir} failed numerically before, and would again; remove it to run it anew")
         say(f"mpifed: {error}")
-        return End(error.exit_code, error), True
+        return PointEnd(error.exit_code, error), True
     code = ended_before(point.job, run_dir)
-    return None if code is None else End(code), (run_dir / "job.toml").exists()
+    return None if code is None else PointEnd(code), (run_dir / "job.toml").exists()
