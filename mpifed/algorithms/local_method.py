@@ -293,7 +293,8 @@ class LocalMethod(LocalSteps, Rows):
         shown = guard.shown(block)
         local = whole if shown is block else replace(whole, block=shown)
         start, push = self.begin(own, sent, local), self.push(own, sent, local)
-        if start is None and self.upload is None and self.retain is None and self.renew is None:
+        plain = self.one_plain_step and start is None
+        if plain and self.upload is None and self.retain is None and self.renew is None:
             from mpifed.algorithms.whole_rows import lazy_change  # which not all methods need
 
             lazy = lazy_change(whole, sent.model, push)

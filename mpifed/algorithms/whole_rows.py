@@ -63,15 +63,14 @@ def pooled_minibatches(problem: Problem, block: Block, now: Round, size: int) ->
 
 
 def lazy_change(local: Local, model: Array, push: Array | None) -> Lazy | None:
-    """The weighted change of local steps, made by who adds it; None: it is not one plain step from a common model.
+    """The weighted change of local steps, made by who adds it; None: it is no plain step from a common model.
 
     Parameters
     ----------
     push : [d], common to all
     """
     common = push is None or push.ndim == 1
-    plain = local.method.one_plain_step and local.guard.draws == "once" and local.own_step == local.step
-    if not (common and plain):
+    if not (common and local.guard.draws == "once" and local.own_step == local.step):
         return None
     clients = local.block.clients
 
