@@ -353,7 +353,7 @@ class Local:
             keep = (1 - self.step * method.pull,) * 2
         momentum = optimizer.momentum if fused else 0.0
         velocity = xp.zeros_like(change) if momentum else change
-        kept: Any = None if fused else optimizer.start
+        kept: Any = None if fused else optimizer.start  # a record of the optimizer's own
         ended = xp.zeros(len(block.clients), dtype=bool)
 
         def combined(less: float, rest: Sequence[float], arrays: Sequence[Array], out: Array | None) -> Array:
@@ -420,6 +420,7 @@ class Local:
         split = self.guard.layout.penalized.stop
         return combination((1.0, counted - less), (change, at), change, (split, (1.0, free - less)))
 
+    # the state is a record of the optimizer's own
     def _steer(self, gradient: Array, at: Array, point: Parameters, push: Array | None, k: int, state: Any) -> Any:
         """Make of a gradient [n, d] without penalties what local step k adds; the optimizer's next state."""
         method, optimizer = self.method, self.method.client_optimizer

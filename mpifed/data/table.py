@@ -65,7 +65,7 @@ class Roles(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class ColumnUses:
     """What becomes of the columns of tables."""
 
     label: str | Sequence[str] | None = None
@@ -214,7 +214,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class ColumnSource(Columns, Source):
+class ColumnSource(ColumnUses, Source):
     """The options of files of tables."""
 
     path: tuple[Path, ...]

@@ -9,7 +9,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
 from mpifed.data.samples import Samples, Values
 from mpifed.data.source_files import listed
-from mpifed.data.table import Columns, as_table
+from mpifed.data.table import ColumnUses, as_table
 from mpifed.python.values import samples_or_fraction
 
 _FRAME, _TEST = "from_dataframe: frame", "from_dataframe: test"
@@ -32,7 +32,7 @@ def of_frame(frame: Values, test: Values, options: Table, **columns: Values) -> 
     tests = {} if tested is None else {_TEST: as_table(tested, _TEST)}
     for name in ("label", "by"):
         columns[name] = [columns[name]] if isinstance(columns[name], (str, int)) else columns[name]
-    data = Columns(**columns).samples(tables, tests, list(frame) if several else ())
+    data = ColumnUses(**columns).samples(tables, tests, list(frame) if several else ())
     if data.left_out:
         warnings.warn(f"from_dataframe: column {listed(data.left_out)} numbers rows, and is left out", stacklevel=2)
     shape = options.pop("shape", None)

@@ -7,10 +7,7 @@ import errno
 import io
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-from mpifed.core import io_errors
 
 _GROWING = ("fsync", "link", "mkdir", "pwrite", "posix_fallocate")  # of `os`: what takes room on a disk
 _OTHER = ("rename", "replace", "unlink", "rmdir")
@@ -22,7 +19,6 @@ KINDS = {  # by the error, what ends in it
 
 def fail_from(number: int, kind: int, below: str) -> None:
     """Let the `number`-th step that writes below a folder fail in this process, and all later ones; for ever."""
-    io_errors._LIBRARIES.add(Path(__file__).parent.name)  # what is raised here counts as the operating system's
     steps = 0
 
     def step(path: object) -> None:
