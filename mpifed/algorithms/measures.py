@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -47,9 +47,12 @@ class Evaluation(NamedTuple):
     gradient: Parameters  # leaves [n, K, ...] over the counted rows; ABSENT without a certificate
 
 
+Sums: TypeAlias = Any  # a record of the exchanges' own, with a `tally` and a `gradient`
+
+
 def measures_of_functions(
     algorithm: Algorithm, losses: tuple[Exchange, ...], certificate: tuple[Exchange, ...],
-    start: Callable[[Any], Record], turns: int = 1,
+    start: Callable[[Any], Record], turns: int = 1,  # of the server's state, a record of the algorithm's own
 ) -> tuple[Measure, ...]:  # fmt: skip
     """Losses, objective, constraints and the algorithm's own columns; and the certificate.
 
@@ -57,14 +60,14 @@ def measures_of_functions(
     """
     problem = algorithm.problem
 
-    def levels(server: Record, sums: Any, first: FirstNumbers) -> Columns:
+    def levels(server: Record, sums: Sums, first: FirstNumbers) -> Columns:
         measured = report_levels(problem, algorithm.model(server), sums.tally)
         return {**measured, **algorithm.report(server), **measured}
 
-    def certified(server: Record, sums: Any, first: FirstNumbers) -> Columns:
+    def certified(server: Record, sums: Sums, first: FirstNumbers) -> Columns:
         return report_certificate(problem, algorithm.model(server), sums.tally, sums.gradient, first)
 
-    def of_first(server: Record, sums: Any) -> FirstNumbers:
+    def of_first(server: Record, sums: Sums) -> FirstNumbers:
         return first_iterate(problem, algorithm.model(server), sums.tally, sums.gradient)
 
     columns = certificate_columns(problem)
