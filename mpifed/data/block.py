@@ -164,7 +164,7 @@ class Block:
         return parts
 
     @cached_property
-    def _cache(self) -> dict[tuple[str, int], Any]:
+    def _cache(self) -> dict[tuple[str, int], Any]:  # whatever was made of rows
         """Of `parts`, `by_batch_size` and `take_alike`, by argument."""
         return {}
 

@@ -463,9 +463,9 @@ def _reading(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read ({shown(str(error))}); get the file again") from error
 
 
-def _metadata(table: pa.Table, *keys: bytes | str) -> list[Any]:
+def _metadata(table: pa.Table, *keys: bytes | str) -> list[Any]:  # of JSON
     """A list that a writer of tables has noted beside it, pandas or `datasets`; empty where there is none."""
-    content: Any = table.schema.metadata or {}
+    content: Any = table.schema.metadata or {}  # of JSON
     try:
         for key in keys:
             content = content[key]

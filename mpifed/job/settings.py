@@ -213,7 +213,7 @@ def name_of(kind: type) -> str | None:
 # --- tables as objects ------------------------------------------------------------------------------------------------
 
 
-class CheckedTable(dict[str, Any]):
+class CheckedTable(dict[str, Any]):  # of TOML
     """A checked table that names its class, with all defaults; rank 0 alone reads one, and others need no pydantic."""
 
     read: Table | None = None  # what an object is made of; of a class of the user's, whom pickles do not know, None

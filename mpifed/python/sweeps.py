@@ -110,7 +110,12 @@ def sweep(
 
     def play(point: SweepPoint, run_dir: Path, begun: bool, cache: Cache, replace: Callable[[], None]) -> None:
         who = _named(point) if comm.size > 1 else ""
-        how: dict[str, Any] = {"resume": begun, "overwrite": overwrite, "replace": replace, "cache": cache}
+        how: dict[str, Any] = {
+            "resume": begun,
+            "overwrite": overwrite,
+            "replace": replace,
+            "cache": cache,
+        }  # as `train` does
         train(comm, point.job, run_dir, observers, out, progress, who, **how)
 
     alike(comm, lambda: None if comm.rank else check())
