@@ -110,13 +110,10 @@ def sweep(
 
     def play(point: SweepPoint, run_dir: Path, begun: bool, cache: Cache, replace: Callable[[], None]) -> None:
         who = _named(point) if comm.size > 1 else ""
-        how: dict[str, Any] = {
-            "resume": begun,
-            "overwrite": overwrite,
-            "replace": replace,
-            "cache": cache,
-        }  # as `train` does
-        train(comm, point.job, run_dir, observers, out, progress, who, **how)
+        train(
+            comm, point.job, run_dir, observers, out, progress, who, resume=begun, overwrite=overwrite, replace=replace,
+            cache=cache,
+        )  # fmt: skip
 
     alike(comm, lambda: None if comm.rank else check())
     ends = play_points(
