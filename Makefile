@@ -117,9 +117,8 @@ hashes: $(VENV)/test.done ## the shipped jobs' models, bit by bit, and their his
 	$(BIN)/python tests/hashes.py $(if $(WRITE),write $(if $(filter values,$(WRITE)),--values),compare $(if $(BASE),--base $(BASE)))
 
 # what can depend on the version of Python: the command line, TOML, types and signatures, what is read from sources or
-# imported by name, the interface in Python and its documents; and one run of each algorithm
-OF_PYTHON = $(addprefix tests/unit/,core explain files job python results test_cli.py \
-  test_docs.py test_layers.py test_types.py) $(addprefix tests/laws/,test_own_classes.py \
+# imported by name, and the interface in Python; and one run of each algorithm
+OF_PYTHON = $(addprefix tests/unit/,explain job python test_cli.py test_types.py) $(addprefix tests/laws/,test_own_classes.py \
   test_own_states.py test_conformance.py::test_runs_are_resumable)
 
 test-pythons: ## what can depend on it, on the oldest and the newest supported Python that are found on this machine
