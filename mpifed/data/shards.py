@@ -223,7 +223,7 @@ def common_shard(data: Federation, start: int = 0, stop: int | None = None) -> S
         return None
     at = {"X": (start, stop)}
     if data.sparse:
-        values = tuple(data.array("test/indptr", -1)[[start, stop]].tolist())
+        values = tuple(data.array("test/indptr", data.test_samples + 1)[[start, stop]].tolist())
         at = {"data": values, "indices": values, "indptr": (start, stop + 1)}
     raw = data.values("test/", at)
     rows = _checked(data, raw, slice(0, stop - start), width, "the test set") if data.sparse else raw[0]
@@ -234,6 +234,9 @@ def common_shard(data: Federation, start: int = 0, stop: int | None = None) -> S
 def _checked(data: Federation, parts: tuple[Array, ...], rows: slice, width: int, whose: str) -> Piece:
     """The same as `_csr`, of what may be a stranger's: reading them elsewhere would leave the arrays."""
     try:
+        indptr = parts[2][rows.start : rows.stop + 1]
+        if indptr[0] < 0 or (indptr[1:] < indptr[:-1]).any():  # where the last one is 0, SciPy does not look
+            raise ValueError("indptr does not ascend")
         values = _csr(parts, rows, width)
         values.check_format(full_check=True)
     except ValueError as error:

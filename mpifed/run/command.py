@@ -103,7 +103,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
     chosen = jobs if point is None else [jobs[point]]
     ends = play_points(
         comm, guarded, folder, jobs, chosen, play, resume=how.resume, overwrite=how.overwrite,
-        goes_on=lambda error: not isinstance(error, Interrupted),
+        goes_on=lambda error: not isinstance(error, (Interrupted, KeyboardInterrupt)),
     )  # fmt: skip
     if chosen == jobs:
         on_server(comm, guarded, lambda: _print_table(folder))

@@ -130,6 +130,15 @@ def test_points_alone_and_interrupted(job: Path, tmp_path: Path) -> None:
     assert mpifed("run", job, "--out", one, "--point", 4).exit_code == 2
 
 
+def test_a_second_ctrl_c_ends_a_sweep(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run", stopped)
+    ended = mpifed("run", job, "--out", out := tmp_path / "out")
+    assert ended.exit_code == 130 and ended.output == "mpifed: stopped\n" and len(rows(out)) == 4
+
+
 def test_the_exit_code_is_the_worst_of_the_points(digits: Path, write_job: Any, tmp_path: Path) -> None:
     job = write_job(tmp_path / "job.toml", table(digits, **{"participation.clients_per_round": [900, 2]}))
     assert mpifed("run", job, "--out", tmp_path / "out").exit_code == 2
