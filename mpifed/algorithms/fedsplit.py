@@ -64,7 +64,8 @@ class FedSplit(KeepsIterates):
 
     def conflicts(self) -> Iterator[Refusal]:
         yield from super().conflicts()
-        step = self.step_of(1) if self.client_optimizer.linear else 0.0
+        # from the prox's own center, where nothing is beyond it, steps begin with "paper"
+        step = self.step_of(1) if self.client_optimizer.linear and self.start != "paper" else 0.0
         yield Refusal(
             step > self.s and (self.uneven or self.most_steps % 2),
             "[client_optimizer] learning_rate",

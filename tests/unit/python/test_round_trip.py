@@ -176,9 +176,12 @@ def test_steps_that_end_at_zero(data: dict[str, Any]) -> None:
             mf.run(method, data["rows"], mf.Softmax(), rounds=3, progress="none")
 
 
-@pytest.mark.parametrize(("s", "local_steps", "refused"), [(0.08, 3, True), (0.08, 2, False), (0.1, 3, False)])
-def test_odd_steps_beyond_a_prox(data: dict[str, Any], s: float, local_steps: int, refused: bool) -> None:
-    method = mf.FedSplit(s=s, batch_size=4, local_steps=local_steps, client_optimizer=mf.SGD(0.1))
+@pytest.mark.parametrize(("s", "local_steps", "start", "refused"), [
+    (0.08, 3, "server", True), (0.08, 3, "own", True), (0.08, 2, "server", False), (0.1, 3, "server", False),
+    (0.08, 3, "paper", False),
+])  # fmt: skip
+def test_odd_steps_beyond_a_prox(data: dict[str, Any], s: float, local_steps: int, start: Any, refused: bool) -> None:
+    method = mf.FedSplit(s=s, batch_size=4, local_steps=local_steps, start=start, client_optimizer=mf.SGD(0.1))
     if refused:
         with pytest.raises(mf.UsageError, match=r"an odd number of local steps of 0\.1, more than s = 0\.08"):
             mf.check(method, data["rows"], mf.Softmax(), rounds=3)
