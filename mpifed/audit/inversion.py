@@ -96,13 +96,15 @@ def rows_behind(objective: Objective, mean: MeanGradient, batch: int, nonnegativ
         # of two classes (x, 0) and (-x, 1) are alike; with one score the rank is always one
         sure = rank == 1 < len(values) and all(way.length * best.length > 0 for way in others)
         return Recovered(best.length * along[None], sure)
-    if not objective.classifies or not mean.scaled:
+    if not objective.classifies:
         return nothing
     if not model.first.any():
-        return _class_sums(objective, model, first, batch, nonnegative) or nothing
-    if rank == 1 or (rank < batch and rank >= first.shape[1] - 1):  # with too few scores the span lacks samples
-        return nothing
-    return _Mixing(objective, model, seen, min(rank, batch), batch, nonnegative).solve(rank == batch)
+        found = _class_sums(objective, model, first, batch, nonnegative) or nothing
+    elif rank == 1 or (rank < batch and rank >= first.shape[1] - 1):  # with too few scores the span lacks samples
+        found = nothing
+    else:
+        found = _Mixing(objective, model, seen, min(rank, batch), batch, nonnegative).solve(rank == batch)
+    return Recovered(found.rows, found.sure and mean.scaled)  # of another length it may be nearly as good
 
 
 def _filled(first: Array, known: Array, rank: int) -> Array:

@@ -30,7 +30,7 @@ def rows_behind_network(
     row = _first_layer(mean.gradient, features) if batch == 1 else None
     if row is not None:
         return Recovered(row[None], True)
-    if isinstance(objective, TorchNetwork) and objective.loss_name == "cross-entropy" and mean.scaled:
+    if isinstance(objective, TorchNetwork) and objective.loss_name == "cross-entropy":
         return Recovered(_by_cosine(objective, mean, batch, features, outputs, nonnegative), False)
     return Recovered(np.zeros((0, features)), False)
 

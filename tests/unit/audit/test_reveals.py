@@ -140,6 +140,13 @@ def test_steps_of_unknown_sizes_tell_directions(
     assert one.recovered == 5 and ("5 of them up to their length; the attacker is sure of 0" in one.text) == lengths
 
 
+def test_steps_of_unknown_sizes_on_few_rows(digits: Path, audit: Callable[..., Audit]) -> None:
+    """They are inverted as if all were of the learning rate, of which nobody is sure."""
+    own = {"name": "delta-sgd", "batch_size": 1, "local_steps": 2, "client_optimizer": {"learning_rate": 0.1}}
+    one = attack(audit(digits, 1, {"name": "mlp", "bias": False, "hidden": 12}, own), "inversion")
+    assert one.success and one.of == 4 and "the attacker is sure of 0" in one.text
+
+
 # --- algorithms of a user --------------------------------------------------------------------------------------------
 
 
