@@ -21,7 +21,7 @@ This folder holds raw data: states and messages of single clients, sums without 
 No epsilon covers it. Whoever is to see no more than the run has released must not get this folder.
 """
 # columns of the history that follow from releases, or from what is public, and times
-_COVERED = re.compile(r"round|(up|down)_bytes|gradients|epsilon.*|(elapsed|simulated)_s")
+_COVERED = re.compile(r"round|(up|down)_bytes|gradients|epsilon(_unamplified|_paper|_if_secret)?|(elapsed|simulated)_s")
 
 
 def uncovered(run_dir: Path) -> Iterator[str]:

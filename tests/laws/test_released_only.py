@@ -21,7 +21,7 @@ from written_files import read_json
 from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
 from mpifed.job.reading import dotted
-from mpifed.privacy.disclosure import NOTE, RAW_FOLDERS
+from mpifed.privacy.disclosure import NOTE, RAW_FOLDERS, uncovered
 from mpifed.run.setup import prepare
 from mpifed.testing import Solo
 
@@ -124,6 +124,11 @@ def test_what_is_measured_without_noise_is_said(digits: Path, tmp_path: Path, la
     text = launch(None, "show", tmp_path / "run").out
     (line,) = (line for line in text.splitlines() if line.startswith("epsilon does not cover"))
     assert "measured without noise: train_loss" in line and "test_accuracy" not in line
+    history = tmp_path / "run" / "history.csv"  # a method may name a column of its own as it likes
+    head, *rows = history.read_text().splitlines()
+    history.write_text("\n".join([f"{head},epsilon_of_rows", *(f"{row},1" for row in rows), ""]))
+    (tmp_path / "run" / "run.json").unlink()  # which knows the file's digest
+    assert "epsilon_of_rows" in "; ".join(uncovered(tmp_path / "run"))
 
 
 @pytest.mark.launch
