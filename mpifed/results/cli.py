@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from mpifed.arguments import FOLDER
-from mpifed.core.text import screen_width
+from mpifed.core.text import screen_width, shown_lines
 
 
 @click.command(short_help="Compare runs and sweeps.")
@@ -52,9 +52,11 @@ def compare(
     if select:
         frames = read(*runs)
         choice = (choose.best if select == "best" else choose.front)(frames, ",".join(by))
-        lines = choose.choice_text(choice, frames, screen_width())
-        click.echo(json.dumps(choice, indent=2) if as_json else "\n".join(lines))
+        text = "\n".join(choose.choice_text(choice, frames, screen_width()))
+        click.echo(json.dumps(choice, indent=2) if as_json else shown_lines(text))
     else:
         columns = list(choose.criteria_of(",".join(by)))
         comparison = compared(*runs, by=columns, against=against, to=targets)
-        click.echo(json.dumps(comparison.table(), indent=2) if as_json else comparison.text(screen_width()))
+        click.echo(
+            json.dumps(comparison.table(), indent=2) if as_json else shown_lines(comparison.text(screen_width()))
+        )

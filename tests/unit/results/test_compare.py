@@ -306,6 +306,14 @@ def test_folders_that_cannot_be_compared(tmp_path: Path) -> None:
         assert (ended.exit_code, said in ended.output) == (2, True), ended.output
 
 
+@pytest.mark.parametrize("select", [[], ["--select", "best"]])
+def test_a_stranger_s_job_reaches_no_terminal(tmp_path: Path, select: list[str]) -> None:
+    jobs = (JOB | {"\x1b[31m": 1}, JOB)
+    runs = [write_made_run(tmp_path / f"{n}", at_end(train_loss=1.0 + n), job=job) for n, job in enumerate(jobs)]
+    ended = mpifed("compare", *runs, *select)
+    assert ended.exit_code == 0 and "\\x1b[31m" in ended.output and "\x1b" not in ended.output, ended.output
+
+
 # --- the best -------------------------------------------------------------------------------------------------------
 
 
