@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from mpifed.core.errors import DataError
 from mpifed.core.expected import Count, Positive
 from mpifed.core.protocols import Piece
-from mpifed.data.recipe import Encoding
+from mpifed.data.recipe import Encoding, Recipe
 from mpifed.data.scaling import unit_rows
 from mpifed.data.store import Federation, ProvenanceJson, ScalingJson, Step
 from mpifed.files.json_file import as_written
@@ -48,9 +48,10 @@ class Applied:
             factors <= {1, self.features},
             samples == (self.features, self.features),
             len(self.labels) in (0, self.classes or self.targets),
+            self.recipe is None or Recipe(self.recipe).fits(self.names),
         )
         if not all(fits):
-            raise ValueError(f"names, shape, steps or labels do not fit {self.features} features")
+            raise ValueError(f"names, recipe, shape, steps or labels do not fit {self.features} features")
 
     def inputs(self, rows: Piece, dtype: DTypeLike) -> Piece:
         """[s, features] inputs of a model, of samples as they are stored."""
@@ -75,7 +76,7 @@ def applied(data: Federation) -> Applied | None:
         targets=data.targets,
         shape=data.shape,
         names=data.names(),
-        recipe=None if data.about.recipe is None else tuple(data.about.recipe),
+        recipe=tuple(data.about.recipe) if data.about.recipe else None,
         are_bytes=about.inputs.are_bytes,
         steps=[*about.inputs.before, ScalingJson.of(data.scaling)],
         labels=about.classes,

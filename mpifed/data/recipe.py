@@ -159,6 +159,12 @@ class Recipe(NamedTuple):
         """[q] of the columns of numbers."""
         return tuple(name for column in self.columns for name in column.names())
 
+    def fits(self, names: Sequence[str] | None) -> bool:
+        """Whether what may be a stranger's makes columns of these names, and texts of columns of texts alone."""
+        of_numbers = [column for column in self.columns if column.categories is None]
+        texts = any(column.one_hot or isinstance(column.fill, str) for column in of_numbers)
+        return bool(self.columns) and [*self.names()] == [*(names or ())] and not texts
+
     def encode(self, texts: Iterable[Sequence[str] | None], X: Array) -> Array:
         """[s, q] float32 of raw rows X [s, p], whose columns have these texts."""
         parts = [column.encode(*raw) for column, *raw in zip(self.columns, texts, X.T, strict=True)]

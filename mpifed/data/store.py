@@ -250,8 +250,7 @@ class Federation:
             "split": self.holds[:, alike].any() or (self.test_counts.any() and not self.whole),
             "shape": math.prod([features] if self.shape is None else self.shape) != features,
             "names": about.names is not None and len(about.names) != features,
-            "recipe": (recipe and list(Recipe(tuple(recipe)).names()) != about.names)
-            or any(column.categories is None and (column.one_hot or isinstance(column.fill, str)) for column in recipe),
+            "recipe": recipe and not Recipe(tuple(recipe)).fits(about.names),
             "classes": self.classes > max(self.samples + self.test_samples, _MOST_CLASSES)
             or (self.targets > 1 and about.classes not in (0, 2)),
             "target_scale": self.target_scale not in 2.0 ** np.arange(128),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from scipy import sparse
 from sklearn import metrics
 
 import mpifed as mf
+from mpifed.data.applied import read_applied
 from mpifed.data.store import open_federation
 
 RNG = np.random.default_rng(0)
@@ -253,6 +255,18 @@ def test_labels_are_scored_as_they_were_given(labels: Any, task: str) -> None:
     )
     known = trained.summary["test_r2" if task == "regression" else "test_accuracy"]
     assert trained.score(frame, labels) == trained.score(frame, frame["ill"]) == pytest.approx(known)
+
+
+@pytest.mark.parametrize(
+    "recipe", [[], [{"name": "b"}], [{"name": "a", "fill": "x"}], [{"name": "a", "one_hot": True}]]
+)
+def test_a_stranger_s_recipe_is_of_its_columns(tmp_path: Path, recipe: Any) -> None:
+    run(From.from_dataframe(FRAME[["a", "ill"]], label="ill", clients=3), out=(folder := tmp_path / "r"))
+    table = json.loads((folder / "data.json").read_text())
+    (folder / "run.json").unlink()  # and with it the digest
+    (folder / "data.json").write_text(json.dumps(table | {"recipe": recipe}))
+    with pytest.raises(mf.DataError, match="names, recipe, shape, steps or labels do not fit 1 features"):
+        read_applied(folder / "data.json")
 
 
 # --- bad inputs -----------------------------------------------------------------------------------------------------
