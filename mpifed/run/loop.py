@@ -289,6 +289,11 @@ class RunLoop:
                 from mpifed.run.folder import same_job
 
                 same_job(self.out, before.get("job", {}), self.settings)
+                if self.job.rounds < self.progress.round:  # job.toml would say fewer than the model has seen
+                    raise UsageError(
+                        f"{self.out}: --resume with rounds = {self.job.rounds}, and {self.progress.round} are done; "
+                        "give as many or more, or start anew into another --out"
+                    )
                 self.identity = self.identity.resumed(self.out, before, self.progress.round, self.accept_changed)
         ranks.restore(last_answers)
         self.spent, self.evaluation.first = self.progress.exchanges, self.progress.first

@@ -90,6 +90,8 @@ def test_data_that_were_moved_are_the_same_data(digits: Path, copy: Path, tmp_pa
     run(job(digits), Solo(), tmp_path / "whole")
     assert summary(tmp_path / "run")["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
     assert len(read_json(tmp_path / "run" / "run.json")["data_sha256"]) == 64
+    with pytest.raises(UsageError, match=r"--resume with rounds = 1, and \d+ are done; give as many or more"):
+        run(replace(job(copy), rounds=1), Solo(), tmp_path / "run", resume=True)
 
 
 def test_other_data_are_refused_whatever_is_accepted(digits: Path, tmp_path: Path, make_data: Any) -> None:
