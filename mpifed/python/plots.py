@@ -71,7 +71,7 @@ def plot(
 
     joined = {str(label): _folders(members) for label, members in what.items()} if isinstance(what, Mapping) else {}
     folders = [] if isinstance(what, Mapping) else _folders(what)
-    if not joined and not folders:
+    if not (folders or (joined and all(joined.values()))):
         raise UsageError("plot: nothing to draw; give runs or sweeps, or their folders")
     return figure(folders, joined=joined, x=x, y=y, band=band, log=log, size=size, relative_to=relative_to)
 

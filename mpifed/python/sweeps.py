@@ -230,6 +230,8 @@ class Sweep:
             for label, text in named.items()
         }
         joined = {text: paths for text, paths in ended.items() if paths}
+        if not joined:
+            raise UsageError(f"labels: every run of {', '.join(named)} failed; see the sweep's `failed`")
         return figure(joined=joined, x=x, y=y, band=band, log=log, size=size)
 
     def _each(self) -> list[tuple[str, int, Run]]:

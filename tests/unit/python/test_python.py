@@ -138,7 +138,8 @@ def test_methods_are_compared_over_equal_seeds(data: mf.FederatedDataset, here: 
     assert [len(axes.lines) for axes in both.axes] == [2, 2] and both.get_figwidth() == 7
     together = mf.plot({"all": [alone, sweep.runs["SSCA"]], "folder": str(sweep.path)}, "train_loss", band="none")
     assert together.legends[0].get_title().get_text() == "mean of 3 to 4 runs"
-    for nothing, said in (([], "nothing to draw"), (3, "a int; expected a run or a sweep")):
+    empty = "nothing to draw"
+    for nothing, said in (([], empty), ({"FedAvg": []}, empty), (3, "a int; expected a run or a sweep")):
         with pytest.raises(mf.UsageError, match=said):
             mf.plot(nothing)  # type: ignore[arg-type]
     compared = launch(None, "compare", here / "sweep")
@@ -159,6 +160,8 @@ def test_a_run_that_diverges_does_not_end_a_sweep(here: Path, capsys: Any) -> No
     assert list(sweep.summary["exit"]) == [68, 68, 0, 0]
     assert capsys.readouterr().err.count("failed, exit 68: ") == 2
     assert [line.get_label() for line in sweep.plot(y="train_loss").axes[0].lines] == ["0.01"]
+    with pytest.raises(mf.UsageError, match=r"labels: every run of 1e\+30 failed"):
+        sweep.plot(labels=["1e+30"])
     written = (here / "sweep/point-0000/run.json").read_bytes()
     again = mf.sweep(methods, data, mf.LeastSquares(), **settings, resume=True)  # it would diverge again
     assert list(again.failed) == list(sweep.failed) and (here / "sweep/point-0000/run.json").read_bytes() == written
