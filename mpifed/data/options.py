@@ -43,7 +43,7 @@ class Options:
     partition: str = field(default="iid", metadata={"metavar": "iid|dirichlet:A|classes:K|random-classes:K|shards:K"})
     """Distribution of the classes of --labels over groups of rows: equal, in Dirichlet(A) proportions, K classes each
     (all classes with equally many clients, or drawn by each client), or K runs each of the rows sorted by class.
-    NIID-Bench's names are known too: homo, noniid-labeldir:A, noniid-#labelK, iid-diff-quantity:A."""
+    NIID-Bench's names are known too: homo, noniid-labeldir:A, noniid-#labelK."""
     skew: str | float | None = field(default=None, metadata={"metavar": "A|lognormal:S|power:A"})
     """Draw the sizes of groups of rows from Dirichlet(A), or as exp of normal numbers with deviation S, or make them
     k^-A for k = 1, 2, ..."""
