@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 from jobs.reproduction.results import ended
 from mpifed.core.errors import FINISHED, NumericalError
+from mpifed.files.run_folder import summary
 from mpifed.job.job import read_table
 from mpifed.results.text import toml_text
 from mpifed.run.command import How, run_command
@@ -43,9 +44,11 @@ class Plan:
         return [name for name in names if f"{name}$".startswith(self.only)]
 
     def run(self, name: str, folder: Path, rounds: int, every: int, changes: Sequence[str], seeds: int) -> None:
-        """A job's sweep over seeds, to `rounds`; what has finished is left as it is."""
+        """A job's sweep over seeds, to `rounds`, or as many as one has done; what has finished is left as it is."""
         if self.dry or time.monotonic() >= self.deadline or done(folder, self.points(name, changes, seeds), rounds):
             return
+        further = [int(summary(run)["rounds"]) for run in points_of(folder) if (run / "run.json").exists()]
+        rounds = max([rounds, *further])  # no run is resumed with fewer rounds than it has done
         settings = [
             f"rounds={rounds}",
             f"record.evaluate_every={every}",

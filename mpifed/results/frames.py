@@ -107,8 +107,9 @@ def read(*folders: Path) -> RunFrames:
     names = names.where(~names.duplicated(), names + ": " + runs["run"])
     runs["setting"] = number.map(dict(zip(number[names.index], names, strict=True)))
     differing = [key for key in texts if texts[key].nunique() > 1 and key != "data"]
-    varying = dict.fromkeys("job." + ".".join(key.split(".")[:2]) for key in differing)  # a schedule is one value
-    runs = pd.concat([runs, DataFrame(jobs, dtype=object).add_prefix("job.")], axis=1)
+    settings = DataFrame(jobs, dtype=object)  # in which a schedule is one value
+    varying = {f"job.{name}": None for key in differing for name in settings if f"{key}.".startswith(f"{name}.")}
+    runs = pd.concat([runs, settings.add_prefix("job.")], axis=1)
     runs.attrs = {"numbers": numbers, "varying": list(varying), "grid": grid}
     histories = [_history(member.folder, member.job) for member in members]
     joined = pd.concat([DataFrame({"folder": []}, dtype=object), *histories], ignore_index=True)

@@ -25,7 +25,12 @@ sys.path.append(str(OWN))
 NAMES = ("model_sha256", "rounds", "exit", "objective", "train_loss", "up_bytes", "down_bytes", "epsilon")
 BYTES = {"up_bytes", "down_bytes"}
 TIMES = {"elapsed_s", "seconds_per_round", "simulated_s", "rss_bytes"}
-NOTHING_YET = "no run.json", "is neither a run nor a sweep", "ended before it wrote run.json", "No such file or directory"  # what is said so early
+NOTHING_YET = (
+    "no run.json",
+    "is neither a run nor a sweep",
+    "ended before it wrote run.json",
+    "No such file or directory",
+)  # what is said so early
 
 
 class Task(NamedTuple):

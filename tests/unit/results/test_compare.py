@@ -366,6 +366,8 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
     assert [line.split()[-3:] for line in lines[:4]] == [[n, "of", "2"] for n in "1221"]
     worse = grid(tmp_path / "t", {1: [constrained(1, 0.2, 0.21)], 2: [constrained(9, 0.14, 0.1)]}, job=JOB | LIMITS)
     assert best(read(worse))["settings"] == {SIZE: 2}  # the least infeasible
+    limits = grid(tmp_path / "u", {0.2: [values[2][0]], 0.3: [values[4][1]]}, "constraint.1.limit", job=JOB | LIMITS)
+    assert read(limits).varying == ["job.constraint.1.limit"] and mpifed("compare", limits).exit_code == 0
 
 
 @pytest.mark.parametrize(
