@@ -107,7 +107,7 @@ REFUSED = {
     "nothing there": Ends("job", ("data.path='FOLDER/nothing there'",), ("FOLDER/nothing there: no such folder",), 3),
     "no such module": Ends("job", ("algorithm.name=no_such_module:Mine",), ("No module named 'no_such_module'",)),
     "a point of a sweep that failed": Ends(
-        "job", ("sweep={'participation.clients_per_round' = [900, 5]}",), ("clients_per_round = 900",)
+        "job", ("sweep={'participation.clients_per_round' = [900, 5]}",), ("[participation] clients_per_round = 900",)
     ),
 }  # fmt: skip
 

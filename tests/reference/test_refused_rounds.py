@@ -16,7 +16,7 @@ MOMENTUM = {"client_optimizer": {"learning_rate": 0.1, "momentum": 0.5}}
 FEW = {"participation": {"dropout_rate": 0.2, "max_dropouts": 2, "clients_per_round": 7}}
 MASKED_FEW = FEW | {"aggregation": {"security": "masked"}}
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
-    ("proxskip", {"p": 0.3, "local_steps": 2}, {}, "local_steps, local_epochs: a coin ends the local steps"),
+    ("proxskip", {"p": 0.3, "local_steps": 2}, {}, "local_steps: a coin ends the local steps"),
     ("proxskip", {"p": 1e-8}, {}, r"\[algorithm\] p: a client would draw 8000000000 rows"),
     ("proxskip", {"p": 0.3} | MOMENTUM, {}, "momentum = 0.5: control variates are of plain steps"),
     ("proxskip", {"p": 0.3}, LEAVING, "must hear what became of their uploads"),

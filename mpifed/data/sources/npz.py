@@ -38,9 +38,10 @@ class Npz(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, UsageError for a name that is not there."""
-        check_file(self.path)
+        path = self.path
+        check_file(path)
         try:
-            with np.load(self.path, allow_pickle=False) as archive:
+            with np.load(path, allow_pickle=False) as archive:
                 return self._samples(archive)
         except (MemoryError, UsageError):
             raise
