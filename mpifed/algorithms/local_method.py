@@ -19,6 +19,7 @@ from typing_extensions import final
 from mpifed.algorithms.horizontal import Rows
 from mpifed.algorithms.initial import model_layout, model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps
+from mpifed.algorithms.whole_rows import lazy_change
 from mpifed.core.exchange import Exchange, OwnRecord
 from mpifed.core.record import Array, bare_leaves, map_leaves, read_only
 from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
@@ -295,8 +296,6 @@ class LocalMethod(LocalSteps, Rows):
         start, push = self.begin(own, sent, local), self.push(own, sent, local)
         plain = self.one_plain_step and start is None
         if plain and self.upload is None and self.retain is None and self.renew is None:
-            from mpifed.algorithms.whole_rows import lazy_change  # which not all methods need
-
             lazy = lazy_change(whole, sent.model, push)
             if lazy is not None:
                 return own, lazy
