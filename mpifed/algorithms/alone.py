@@ -23,7 +23,7 @@ class Alone(FedAvg):
 
     gain = 1.0
     regularized = False
-    refuses: ClassVar = {"server_optimizer": "the model is the mean of the clients', who take none"}
+    refuses: ClassVar[dict[str, str]] = {"server_optimizer": "the model is the mean of the clients', who take none"}
     private_state: ClassVar[str] = "its own model"  # type: ignore[assignment]  # of the class, whatever its settings
 
     def start_client(self, x: Array) -> Array:

@@ -43,7 +43,7 @@ class DeltaSGD(LocalMethod):
 
     gain = 1.0
     regularized = False
-    refuses: ClassVar = {"momentum": "step sizes are those of plain steps"}
+    refuses: ClassVar[dict[str, str]] = {"momentum": "step sizes are those of plain steps"}
     gamma: Size = 2.0
     """By how much steps may be longer than half the inverse of the curvature met."""
     delta: Weight = 0.1

@@ -29,7 +29,7 @@ class FedACG(LocalMethod):
 
     gain = 1.0
     regularized = False
-    refuses: ClassVar = {"server_optimizer": "the method has momentum of its own at the server"}
+    refuses: ClassVar[dict[str, str]] = {"server_optimizer": "the method has momentum of its own at the server"}
     lam: Annotated[float, Ge(0), Lt(1)] = 0.85
     """Share of m that stays from one round to the next, and how far ahead clients begin."""
     beta: Weight = 0.001

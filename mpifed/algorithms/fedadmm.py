@@ -34,7 +34,7 @@ class FedADMM(KeepsIterates):
 
     gain = 2.0
     regularized = False
-    refuses: ClassVar = {"server_optimizer": "the model is the mean of all y_i + lambda_i / rho"}
+    refuses: ClassVar[dict[str, str]] = {"server_optimizer": "the model is the mean of all y_i + lambda_i / rho"}
     rho: Size = field(kw_only=True)
     """Weight of rho / 2 ||y - x||^2, which draws a client towards the model it was sent."""
     weights: Literal["uniform", "rows"] = "uniform"  # type: ignore[misc]  # of the class elsewhere

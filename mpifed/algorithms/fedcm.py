@@ -31,7 +31,7 @@ class FedCM(LocalMethod):
 
     gain = 1.0
     slopes = True
-    refuses: ClassVar = {
+    refuses: ClassVar[dict[str, str]] = {
         "momentum": "local steps have the server's",
         "schedule": "m is a change divided by the learning rate",
     }
@@ -68,7 +68,7 @@ class MimeLite(FedCM):
 
     gain = 1.0
     slopes = False
-    refuses: ClassVar = {"momentum": "local steps have the server's"}
+    refuses: ClassVar[dict[str, str]] = {"momentum": "local steps have the server's"}
     released = Algorithm.released
     why_no_privacy = "a gradient of all rows travels, for which there is no noise"
     prox_step = FedCM.prox_step

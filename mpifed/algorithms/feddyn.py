@@ -36,7 +36,7 @@ class FedDyn(LocalMethod):
 
     gain = 1.0
     lasting = True
-    refuses: ClassVar = {
+    refuses: ClassVar[dict[str, str]] = {
         "schedule": "where clients no longer move, the model goes on by h / alpha",
         "server_optimizer": "the model is mean y_i - h / alpha",
     }

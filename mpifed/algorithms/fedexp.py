@@ -41,7 +41,7 @@ class FedExP(LocalMethod):
     gain = 1.0
     regularized = False
     degrees = WithSquare(1, 2)  # type: ignore[arg-type]
-    refuses: ClassVar = {"server_optimizer": "the method has a step of its own"}
+    refuses: ClassVar[dict[str, str]] = {"server_optimizer": "the method has a step of its own"}
     eps: Weight = 1e-3
     """Added to ||mean D||^2, so that noise in small changes is not followed too far."""
     weights: Literal["rows", "uniform"] = "rows"  # type: ignore[misc]  # here a key

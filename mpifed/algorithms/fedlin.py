@@ -28,7 +28,7 @@ class FedLin(LocalMethod):
     """
 
     gain = 1.0
-    refuses: ClassVar = {"steps": "a client's K_i steps are of eta / K_i each"}
+    refuses: ClassVar[dict[str, str]] = {"steps": "a client's K_i steps are of eta / K_i each"}
     why_no_privacy = "a gradient of all rows travels, for which there is no noise"
     prox_step = LocalMethod.prox_step  # grad f_i(x) and g cancel in the mean
 

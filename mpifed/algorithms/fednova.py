@@ -38,7 +38,7 @@ class FedNova(FedProx):
 
     gain = 1.0  # of normalized changes too
     prox_step = LocalMethod.prox_step
-    refuses: ClassVar = {
+    refuses: ClassVar[dict[str, str]] = {
         "rate": "a_i is how far a constant gradient moves a client, and here each parameter moves at a rate of its own",
         "schedule": "changes are divided by the learning rate",
     }

@@ -39,7 +39,7 @@ class FedPDM(KeepsIterates):
     """
 
     gain = 2.0
-    refuses: ClassVar = {
+    refuses: ClassVar[dict[str, str]] = {
         "momentum": "the dual variables are those of plain steps",
         "schedule": "local steps divide by the learning rate",
         "server_optimizer": "the server of FedPDM takes the prox at the mean upload, (13)",

@@ -33,7 +33,7 @@ class FedSplit(KeepsIterates):
     regularized = False
     needs_everybody = True
     why_everybody = "the model is the mean of all clients' z_i"
-    refuses: ClassVar = {"server_optimizer": "the model is the mean of all z_i"}
+    refuses: ClassVar[dict[str, str]] = {"server_optimizer": "the model is the mean of all z_i"}
     s: Size = field(kw_only=True)
     """Step of the clients' prox: the larger, the further a client goes in a round."""
     start: Literal["server", "own", "paper"] = "server"  # type: ignore[assignment]  # one more

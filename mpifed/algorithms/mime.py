@@ -40,7 +40,7 @@ class MIME(FedCM):
     """
 
     slopes = False
-    refuses: ClassVar = {"momentum": "local steps have the server's"}
+    refuses: ClassVar[dict[str, str]] = {"momentum": "local steps have the server's"}
     why_no_privacy = "a gradient of all rows travels, for which there is no noise"
     prox_step = FedCM.prox_step
 

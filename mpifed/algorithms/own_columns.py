@@ -63,7 +63,7 @@ class OwnColumns(LocalSteps, Grid):
     and upload it: of absent ones the last counts.
     """
 
-    refuses: ClassVar = {"steps": "columns that no row drawn has are left out of steps"}
+    refuses: ClassVar[dict[str, str]] = {"steps": "columns that no row drawn has are left out of steps"}
 
     @property
     def weights(self) -> Array:

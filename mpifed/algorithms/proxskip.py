@@ -39,7 +39,7 @@ class ProxSkip(LocalMethod):
 
     gain = 1.0
     regularized = False
-    refuses: ClassVar = {
+    refuses: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("local_steps", "local_epochs", "local_least"), "a coin ends the local steps: set p"),
         "steps": "control variates are of plain steps",
         "fewer": "a coin ends the steps of all clients together",

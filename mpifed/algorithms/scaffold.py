@@ -31,7 +31,7 @@ class Scaffold(LocalMethod):
 
     gain = 1.0
     slopes = True
-    refuses: ClassVar = {
+    refuses: ClassVar[dict[str, str]] = {
         "momentum": "control variates are of plain steps, and these of all clients alike",
         "schedule": "c_i is a change divided by the learning rate",
     }
