@@ -81,4 +81,4 @@ def test_a_class_of_ones_own() -> None:
     with pytest.raises(UsageError, match=r"has no Tolt; did you mean \"Told\"\?"):
         explained(f"{__name__}:Tolt")
     with pytest.raises(UsageError, match="must be a dataclass"):
-        explained("mpifed.core.contract:Any")
+        explained("mpifed.core.errors:UsageError")
