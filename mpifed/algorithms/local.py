@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from typing_extensions import Self, final
 
+from mpifed.algorithms.whole_rows import ROWS, whole_gradient
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.loops import combination
 from mpifed.core.record import Array, beside, take
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from mpifed.data.block import Batch, Block
     from mpifed.maths.objectives import Parameters
     from mpifed.privacy.open import Minibatch, Open
-
-ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 
 
 def slices(batch: int, steps: int | None, epochs: int | None, size: int) -> list[slice]:
@@ -234,9 +233,10 @@ class Local:
         FedNova's eta ||a_i||_1, SCAFFOLD's K eta, the step of the server's prox, and what an audit divides by.
         UsageError where there is none, as with AdamW.
         """
-        from mpifed.algorithms.refused_steps import check_rate
+        if not self.method.client_optimizer.linear:
+            from mpifed.algorithms.refused_steps import no_rate  # which no round needs
 
-        check_rate(self.method)
+            raise no_rate(self.method)
         return self._by_steps(self.method.rate_of)
 
     def slope(self, change: Array) -> Array:
@@ -267,8 +267,6 @@ class Local:
 
         Networks draw nothing here, as in evaluation. The rows count among the gradients computed in a round.
         """
-        from mpifed.algorithms.whole_rows import whole_gradient  # which few methods need
-
         return whole_gradient(self, model)
 
     # --- minibatches ------------------------------------------------------------------------------------------------

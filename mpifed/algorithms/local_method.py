@@ -21,7 +21,7 @@ from mpifed.algorithms.initial import model_layout, model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps
 from mpifed.algorithms.whole_rows import lazy_change
 from mpifed.core.exchange import Exchange, OwnRecord
-from mpifed.core.record import Array, bare_leaves, map_leaves, read_only
+from mpifed.core.record import Array, as_before, bare_leaves, map_leaves, read_only
 from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
 
 if TYPE_CHECKING:
@@ -315,9 +315,7 @@ class LocalMethod(LocalSteps, Rows):
         left, seen = guard.leave(upload, step, block, now)
         if self.renew is not None:
             kept = self.renew(kept, sent, map_leaves(read_only, seen.change if sloped else seen), local)
-        # a guard's may be wider
-        kept = map_leaves(lambda leaf, before: leaf.astype(before.dtype, copy=False), kept, own)
-        return kept, guard.weighted(left, block.clients, own, kept, sent)
+        return map_leaves(as_before, kept, own), guard.weighted(left, block.clients, own, kept, sent)
 
     @final
     def receive(self, server: Server, total: Weighted, now: Round) -> Server:

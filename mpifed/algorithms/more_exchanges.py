@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from mpifed.core.exchange import Exchange, Weighted
-from mpifed.core.record import Array, Record, map_leaves, read_only
+from mpifed.core.record import Record, as_before, map_leaves, read_only
 
 if TYPE_CHECKING:
     from mpifed.core.round import Round
@@ -47,9 +47,3 @@ def outcome(method: Method) -> Exchange:
         return map_leaves(as_before, method.hear(own, map_leaves(read_only, memory), local), own), ()
 
     return Exchange("outcome", (), lambda server, now: server.memory, conclude, lambda server, *_: server)
-
-
-def as_before(leaf: Array, before: Array) -> Array:
-    """A client's state in its dtype, which a guard's may be wider than."""
-    same: Array = leaf.astype(before.dtype, copy=False)
-    return same

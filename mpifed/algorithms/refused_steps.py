@@ -50,7 +50,7 @@ def too_many(key: str, rows: int) -> Refusal:
 
 def refused_steps(method: Method) -> Iterator[Refusal]:
     """Settings of local steps that contradict each other, the method, or `[privacy]`."""
-    optimizer, refuses, private = method.client_optimizer, method.refuses, method.problem.privacy is not None
+    refuses, private = method.refuses, method.problem.privacy is not None
     steps, epochs, most, least = method.local_steps, method.local_epochs, method.repeats, method.local_least or 1
     key = "local_epochs" if epochs else "local_steps"
     yield Refusal(
@@ -84,12 +84,13 @@ def refused_steps(method: Method) -> Iterator[Refusal]:
         yield Refusal(name in refuses and getattr(method, name), f"[algorithm] {name}", refuses.get(name, ""))
     rows = epochs * int(method.problem.counts.max()) if epochs else (steps or 1) * method.batch_size
     yield too_many(key, rows)
-    yield from refused_optimizer(method, optimizer)
+    yield from refused_optimizer(method)
 
 
-def refused_optimizer(method: Method, optimizer: ClientOptimizer) -> Iterator[Refusal]:
+def refused_optimizer(method: Method) -> Iterator[Refusal]:
     """Settings of `[client_optimizer]` that do not go with the method's steps."""
-    refuses, momentum = method.refuses, optimizer.momentum
+    optimizer, refuses = method.client_optimizer, method.refuses
+    momentum = optimizer.momentum
     yield without_momentum("client_optimizer", optimizer)
     ends = "schedule" in refuses and optimizer.ends
     yield Refusal(
@@ -187,10 +188,9 @@ def check_method(method: Method) -> None:
         raise UsageError("\n".join(wrong))
 
 
-def check_rate(method: Method) -> None:
-    """See that a constant gradient moves all parameters by the same rate."""
-    if not method.client_optimizer.linear:
-        raise UsageError(
-            f"[client_optimizer] {method.client_optimizer.memory}: parameters move at rates of their own, and "
-            f'{type(method).__name__} reads `rate`; take name = "sgd"'
-        )
+def no_rate(method: Method) -> UsageError:
+    """The error where a method reads by which rate a constant gradient moves all parameters, and there is none."""
+    return UsageError(
+        f"[client_optimizer] {method.client_optimizer.memory}: parameters move at rates of their own, and "
+        f'{type(method).__name__} reads `rate`; take name = "sgd"'
+    )

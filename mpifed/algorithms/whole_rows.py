@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpifed.maths.objectives import Parameters
 
 Local: TypeAlias = Any  # of `mpifed.algorithms.local`, which imports this file
-ROWS = 2048  # rows of one client in memory at once
+ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 
 
 def whole_gradient(local: Local, model: Array) -> Array:

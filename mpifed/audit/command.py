@@ -128,7 +128,7 @@ def as_json(audit: Audit) -> Table:
 
 
 def as_text(audit: Audit) -> str:
-    """The report."""
+    """What `mpifed audit` prints: what was recorded, the counts, attacks, checks and findings, and the verdict."""
     return "\n".join(_lines(audit))
 
 

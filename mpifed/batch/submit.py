@@ -21,7 +21,7 @@ from mpifed.batch.slurm import call, has
 from mpifed.batch.states import RunStatus, Submission, Submissions, read_record, status_of, write_record
 from mpifed.core.errors import FINISHED, MpifedError, UsageError
 from mpifed.core.text import command_line, wrong_line
-from mpifed.files.run_folder import job_of
+from mpifed.files.run_folder import JOB, job_of
 from mpifed.job.job import read_table
 from mpifed.job.reading import check_data
 from mpifed.job.sweep import SweepPoint, points
@@ -153,7 +153,7 @@ def _pending(out: Path, all_points: Sequence[SweepPoint], array: bool, sweep: bo
     Raises UsageError if there are none, with what to do, or if `out` holds another job; MpifedError if Slurm does not
     say what became of earlier submissions.
     """
-    if out.is_dir() and (is_sweep(out) if not sweep else (out / "job.toml").exists()):
+    if out.is_dir() and (is_sweep(out) if not sweep else (out / JOB).exists()):
         raise UsageError(f"--out {out}: holds a {'run' if sweep else 'sweep'}; choose another folder")
     status = status_of(out, [point.name for point in all_points] if sweep else [])
     if status.submissions and not status.answered and has("squeue"):
@@ -166,7 +166,7 @@ def _pending(out: Path, all_points: Sequence[SweepPoint], array: bool, sweep: bo
         folder = out / point.name if sweep else out
         began = job_of(folder)
         job = point.job.resumed(began)
-        same = (folder / "job.toml").exists() and (folder / "job.toml").read_text(encoding="utf-8") == job.text()
+        same = (folder / JOB).exists() and (folder / JOB).read_text(encoding="utf-8") == job.text()
         if began and not same:
             same_job(folder, began, job.table())
         over = same and (state.exit in FINISHED or state.fails_again)

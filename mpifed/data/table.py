@@ -121,7 +121,7 @@ class ColumnUses:
                 check_feature(first, name, X[:, at], name in public.columns)
         classes = public.classes or (roles.classes if self.task != "regression" else ())
         return Samples(
-            X.astype(np.float32), _typed(y), replace(test[0], y=_typed(test[0].y)) if test else None, ids,
+            X.astype(np.float32), _whole_labels(y), replace(test[0], y=_whole_labels(test[0].y)) if test else None, ids,
             names=tuple(roles.features), classes=classes or (tuple(roles.labels) if roles.labels[1:] else None),
             columns=RawColumns({name: texts[name] for name in roles.features}, self.categorical, self.missing, public),
             left_out=tuple(roles.left_out), task="classification" if classes else self.task,
@@ -431,7 +431,7 @@ def _labels(
     return np.array([place[word] for word in found])
 
 
-def _typed(labels: Array) -> Array:
+def _whole_labels(labels: Array) -> Array:
     """Several labels of each row as integers, where all are 0 or 1; others as they are."""
     return labels.astype(np.int64) if labels.ndim > 1 and np.isin(labels, (0, 1)).all() else labels
 

@@ -101,8 +101,9 @@ def entries() -> list[Entry]:
 def entry_of(kind: str, name: str, part: type) -> Entry:
     """The entry of a class."""
     schema = keys_of(part).model_json_schema(schema_generator=_Documented)  # type: ignore[arg-type]  # classes hash
+    about, required = schema.get("$defs", {}), schema.get("required", ())
     keys = (
-        Key(key, words(value, schema.get("$defs", {})), _default(value, schema), value["description"])
+        Key(key, words(value, about), _default(value, key in required), value["description"])
         for key, value in schema["properties"].items()
         if key not in getattr(part, "refuses", ())
     )
@@ -226,11 +227,11 @@ def _text(kind: type) -> str:
     return inspect.cleandoc(kind.__doc__ or "")
 
 
-def _default(key: ReadOnlyTable, table: ReadOnlyTable) -> str:
+def _default(key: ReadOnlyTable, required: bool) -> str:
     """The default as TOML has it; empty where a value must be given."""
     if "default" in key:
         return json.dumps(key["default"], ensure_ascii=False).replace("Infinity", "inf")
-    return "" if key in [table["properties"][name] for name in table.get("required", ())] else "absent"
+    return "" if required else "absent"
 
 
 def words(schema: ReadOnlyTable, about: ReadOnlyTable) -> str:

@@ -15,7 +15,7 @@ class NotebookFigure(Figure):
     """A figure that is written in its own size, with text that stays text, whatever the settings of matplotlib are."""
 
     def savefig(self, fname: Any, **options: Any) -> None:  # as matplotlib has it
-        """Write the figure."""
+        """Write it as matplotlib does, with the fonts and edges of this style."""
         with rc_context({key: value for key, value in STYLE.items() if "font" in key or "savefig" in key}):
             super().savefig(fname, **options)
 

@@ -77,8 +77,8 @@ def best(frames: RunFrames, by: str | None = None) -> Table:
                 f"no setting has a finite {column}; of {len(frames.runs)} runs {failed} failed numerically"
             )
         tied = list(costs.index[groups(costs, NOISE.get(column, 0.0)) == 0])
-    equal = [_described(frames, setting) for setting in tied[1:]]
-    return {**_described(frames, tied[0]), **_remarks(frames, tied[0], criteria), "equal": equal}
+    equal = [_facts_of(frames, setting) for setting in tied[1:]]
+    return {**_facts_of(frames, tied[0]), **_remarks(frames, tied[0], criteria), "equal": equal}
 
 
 def front(frames: RunFrames, by: str | None = None) -> Table:
@@ -127,7 +127,7 @@ def front(frames: RunFrames, by: str | None = None) -> Table:
     leading = grades >= least  # as good as the largest: the groups decide among these
     order = DataFrame({"later": ~leading, "grade": -grades.round(12).where(~leading, 0.0)}).join(numbers)
     order = order.sort_values(list(order), kind="stable").index
-    rows = {setting: _described(frames, setting) for setting in compared}
+    rows = {setting: _facts_of(frames, setting) for setting in compared}
     equal = [setting for setting in order[1:] if (numbers.loc[setting] == numbers.loc[order[0]]).all()]
     left_out = frames.runs.set_index("run")["setting"].map(reasons)
     return {
@@ -205,7 +205,7 @@ def _why_not(runs: DataFrame, columns: Sequence[str]) -> str:
     return "breaks a limit" if "feasibility" not in columns and finished["limits_met"].eq(False).any() else ""
 
 
-def _described(frames: RunFrames, setting: str) -> Table:
+def _facts_of(frames: RunFrames, setting: str) -> Table:
     """What a setting is, and its finished runs."""
     runs = frames.runs[frames.runs["setting"] == setting]
     settings: Table = dict(runs["swept"].iloc[0])

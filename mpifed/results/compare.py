@@ -100,7 +100,9 @@ def compare(*folders: Path, by: Sequence[str] = (), against: str | None = None, 
     baseline = None if against is None else _baseline(frames, against)
     notes = [SWEPT] if frames.runs["private"].any() else []
     default = deciding(frames) if baseline is not None or len(frames.settings) <= _MOST else []
-    pairs = {column: paired(frames, column, baseline or best_of(frames, column)) for column in by or default}
+    pairs = {
+        column: paired_differences(frames, column, baseline or best_of(frames, column)) for column in by or default
+    }
     if not by and baseline is None:  # nobody has asked for them
         pairs = {column: pair for column, pair in pairs.items() if pair["difference"].notna().any()}
         if why := incomparable(frames, pairs):
@@ -208,7 +210,7 @@ def means_of(frames: RunFrames) -> DataFrame:
     return means.reset_index().rename(columns={"setting": "label", "count": "n"})
 
 
-def paired(frames: RunFrames, column: str, against: str) -> DataFrame:
+def paired_differences(frames: RunFrames, column: str, against: str) -> DataFrame:
     """Each setting less another over the seeds that both have finished; p by Holm over as many as have one."""
     from scipy.stats import ttest_rel
 

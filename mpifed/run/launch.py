@@ -7,6 +7,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,12 +51,10 @@ def launch(
     comm, task = begin_call("launch", checked, lambda task: {**settings(task), "out": str(out)}, together)
     folder, shown = Path(out or Path("runs") / task.name), reporter(comm.rank)
 
-    def trained() -> Result | None:
-        return run(
-            task, comm, folder, resume=resume, max_hours=max_hours, reporter=shown, accept_changed=accept_changed
-        )
-
-    return together(comm, folder, trained, task.released_only)
+    train = partial(
+        run, task, comm, folder, resume=resume, max_hours=max_hours, reporter=shown, accept_changed=accept_changed
+    )
+    return together(comm, folder, train, task.released_only)
 
 
 def together(comm: Comm, run_dir: Path | None, function: Callable[[], Value], brief: bool = False) -> Value:
