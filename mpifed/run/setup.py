@@ -160,8 +160,9 @@ def prepare(
     """
     cache, base = Cache() if cache is None else cache, (job.data, job.compute, job.dedicated, comm.rank, comm.size)
     if cache.get("base") != (base, None):
-        cache.clear()
-        gc.collect()  # the traceback of a run that failed may hold them, in a cycle
+        if cache:
+            cache.clear()
+            gc.collect()  # the traceback of a run that failed may hold them, in a cycle
         cache["base"] = base, None
     data = _kept(cache, "data", None, partial(_opened, job, comm))
     given: Mapping[str, Array] = {}
