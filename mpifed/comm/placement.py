@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import UsageError
+from mpifed.core.holdings import narrow
 from mpifed.core.record import Integers
 
 MOST_RANKS = 10**6
@@ -56,16 +57,21 @@ def place(loads: Sequence[float] | Integers, block: int, ranks: int, dedicated: 
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks: at most {MOST_RANKS} are supported; use fewer")
     starts = np.arange(0, len(loads), block)
-    blocks, bounds = len(starts), np.append(starts, len(loads))
+    blocks, bounds = len(starts), narrow(np.append(starts, len(loads)))
     first = 1 if dedicated and ranks > 1 else 0
     hosts = ranks - first
     if hosts >= blocks:
         return Placement(bounds, first + np.arange(blocks))
     load = np.add.reduceat(np.asarray(loads, dtype=np.float64), starts)
-    middle = np.cumsum(load) - load / 2
-    share = np.minimum((middle * hosts / load.sum()).astype(np.int64), hosts - 1)
+    # in place: blocks may be millions, and this is done on every rank
+    part, total = np.cumsum(load), load.sum()
+    load /= 2
+    part -= load
+    part *= hosts
+    part /= total
+    share = np.minimum(part.astype(np.int32), hosts - 1)
     # every host gets a block: raise ranks where too few blocks are left, and lower them so that no rank is skipped
-    number = np.arange(blocks)
+    number = np.arange(blocks, dtype=bounds.dtype)
     share = np.maximum(share, hosts - (blocks - number))
     share[0] = 0
     return Placement(bounds, first + np.minimum.accumulate(share - number) + number)

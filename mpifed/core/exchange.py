@@ -339,5 +339,6 @@ class Problem:
     @cached_property
     def weights(self) -> Array:
         """[N] number of rows of each client relative to the mean: 1 everywhere when shards are equal."""
-        weights: Array = self.counts * (self.clients / self.counts.sum())
-        return weights
+        alike = not any(self.counts.strides)  # a view of one number, as this is then
+        weights = (self.counts[:1] if alike else self.counts) * (self.clients / self.counts.sum())
+        return np.broadcast_to(weights, self.counts.shape)

@@ -66,7 +66,7 @@ class Holdings:
     def widths(self, clients: Integers) -> Integers:
         """[n] number of positions of each of `clients` [n]."""
         groups = self.groups[clients]
-        return self.members.bounds[groups + 1] - self.members.bounds[groups]
+        return (self.members.bounds[groups + 1] - self.members.bounds[groups]).astype(np.int64)
 
     @cached_property
     def _sizes(self) -> Integers:
@@ -113,6 +113,11 @@ class Holdings:
         order = np.argsort(kind.ravel(), kind="stable")
         parts = np.split(order, np.cumsum(np.bincount(kind.ravel(), minlength=kinds.shape[1]))[:-1])
         return [(held[self.groups, at[0]], at) for at in parts if held[:, at[0]].any()]
+
+
+def narrow(numbers: Array) -> Array:
+    """Integers that are at least 0 in 32 bits, if they are that small."""
+    return numbers.astype("<i4") if numbers.max(initial=0) < 2**31 else numbers
 
 
 def span(numbers: Array) -> Positions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from mpifed.data.store import TESTS, Federation
 
 PIECE_NBYTES = 1 << 24  # of a piece of rows: float32 values, for sparse rows with int32 columns
 SHARD_NBYTES = 2048  # of an open shard beside its arrays
+MOST_OPEN = 1 << 14  # blocks on a rank; those that take part once in a while are opened again, as quickly as computed
 
 # (scale, shift) of columns in a dtype, as `Scaling.to` gives them
 Factors: TypeAlias = Callable[[Hashable], tuple[Array | None, Array | None]]
@@ -145,8 +146,9 @@ def hosted_blocks(
     """
     if not clients:
         return Roster.of([])
-    hosted = _Hosted(data, clients, room, tests)
-    return Roster(np.array(clients), bounds, cache(lambda i: hosted.block(range(*bounds[i : i + 2].tolist()), dtype)))
+    hosted, numbers = _Hosted(data, clients, room, tests), np.arange(clients.start, clients.stop, dtype=bounds.dtype)
+    open_block = lru_cache(MOST_OPEN)(lambda i: hosted.block(range(*bounds[i : i + 2].tolist()), dtype))
+    return Roster(numbers, bounds, open_block)
 
 
 class _Hosted:
@@ -154,12 +156,12 @@ class _Hosted:
 
     def __init__(self, data: Federation, clients: range, room: float, tests: bool) -> None:
         self._data, self._clients, self._factors = data, clients, cache(self._factors_of)
-        self._prefix, of_rank = TESTS if tests else "", slice(clients.start, clients.stop)
+        self._prefix = TESTS if tests else ""
         self._counts = data.test_counts if tests else data.counts
-        self._mapped = float(data.nbytes(self._prefix)[of_rank].sum()) > room
+        self._mapped = float(data.nbytes(self._prefix, clients).sum()) > room
         at = {  # of the values and labels of all of them
             name: (int(starts.min()), int(stops.max()))
-            for name, (_, starts, stops) in data.places(np.array(clients), self._prefix).items()
+            for name, (_, starts, stops) in data.places(np.arange(clients.start, clients.stop), self._prefix).items()
         }
         self._y, self._values = data.labels(self._prefix, *at["y"]), data.values(self._prefix, at, not self._mapped)
         # where labels begin that are here, and rows in indptr and in X

@@ -35,9 +35,9 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.expected import MOST, Checked, Count, Digest, NotNegative, Pattern, Positive, Text
-from mpifed.core.holdings import span
+from mpifed.core.holdings import narrow, span
 from mpifed.core.protocols import Piece
-from mpifed.core.record import Array, of_vectors, vectors
+from mpifed.core.record import Array, Integers, of_vectors, vectors
 from mpifed.core.tables import Table
 from mpifed.core.text import command_line, leads_to
 from mpifed.data.recipe import Encoding, Recipe
@@ -192,11 +192,12 @@ class Federation:
         # each client holds all columns, so that X has whole rows, in the order of the groups of rows
         self.whole = about.split == "rows"
         self._members: dict[str, NDArray[np.int64]] = {}
-        self.holds = self._integers("holds", self.clients, 2)
-        self.bounds = {axis: self._integers(f"{axis}/bounds", -1) for axis in ("rows", "columns")}
-        self._starts = {"": self.bounds["rows"], TESTS: np.broadcast_to(np.int64(0), self.bounds["rows"].shape)}
+        # copies in memory, of half the bytes: each round reads them here and there, which maps all of a file in the end
+        self.holds = narrow(self._integers("holds", self.clients, 2))
+        self.bounds = {axis: narrow(self._integers(f"{axis}/bounds", -1)) for axis in ("rows", "columns")}
+        self._starts = {"": self.bounds["rows"], TESTS: np.broadcast_to(np.int32(0), self.bounds["rows"].shape)}
         if f"{TESTS}bounds" in arrays:
-            self._starts[TESTS] = self._integers(f"{TESTS}bounds", len(self.bounds["rows"]))
+            self._starts[TESTS] = narrow(self._integers(f"{TESTS}bounds", len(self.bounds["rows"])))
         for groups, (axis, bounds) in zip(self.holds.T, self.bounds.items(), strict=True):
             number = len(bounds) - 1
             if groups.max() >= number or not (np.bincount(groups, minlength=number).all() and np.diff(bounds).all()):
@@ -223,6 +224,7 @@ class Federation:
         expected = self.about.arrays[name].sha256
         if expected is not None and expected != _digest([values]).hex():
             raise self.damaged(f"{name} was changed or damaged")
+        self._forget()
         return values
 
     def _integers(self, name: str, *shape: int) -> NDArray[np.int64]:
@@ -234,9 +236,9 @@ class Federation:
             raise self.damaged(f"{name} does not ascend from 0")
         return values
 
-    def _sizes(self, bounds: NDArray[np.int64], axis: int) -> NDArray[np.int64]:
+    def _sizes(self, bounds: Integers, axis: int) -> NDArray[np.int64]:
         """[N] the sizes of the clients' groups; a view of one number where they are alike."""
-        sizes, groups = np.diff(bounds), self.holds[:, axis]
+        sizes, groups = np.diff(bounds).astype(np.int64), self.holds[:, axis]
         return sizes[groups] if (sizes != sizes[0]).any() else np.broadcast_to(sizes[0], groups.shape)
 
     def _check(self) -> None:
@@ -328,10 +330,12 @@ class Federation:
             at["data"] = at["indices"] = stored["indptr"][rows], stored["indptr"][rows + counts]
         return {name: (array, *at[name]) for name, array in stored.items()}
 
-    def nbytes(self, prefix: str = "") -> NDArray[np.int64]:
-        """[N] bytes of each client's labels and values, as stored."""
-        places = self.places(np.arange(self.clients), prefix).values()
-        return sum(((stops - starts) * array[:1].nbytes for array, starts, stops in places), 0 * self.counts)
+    def nbytes(self, prefix: str = "", clients: range | None = None) -> NDArray[np.int64]:
+        """[n] bytes of each client's labels and values, as stored; of neighbours, or of all."""
+        among = range(self.clients) if clients is None else clients
+        who = np.arange(among.start, among.stop)
+        places = self.places(who, prefix).values()
+        return sum(((stops - starts) * array[:1].nbytes for array, starts, stops in places), 0 * who)
 
     def labels(self, prefix: str = "", start: int = 0, stop: int | None = None) -> Array:
         """Stored labels as int64 classes or float64 targets [s]; DataError if they are invalid."""
@@ -372,7 +376,7 @@ class Federation:
     def verify(self, clients: Sequence[int]) -> None:
         """Compare the values and labels of clients with their digests; DataError where they differ."""
         expected = self.array("digests", self.clients, 32)
-        for client, digest in zip(clients, self.digests(np.array(clients, int)), strict=True):
+        for client, digest in zip(clients, self.digests(np.fromiter(clients, int)), strict=True):
             if digest != expected[client].tobytes():
                 raise self.damaged(f"the data of client {client} were changed or damaged")
         self._forget()
@@ -495,10 +499,10 @@ def make_federation(
     contents["scaling/scale"], contents["scaling/shift"] = map(np.atleast_1d, scaling)
     if ids:
         contents["clients/ids"] = np.array([text.encode() for text in ids])
-        contents["clients/of"] = _narrow(np.arange(len(ids)))
+        contents["clients/of"] = narrow(np.arange(len(ids)))
     for axis, groups in (("rows", training.rows), ("columns", training.columns)):
         contents[f"{axis}/bounds"] = np.cumsum([0, *map(len, groups)])
-        contents[f"{axis}/members"] = _narrow(np.concatenate(groups))
+        contents[f"{axis}/members"] = narrow(np.concatenate(groups))
     stored = {}  # whose values stand in X one after the other: each client's, or of whole rows those of one with all
     for prefix, own in {"": trained, TESTS: client_tests}.items():
         if own is None:
@@ -589,7 +593,7 @@ def _csr(prefix: str, parts: list[Piece]) -> dict[str, Array]:
     lengths = np.concatenate([np.diff(part.indptr) for part in parts])
     return {
         f"{prefix}data": np.concatenate([part.data for part in parts]).astype("<f4"),
-        f"{prefix}indices": _narrow(np.concatenate([part.indices for part in parts])),
+        f"{prefix}indices": narrow(np.concatenate([part.indices for part in parts])),
         f"{prefix}indptr": np.concatenate([[0], np.cumsum(lengths)]).astype("<i8"),
     }
 
@@ -602,11 +606,6 @@ def compact_labels(y: Array, whole: bool) -> Array:
         return y.astype(np.min_scalar_type(int(y.max(initial=0))).newbyteorder("<"))
     single = y.astype("<f4")
     return single if np.array_equal(single, y) else y.astype("<f8")
-
-
-def _narrow(values: Array) -> Array:
-    """Indices as 32-bit integers, if they are that small."""
-    return values.astype("<i4") if values.max(initial=0) < 2**31 else values
 
 
 def _identity(about: About) -> str:

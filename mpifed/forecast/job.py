@@ -21,7 +21,7 @@ from mpifed.core.round import SETUP, Round
 from mpifed.core.tables import Table
 from mpifed.data import store
 from mpifed.data.block import Block
-from mpifed.data.shards import PIECE_NBYTES, SHARD_NBYTES, Shard
+from mpifed.data.shards import MOST_OPEN, PIECE_NBYTES, SHARD_NBYTES, Shard
 from mpifed.forecast.counting import Counting
 from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement, receiver, test_statements
 from mpifed.forecast.outlook import outlook
@@ -83,7 +83,7 @@ def forecast(job: Job, ranks: int) -> Table:
     per_round = {key: sum(exchange[key] for exchange in exchanges) for key in _BYTES}
     before = {key: keys[key] + sum(exchange["times"] * exchange[key] for exchange in setup) for key in _BYTES}
     privacy = outlook(job, algorithm)  # takes memory, as in the run
-    memory = _memory(job, data, algorithm, counting, min(data.clients, job.rounds * present), ranks, host)
+    memory = _memory(job, data, algorithm, counting, min(data.clients, job.rounds * present), ranks, host, block)
     measured = [_described(exchange, of_all, counting) for measure in measures for exchange in measure.exchanges]
     return {
         "job": job.name,
@@ -155,6 +155,7 @@ def _memory(
     takes_part: int,
     ranks: int,
     host: NDArray[np.int64],
+    block: int,
 ) -> dict[str, int]:
     """Bytes of memory of the rank that needs the most, by what has them; mapped data are not counted.
 
@@ -162,11 +163,12 @@ def _memory(
     ----------
     takes_part : the number of clients who may have taken part by the end of the run
     host : [N] each client's rank
+    block : number of clients computed together
     """
     training, hosted = data.nbytes(), np.bincount(host)
     stored = np.bincount(host, training + (data.nbytes(store.TESTS) if tests_clients(job, data) else 0))
     loaded = np.where((stored <= job.data.memory_gib * 2**30) & (data.path is not None), stored, 0)
-    values = loaded + np.bincount(host, SHARD_NBYTES + 8 * data.counts)
+    values = loaded + np.bincount(host, 8 * data.counts) + SHARD_NBYTES * np.minimum(hosted, MOST_OPEN * block)
     row = training.sum() / data.counts.sum()
     if job.record.evaluate_every:  # the common test rows, a part on each rank
         values += data.test_samples / ranks * (row + 16)

@@ -180,9 +180,8 @@ def prepare(
     if job.privacy is not None:
         algorithm, secret = _settled(job, algorithm, comm, header)
     space = min(job.data.memory_gib * 2**30, room() / comm.node_size)
-    placement = place(data.counts, block, comm.size, job.dedicated)
+    hosted = place(data.counts, block, comm.size, job.dedicated).hosted(comm.rank)
     with agreed(comm):
-        hosted = placement.hosted(comm.rank)
         if job.data.verify:
             _kept(cache, "verified clients", block, lambda: data.verify(hosted.clients))
         opened = partial(hosted_blocks, data, *hosted, job.compute.dtype)
@@ -216,7 +215,7 @@ def prepare(
         specs = check_state(job.algorithm["name"], "start_server()", server)
         own = None
         if tests_clients(job, data):  # in the memory that training rows leave
-            left = space - float(data.nbytes()[hosted.clients.start : hosted.clients.stop].sum())
+            left = space - float(data.nbytes("", hosted.clients).sum())
             own = _kept(cache, "client tests", block, partial(opened, left, tests=True))
         y, common = None, None
         chunks = range(*(number * -(-data.test_samples // CHUNK) // comm.size for number in (comm.rank, comm.rank + 1)))
