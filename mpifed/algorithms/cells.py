@@ -274,7 +274,7 @@ def by_rows(problem: Problem, largest: float, degree: int = 1) -> ByRows:
 
 def most_rows(problem: Problem) -> float:
     """A power of two: no client has more rows."""
-    return power_of_two(float(problem.counts.max()))
+    return power_of_two(problem.most)
 
 
 def field_of_losses(problem: Problem, shape: tuple[int, ...] = (), wide: bool = False) -> Field:
@@ -360,7 +360,7 @@ def measures_of_cells(
     private : whether X'alpha travels in the job's channel; if not, in the clear
     """
     problem = algorithm.problem
-    rows, outputs, width = most_rows(problem), model_template(problem).first.shape[1], int(problem.counts.max())
+    rows, outputs, width = most_rows(problem), model_template(problem).first.shape[1], problem.most
     of_rows = partial(Field, held=problem.rows, to_holders=True, wide=True)
     losses = CellsLosses(Field((2 if duals is None else 3,), STEP, rows * 2**10, degree=2, wide=True))
     primal = Field((problem.features,), 2.0**-44 * rows, 2.0**4 * rows, held=problem.columns, wide=True)

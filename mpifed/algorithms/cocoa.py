@@ -95,7 +95,7 @@ class CoCoA(Grid):
 
     def check(self) -> list[str]:
         """Requires data split by rows, and a dual problem."""
-        drawn = messages([too_many("local_epochs", self.local_epochs * int(self.problem.counts.max()))])
+        drawn = messages([too_many("local_epochs", self.local_epochs * self.problem.most)])
         return check_rows(self.problem, 1) + check_duals(self.problem) + drawn
 
     def warnings(self) -> list[str]:

@@ -173,7 +173,7 @@ def count_samples(
     absorb : (server, shares [K]) -> server
     sender : the one client who counts, where all hold the same rows
     """
-    functions, most = sampled(problem), power_of_two(float(problem.counts.max()))
+    functions, most = sampled(problem), power_of_two(problem.most)
 
     def answer(clients: Record, broadcast: Record, block: Block, now: Round) -> tuple[Record, Counts]:
         masks = [[function.term.counted(shard.y) for function in functions] for shard in block.shards]

@@ -149,7 +149,7 @@ class LocalSteps(Algorithm):
     @cached_property
     def most_steps(self) -> int:
         """Those of the largest shard, at most."""
-        return int(self.steps_of(self.problem.counts.max(), np.int64(self.repeats)))
+        return int(self.steps_of(np.int64(self.problem.most), np.int64(self.repeats)))
 
     @cached_property
     def uneven(self) -> bool:
@@ -315,7 +315,7 @@ class Local:
         starts : [n, d] where each client begins
         """
         method = self.method
-        size = method.batch_size if method.local_epochs is None else int(self.problem.counts.max())
+        size = method.batch_size if method.local_epochs is None else self.problem.most
 
         def of_part(who: Array, part: Block, rows: int) -> Array:
             each = [few if few is None or few.ndim == 1 else take(few, who) for few in (push, starts)]

@@ -85,7 +85,7 @@ def measures_of_rows(algorithm: Algorithm) -> tuple[Measure, ...]:
 
 
 def _over_all_rows(problem: Problem, name: str, gradients: bool) -> Exchange:
-    rows = int(problem.counts.max())
+    rows = problem.most
     fields = Evaluation(tally_fields(problem, rows), ABSENT)
     if gradients:
         like, functions = model_template(problem), len(sampled(problem))

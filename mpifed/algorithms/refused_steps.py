@@ -82,7 +82,7 @@ def refused_steps(method: Method) -> Iterator[Refusal]:
     )
     for name in ("local_steps", "local_epochs", "local_least"):
         yield Refusal(name in refuses and getattr(method, name), f"[algorithm] {name}", refuses.get(name, ""))
-    rows = epochs * int(method.problem.counts.max()) if epochs else (steps or 1) * method.batch_size
+    rows = epochs * method.problem.most if epochs else (steps or 1) * method.batch_size
     yield too_many(key, rows)
     yield from refused_optimizer(method)
 

@@ -41,7 +41,7 @@ def whole_gradient(local: Local, model: Array) -> Array:
         return total
 
     local.block.drawn[0] += int(local.block.counts.sum())
-    gradients: Array = local.block.joined(int(local.problem.counts.max()), of_part)
+    gradients: Array = local.block.joined(local.problem.most, of_part)
     return gradients
 
 

@@ -124,7 +124,7 @@ def weighted_fields(
     problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10, degrees: Record | None = None
 ) -> Weighted:
     """Fields of a `Weighted` whose unweighted values lie within `bound`; `degrees` of its leaves, 1 by default."""
-    heaviest = power_of_two(float(problem.weights.max()))
+    heaviest = power_of_two(problem.heaviest)
     degrees = map_leaves(lambda leaf: 1, like) if degrees is None else degrees
 
     def field(leaf: Array, degree: int) -> Field:
@@ -335,6 +335,16 @@ class Problem:
     def offsets(self) -> Array:
         """[N + 1] number of rows of all clients before each."""
         return np.concatenate([[0], np.cumsum(self.counts)])
+
+    @cached_property
+    def most(self) -> int:
+        """The number of rows of the client with the most."""
+        return int(self.counts.max())
+
+    @cached_property
+    def heaviest(self) -> float:
+        """The largest weight of a client."""
+        return float(self.weights.max())
 
     @cached_property
     def weights(self) -> Array:

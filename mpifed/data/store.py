@@ -389,7 +389,10 @@ class Federation:
     def digests(self, clients: NDArray[np.int64]) -> Iterator[bytes]:
         """SHA-256 of what is stored of each of the clients [n]."""
         held = [part for prefix in self._starts for part in self.places(clients, prefix).values()]
+        often = max(1, PART * self.clients // max(1, sum(array.nbytes for array, _, _ in held)))
         for n in range(len(clients)):
+            if n % often == 0:
+                self._forget()
             yield _digest(array[starts[n] : stops[n]] for array, starts, stops in held)
 
 

@@ -25,6 +25,8 @@ from mpifed.run.signals import stop_on_signals
 if TYPE_CHECKING:
     from mpifed.run.observation import Observation
 
+_SMALL = 1 << 20  # bytes; of what preparing takes, arrays over all clients are larger
+
 
 def run(
     job: Job,
@@ -58,7 +60,7 @@ def run(
         UsageError, DataError and Interrupted on every rank; any other error, once rounds are run, on the rank
         where it occurred: `mpifed.run.launch` then ends all of them.
     """
-    keep_freed_memory()
+    keep_freed_memory(_SMALL)
     reporter = reporter or Reporter()
     with (
         in_one_thread(),
@@ -104,6 +106,7 @@ def run(
             with watched.watching() if watched else nullcontext():
                 begun = job if opened is None else opened.job
                 this = RunLoop(begun, comm, out, reporter, request, cache, header, accept_changed, watched)
+                keep_freed_memory()  # by rounds; what preparing has taken has gone back
                 if opened is None:
                     with agreed(comm):
                         opened = prepared() if comm.rank == 0 else None
