@@ -198,8 +198,11 @@ class Masked(Channel):
         graph = self._graph(plan, now)
         if not len(graph.asked):
             return up, down
-        if len(graph.asked) < self.clients:  # drawn anew in every round
-            down = down + self._introduced([graph], graph.asked)
+        if (n := len(graph.asked)) < self.clients:  # drawn anew in every round
+            by_all = all(unit.by_all for unit in plan.message.units)
+            down = down + (
+                KEY_BYTES * min(self.neighbours(n), n - 1) if by_all else self._introduced([graph], graph.asked)
+            )
         if self._dropouts is not None:
             more_up, more_down = self._dropouts.traffic(now, graph)
             up, down = up + more_up, down + more_down
