@@ -250,6 +250,10 @@ class Dropouts:
         """[n] bytes of deposits and shares that each client uploads and receives, as in a deployment."""
         asked, stays = graph.asked.tolist(), now.staying[graph.asked]
         near = np.array([len(graph.near[client]) for client in asked])
-        partners = np.array([len(graph.partners(client)) for client in asked])
-        up = 2 * _COMMITMENT_BYTES + partners * STREAM_BYTES + TAG_BYTES + near * (SEALED_BYTES + SHARE_BYTES * stays)
+        up = (
+            2 * _COMMITMENT_BYTES
+            + graph.degrees * STREAM_BYTES
+            + TAG_BYTES
+            + near * (SEALED_BYTES + SHARE_BYTES * stays)
+        )
         return up, near * SEALED_BYTES + -(-near // 8) * stays  # a bit for each neighbour: whether it has uploaded

@@ -9,7 +9,7 @@ drawn once per run, and independent of who colludes and who leaves; pairs recur,
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +93,12 @@ class MaskGraph:
         self._message, self.asked, self.near = message, asked, neighbours(asked, k, places)
         self._others = [None if unit.by_all else asked[unit.who[asked]] for unit in message.units]
         self._partners: dict[int, dict[int, tuple[int, ...]]] = {}
+
+    @cached_property
+    def degrees(self) -> Integers:
+        """[n] with how many others each participating client shares masks."""
+        alike = self._others == [None]  # all along the graph
+        return np.array([len(self.near[client] if alike else self.partners(client)) for client in self.asked.tolist()])
 
     def partners(self, client: int) -> dict[int, tuple[int, ...]]:
         """By client with whom it shares a mask, ascending, the numbers of the units that both mask."""

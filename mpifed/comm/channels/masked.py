@@ -198,11 +198,8 @@ class Masked(Channel):
         graph = self._graph(plan, now)
         if not len(graph.asked):
             return up, down
-        if (n := len(graph.asked)) < self.clients:  # drawn anew in every round
-            by_all = all(unit.by_all for unit in plan.message.units)
-            down = down + (
-                KEY_BYTES * min(self.neighbours(n), n - 1) if by_all else self._introduced([graph], graph.asked)
-            )
+        if len(graph.asked) < self.clients:  # drawn anew in every round
+            down = down + KEY_BYTES * graph.degrees
         if self._dropouts is not None:
             more_up, more_down = self._dropouts.traffic(now, graph)
             up, down = up + more_up, down + more_down
