@@ -56,22 +56,23 @@ def place(loads: Sequence[float] | Integers, block: int, ranks: int, dedicated: 
     """
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks: at most {MOST_RANKS} are supported; use fewer")
-    starts = np.arange(0, len(loads), block)
-    blocks, bounds = len(starts), narrow(np.append(starts, len(loads)))
-    first = 1 if dedicated and ranks > 1 else 0
+    bounds = narrow(np.minimum(np.arange(0, len(loads) + block, block), len(loads)))
+    blocks, first = len(bounds) - 1, 1 if dedicated and ranks > 1 else 0
     hosts = ranks - first
     if hosts >= blocks:
         return Placement(bounds, first + np.arange(blocks))
-    load = np.add.reduceat(np.asarray(loads, dtype=np.float64), starts)
-    # in place: blocks may be millions, and this is done on every rank
-    part, total = np.cumsum(load), load.sum()
+    # in place and in 32 bits: blocks may be millions, and every rank does this
+    load = np.add.reduceat(loads, bounds[:-1], dtype=np.float64)
+    middle, total = np.cumsum(load), load.sum()
     load /= 2
-    part -= load
-    part *= hosts
-    part /= total
-    share = np.minimum(part.astype(np.int32), hosts - 1)
+    middle -= load
+    middle *= hosts
+    middle /= total
+    share = np.minimum(middle.astype(bounds.dtype), hosts - 1)
+    del load, middle
     # every host gets a block: raise ranks where too few blocks are left, and lower them so that no rank is skipped
     number = np.arange(blocks, dtype=bounds.dtype)
-    share = np.maximum(share, hosts - (blocks - number))
+    share = np.maximum(share, number + (hosts - blocks))
     share[0] = 0
-    return Placement(bounds, first + np.minimum.accumulate(share - number) + number)
+    share -= number
+    return Placement(bounds, np.minimum.accumulate(share) + (number + first))
