@@ -54,7 +54,7 @@ TESTS = "client_tests/"
 MEMORY = "memory:"  # begins the path of data in memory
 _IN_MEMORY: list[Federation] = []
 _MOST_CLASSES = 2**16  # unless there are more rows
-PART = 1 << 24  # bytes that are read at once
+PART = 1 << 22  # bytes that are read at once
 _ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
 _OF_CLIENTS = {"X", "y", "data", "indices", "indptr"}  # arrays whose parts have a digest for each client
 # what each array may consist of, by the last part of its name; others are integers
@@ -195,6 +195,7 @@ class Federation:
         # copies in memory, of half the bytes: each round reads them here and there, which maps all of a file in the end
         self.holds = narrow(self._integers("holds", self.clients, 2))
         self.bounds = {axis: narrow(self._integers(f"{axis}/bounds", -1)) for axis in ("rows", "columns")}
+        forget()
         self._starts = {"": self.bounds["rows"], TESTS: np.broadcast_to(np.int32(0), self.bounds["rows"].shape)}
         if f"{TESTS}bounds" in arrays:
             self._starts[TESTS] = narrow(self._integers(f"{TESTS}bounds", len(self.bounds["rows"])))
