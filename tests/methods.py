@@ -256,6 +256,7 @@ METHODS = {
             (EPOCHS | {"local_least": 1}, {}),
             (STEPS, SPARSE),
             (STEPS, PEOPLE),
+            (STEPS, {"participation": {"clients_per_round": 6, "deadline_s": 1.0, "speeds": [1.0, 2.0, 5.0]}}),
         ],
         short=1,
         private=True,

@@ -108,8 +108,8 @@ class LocalSteps(Algorithm):
 
     @property
     def varying(self) -> bool:
-        """Whether how many local steps a client takes is drawn by round."""
-        return bool(self.local_least or self.problem.stragglers)
+        """Whether clients do unlike numbers of local passes, or steps, in a round."""
+        return bool(self.local_least or self.problem.stragglers) or self.problem.steps_in_time is not None
 
     @property
     def repeats(self) -> int:
@@ -120,14 +120,17 @@ class LocalSteps(Algorithm):
     def repeats_of(self, now: Round, clients: Array) -> Array:
         """[n] how many local passes, or steps, clients do in a round; a straggler from one to all but one.
 
-        They depend on the seed, the round and the client alone, and on who is a straggler.
+        They depend on the seed, the round and the client alone, on who is a straggler, and on what time allows.
         """
         high = np.full(len(clients), self.repeats)
+        if self.problem.steps_in_time is not None:
+            of_one = self.steps_of(self.problem.counts[clients], np.int64(1))
+            high = (self.problem.steps_in_time[clients] // of_one).clip(1, high)
         if not self.varying:
             return high
         from mpifed.core.round import uniform  # which no other job needs
 
-        low = np.full(len(clients), self.local_least or self.repeats)
+        low = np.minimum(self.local_least or self.repeats, high)
         if now.slow is not None:
             low[now.slow[clients]] = 1
             high -= now.slow[clients]

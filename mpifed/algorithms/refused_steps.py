@@ -60,12 +60,12 @@ def refused_steps(method: Method) -> Iterator[Refusal]:
     yield Refusal(
         least == most == 1 and method.varying,
         f"[algorithm] {key} = {most}",
-        "there is none that a client could leave out: local_least, and [participation] stragglers, are of fewer",
+        "there is none that a client could leave out, as local_least, [participation] stragglers and deadline_s say",
         "raise it, or leave these out",
     )
     yield Refusal(
         method.varying and "fewer" in refuses,
-        "[algorithm] local_least, or [participation] stragglers",
+        "[algorithm] local_least, [participation] deadline_s or stragglers",
         refuses.get("fewer", ""),
         "leave it out, or set drop_stragglers = true",
     )
@@ -155,7 +155,7 @@ def refused_method(method: Method) -> Iterator[Refusal]:
     )
     yield Refusal(
         method.uneven,
-        "[algorithm] local_epochs, local_least, or [participation] stragglers",
+        "[algorithm] local_epochs, local_least, [participation] deadline_s or stragglers",
         "with a [regularizer] all clients must take as many steps",
         "give local_steps alone",
     )

@@ -304,6 +304,7 @@ class Problem:
     target_scale: float = 1.0  # a power of two near the size of real targets, by which grids are coarser and wider
     names: Sequence[str] = ()  # [N] of the clients, where they have some
     stragglers: float = 0.0  # the share of a round's clients who upload after a part of their local work
+    steps_in_time: Integers | None = None  # [N] local steps that clients have time for in a round; all when absent
 
     def name_of(self, client: int) -> str:
         """A client as messages call it."""

@@ -302,15 +302,28 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         "take ssca, or leave them out, as by --set 'constraint=[]' --set 'minimize={name=\"loss\"}'",
     )
     yield Refusal(present > clients, some, f"{job.data.path} has {clients} clients", "lower it")
+    for fewer, key in (part.stragglers, slow), (part.deadline_s, f"[participation] deadline_s = {part.deadline_s}"):
+        yield Refusal(
+            fewer and not isinstance(algorithm, LocalMethod),
+            key,
+            f'"{name}" takes no local steps on rows, of which there could be fewer',
+        )
+        yield Refusal(
+            fewer and privacy is not None,
+            key,
+            "with [privacy] all clients take the local steps, and all take part, that are accounted for",
+        )
     yield Refusal(
-        part.stragglers and not isinstance(algorithm, LocalMethod),
-        slow,
-        f'"{name}" takes no local steps on rows, of which there could be fewer',
+        bool(part.deadline_s) != bool(part.speeds),
+        "[participation] deadline_s and speeds",
+        "together they say how many local steps a client has time for, and one alone says nothing",
+        "give both, or neither",
     )
     yield Refusal(
-        part.stragglers and privacy is not None,
-        slow,
-        "with [privacy] all clients take the local steps, and all take part, that are accounted for",
+        len(part.speeds) > clients,
+        "[participation] speeds",
+        f"{len(part.speeds)} numbers for {clients} clients",
+        "give one for each, or fewer, of which each client has one",
     )
     yield Refusal(
         part.drop_stragglers and not part.stragglers,

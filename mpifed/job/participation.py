@@ -9,7 +9,8 @@ import numpy as np
 from mpifed.comm.sums import Arithmetic
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange
-from mpifed.core.round import Leaving, Round, below, secret_words, uniform
+from mpifed.core.record import Integers
+from mpifed.core.round import SETUP, Leaving, Round, below, secret_words, uniform
 from mpifed.job.schema import JobSettings, Participation
 
 
@@ -44,6 +45,20 @@ def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = Non
     order = np.argsort(now.words_of_clients("stragglers", who))
     slow[who[order[: round(part.stragglers * len(who))]]] = True
     return now.only(now.present & ~slow) if part.drop_stragglers else now._replace(slow=slow)
+
+
+def steps_in_time(job: JobSettings, clients: int) -> Integers | None:
+    """[N] how many local steps clients have time for in a round; None without a deadline."""
+    part = job.participation
+    if part.deadline_s is None or not part.speeds:  # which is refused
+        return None
+    speeds = np.array(part.speeds)
+    if len(speeds) != clients:
+        rng = Round(SETUP, job.seed, np.ones(clients, dtype=bool)).rng("speeds")
+        speeds = speeds[rng.integers(len(speeds), size=clients)]
+    # 0.29 s of 100 steps a second are 29; no more than fit
+    steps: Integers = np.minimum(part.deadline_s * speeds * (1 + 1e-12), 2**31).astype(np.int64)
+    return steps
 
 
 def left_out(part: Participation, present: int) -> int:

@@ -78,6 +78,12 @@ class Participation(Settings):
     same for all methods: each does a number of them drawn uniformly, at least one and not all (simulated)."""
     drop_stragglers: bool = False
     """Stragglers are absent from the round, in place of uploading what they did."""
+    deadline_s: Size | None = None
+    """Seconds that a client has for local steps: it takes as many steps, or passes, as it then can, at least one and at
+    most all (simulated). It needs `speeds`."""
+    speeds: list[Size] = field(default_factory=list)
+    """Local steps that clients take in a second, one number for each; of fewer numbers each client has one for the
+    whole run, drawn by the seed."""
     attempts: Positive = 10
     """Times that a round whose first sum is void is run before the run ends."""
 

@@ -35,7 +35,7 @@ from mpifed.data.memory import room
 from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.job.combinations import here_alone, wrong_data
 from mpifed.job.job import Job
-from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure, left_out
+from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure, left_out, steps_in_time
 from mpifed.run.scoring import TestRows
 from mpifed.run.state_check import Specs, check_state
 
@@ -82,6 +82,7 @@ def problem_of(job: Job, data: store.Federation, given: Mapping[str, Array] | No
         rows=held(data, "rows"), columns=held(data, "columns"), start=start,
         target_scale=1.0 if job.privacy else data.target_scale, names=data.client_names(),
         stragglers=0.0 if part.drop_stragglers else part.stragglers or 0.0,
+        steps_in_time=steps_in_time(job, data.clients),
     )  # fmt: skip
 
 

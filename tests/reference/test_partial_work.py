@@ -23,6 +23,7 @@ from mpifed.testing import Job, minibatches, participants
 
 SLOW = {"participation": {"clients_per_round": 6, "stragglers": 0.5}}
 DROPPED = {"participation": {"clients_per_round": 6, "stragglers": 0.5, "drop_stragglers": True}}
+TIMED = {"participation": {"clients_per_round": 6, "deadline_s": 0.29, "speeds": [100.0, 13.0, 0.5]}}
 
 
 def job(folder: Path, name: str, more: dict[str, Any], tables: dict[str, Any]) -> Job:
@@ -31,7 +32,7 @@ def job(folder: Path, name: str, more: dict[str, Any], tables: dict[str, Any]) -
     return local_job(folder, own, data={"path": str(folder), "block": 5}, **tables)
 
 
-@pytest.mark.parametrize("tables", [{}, SLOW, DROPPED], ids=["all", "slow", "dropped"])
+@pytest.mark.parametrize("tables", [{}, SLOW, DROPPED, TIMED], ids=["all", "slow", "dropped", "timed"])
 @pytest.mark.parametrize("work", [{"local_epochs": 5, "local_least": 2}, {"local_steps": 4}], ids=["passes", "steps"])
 @pytest.mark.parametrize(
     ("name", "own"),
@@ -79,6 +80,22 @@ def test_who_they_are_and_how_much_they_do(digits: Path) -> None:
     assert round_of(least, len(sizes), 0).slow is None
 
 
+@pytest.mark.parametrize("work", ["local_epochs", "local_steps"])
+def test_what_time_allows(digits: Path, work: str) -> None:
+    """29 steps of .01 s, of 29 times .01 s exactly; passes are done whole; and nobody does nothing."""
+    sizes = [len(y) for _, y in rows_of(digits)]
+    speeds = [100.0, 99.9, 5.0, 2000.0] * len(sizes)
+    late = {"participation": {"deadline_s": 0.29, "speeds": speeds[: len(sizes)]}}
+    done = [minibatches(job(digits, "fedavg", {work: 40}, late), 1, i) for i in range(len(sizes))]
+    in_time = [29, 28, 1, 580] * len(sizes)
+    for i, (steps, size) in enumerate(zip(done, sizes, strict=True)):
+        of_one = -(-size // 4) if work == "local_epochs" else 1
+        assert len(steps) == of_one * min(max(in_time[i] // of_one, 1), 40)
+    few = job(digits, "fedavg", {"local_steps": 40}, {"participation": {"deadline_s": 1.0, "speeds": [3.0, 7.0]}})
+    rounds = [[len(minibatches(few, t, i)) for i in range(len(sizes))] for t in (1, 2)]
+    assert rounds[0] == rounds[1] and set(rounds[0]) == {3, 7}
+
+
 @pytest.mark.parametrize(
     ("name", "more", "tables", "said"),
     [
@@ -86,8 +103,18 @@ def test_who_they_are_and_how_much_they_do(digits: Path) -> None:
         ("fedavg", {}, SLOW, "[algorithm] local_steps = 1: there is none that a client could leave out"),
         ("fedavg", {}, {"participation": {"stragglers": 1.0, "drop_stragglers": True}}, "all clients of a round would"),
         ("fedavg", {}, {"participation": {"drop_stragglers": True}}, "drops nobody; give stragglers"),
+        ("fedavg", {"local_steps": 2}, {"participation": {"deadline_s": 1.0}}, "one alone says nothing; give both"),
+        ("fedavg", {"local_steps": 2}, {"participation": {"speeds": [1.0]}}, "one alone says nothing; give both"),
+        (
+            "fedavg",
+            {"local_steps": 2},
+            {"participation": {"deadline_s": 1.0, "speeds": [1.0] * 99}},
+            "[participation] speeds: 99 numbers for",
+        ),
+        ("proxskip", {"p": 0.3}, TIMED, "deadline_s or stragglers: a coin ends the steps of all clients"),
+        ("ssca", {"rho": [0.5], "gamma": [0.5]}, TIMED, '[participation] deadline_s = 0.29: "ssca" takes no local'),
         ("fedsplit", {"s": 1.0}, {"participation": {"stragglers": 0.5, "drop_stragglers": True}}, "needs all"),
-        ("proxskip", {"p": 0.3}, SLOW, "[participation] stragglers: a coin ends the steps of all clients"),
+        ("proxskip", {"p": 0.3}, SLOW, "or stragglers: a coin ends the steps of all clients"),
         ("ssca", {"rho": [0.5], "gamma": [0.5]}, SLOW, '"ssca" takes no local steps on rows'),
         (
             "fedavg",
