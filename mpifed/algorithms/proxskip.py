@@ -111,12 +111,15 @@ class TAMUNA(ProxSkip):
 
     def sends(self, now: Round, clients: Array) -> Array:
         """[n, d] which coordinates clients [n] send in a round."""
-        columns = now.rng("masks").permutation(len(now.ids))[np.searchsorted(now.ids, clients)]
-        sent: Array = (columns[:, None] - self.s * np.arange(self.layout.size)) % len(now.ids) < self.s
-        return sent
+        c = len(now.ids)
+        columns = now.rng("masks").permutation(c)[np.searchsorted(now.ids, clients)]
+        cycle: Array = (columns[:, None] - np.arange(c)) % c < self.s
+        return cycle[:, self.s * np.arange(self.layout.size) % c]
 
     def masked(self, vectors: Array, local: Local) -> Array:
         """[n, d] what of vectors, [d] or [n, d], the clients send."""
+        if self.s == self.cohort:
+            return vectors
         return vectors * beside(vectors, self.sends(local.now, local.block.clients))
 
     def upload(self, h_i: Array, sent: Sent, change: Array, local: Local) -> Array:
