@@ -88,6 +88,22 @@ def test_it_does_not(unlike: Path, name: str, settings: dict[str, Any], uniform:
     assert np.abs(found - optimum(unlike, uniform)[1]).max() > 1e-3
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fednova"])
+def test_it_rests_where_its_closed_form_says(unlike: Path, name: str) -> None:
+    """Of clients who take 1 to 9 steps of .1: sum p_i c_i (I - (I - .1 H_i)^K_i) (x - x_i) = 0, c_i = 1 or 1 / K_i."""
+    counts = [1, 9, 2, 5, 3, 4]
+    late = {"deadline_s": 1.0, "speeds": [float(count) for count in counts]}
+    weights, best = optimum(unlike)
+    left, right = np.zeros((4, 4)), np.zeros(4)
+    for p, count, (X, y) in zip(weights, counts, rows_of(unlike), strict=True):
+        H = X.T @ X / len(y) + 2 * L2 * np.eye(4)
+        pull = p * (np.eye(4) - np.linalg.matrix_power(np.eye(4) - 0.1 * H, count)) / (count if name != "fedavg" else 1)
+        left, right = left + pull, right + pull @ np.linalg.solve(H, X.T @ y / len(y))
+    found = played(resting(unlike, name, 600, local_steps=9, participation=late)).model
+    np.testing.assert_allclose(found, np.linalg.solve(left, right), rtol=0, atol=1e-8)
+    assert np.abs(found - best).max() > 1e-3
+
+
 # --- identities ------------------------------------------------------------------------------------------------------
 
 
