@@ -105,7 +105,13 @@ def launcher(name: str | None, environment: Mapping[str, str]) -> Iterator[Check
         remedy = "" if has("srun", environment) or name is None else "activate the MPI library's environment or module"
         yield CheckResult("no mpiexec on PATH", remedy)
         return
-    of_launcher, of_library = _family_of(_version(path)), _family_of(name or "")
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.SubprocessError):
+        said = ""
+    of_launcher, of_library = (
+        next((family for word, family in _FAMILIES.items() if word in text), None) for text in (said, name or "")
+    )
     if of_launcher is None or of_library is None:
         what = f"{path}: cannot determine whether it belongs to the MPI library"
         yield CheckResult(what, "try `mpiexec -n 2 mpifed doctor`")
@@ -114,19 +120,6 @@ def launcher(name: str | None, environment: Mapping[str, str]) -> Iterator[Check
     else:
         what = f"{path} belongs to {of_launcher}, the MPI library to {of_library}: ranks would not join"
         yield CheckResult(what, "put the mpiexec of the MPI library first on PATH", fatal=True)
-
-
-def _family_of(text: str) -> str | None:
-    """The family of a library or launcher, by its version text; None if it is not known."""
-    return next((family for word, family in _FAMILIES.items() if word in text), None)
-
-
-def _version(path: str) -> str:
-    """The version text of a launcher; empty if it cannot be run."""
-    try:
-        return subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
 
 
 def cores(locations: Sequence[RankLocation]) -> Iterator[CheckResult]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from mpifed.arguments import FOLDER, algorithms, models
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.text import command_line, prose, screen_width, wrong_name
 
 
@@ -22,18 +22,23 @@ from mpifed.core.text import command_line, prose, screen_width, wrong_name
 @click.option(
     "--model", metavar="NAME", shell_complete=models, help="A model.  [default: one for this algorithm and data]"
 )
-@click.option("--data", type=FOLDER, default="data/digits", show_default=True, help="Folder that mpifed data made.")
-def new(job: Path | None, algorithm: str, model: str | None, data: Path) -> None:
+@click.option("--data", type=FOLDER, help="Folder that mpifed data made.  [default: data/digits]")
+def new(job: Path | None, algorithm: str, model: str | None, data: Path | None) -> None:
     """Write a short job that runs as it is; without JOB, or with -, it is printed.
 
-    If the data are there, the model is one for them. An existing file is not replaced.
+    The model is one for the data; only those of the default may be made later. An existing file is not replaced.
     """
     from mpifed.explain.new_job import new_job
     from mpifed.files.write import replace_text
 
+    if data is not None and not data.exists():
+        raise DataError(
+            f"--data {data}: no such folder; make it with `mpifed data SOURCE ... {command_line('--out', data)}`, or "
+            "name one that is there"
+        )
     path = None if job is None or str(job) == "-" else job
     name = algorithm.rpartition(":")[2] if path is None or wrong_name(path.stem) else path.stem
-    text = new_job(name, algorithm, str(data), model)
+    text = new_job(name, algorithm, str(data or "data/digits"), model)
     if path is None:
         click.echo(text, nl=False)
         return

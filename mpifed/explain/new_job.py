@@ -45,7 +45,7 @@ def new_job(name: str, algorithm: str, data: str, model: str | None = None) -> s
     UsageError
         when there is no such algorithm or model, or they do not go together.
     """
-    task = store.open_federation(data).task if (Path(data) / store.ABOUT).exists() else "classification"
+    task = store.open_federation(data).task if Path(data).exists() else "classification"
     job: Table = {"name": name, "rounds": 100, "data": {"path": data}}
     job["model"] = _MODELS.get(algorithm) or _MODELS.get(task, {"name": "softmax"})
     if model is not None:

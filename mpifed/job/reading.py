@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
+from itertools import chain
 from pathlib import Path
 
 from mpifed.core.errors import DataError, UsageError
@@ -37,8 +38,22 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> Table:
         raise UsageError(f"{path}: not a TOML file: {shown(str(error))}") from error
     for change in changes:
         set_value(table, change)
+        _refuse_swept(table, change)
     refuse(table, str(path))
     return table
+
+
+def _refuse_swept(table: ReadOnlyTable, change: str) -> None:
+    """UsageError where the points of a sweep have values of their own in place of the one that is set."""
+    grid, key = table.get("sweep"), ".".join(_parts(change.partition("=")[0]))
+    methods = grid.get("methods") if isinstance(grid, dict) else None
+    tables = [method for method in methods if isinstance(method, dict)] if isinstance(methods, list) else []
+    for swept in chain(grid if isinstance(grid, dict) else (), *tables):
+        if f"{key}.".startswith(f"{swept}."):
+            raise UsageError(
+                f"--set {shown(key)}: [sweep] varies {shown(swept)}, and each point has its own value of it; give "
+                f"--set 'sweep.\"{shown(swept)}\"=[...]', or take it out of [sweep]"
+            )
 
 
 def refuse(table: ReadOnlyTable, source: str) -> None:

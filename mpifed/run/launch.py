@@ -105,7 +105,10 @@ def _end(comm: Comm, run_dir: Path | None, error: BaseException, brief: bool) ->
     code, text = code_of(error), message(error, comm)
     if run_dir in STANDING or ((agreed or comm.size == 1) and _leaves(run_dir, error)):
         run_dir = None
-    if comm.rank == 0 if agreed else _is_first(run_dir, _brief(error) if brief else text) or comm.size == 1:
+    says = comm.rank == 0
+    if not agreed or (says and code not in (*FINISHED, Interrupted.exit_code)):  # a failure, and no end with a result
+        says = _is_first(run_dir, _brief(error) if brief else text) or agreed
+    if says or comm.size == 1:
         say_at_end(text)
         _note_exit(run_dir, code)
         if not agreed and comm.size > 1:

@@ -177,9 +177,16 @@ def prepare(
     given = comm.bcast(given)
     with agreed(comm):
         algorithm = job.make_algorithm(problem_of(job, data, given))
-    secret = False
+    multiplier, secret = 0.0, False
     if job.privacy is not None:
-        algorithm, secret = _settled(job, algorithm, comm, header)
+        with agreed(comm):
+            if comm.rank == 0:
+                from mpifed.privacy.calibration import settle, settled_before
+
+                multiplier = settle(job, algorithm) if header is None else settled_before(job, algorithm, header)
+        algorithm = with_noise(algorithm, comm.bcast(multiplier))
+        with agreed(comm):
+            secret = is_secret(job, algorithm)
     space = min(job.data.memory_gib * 2**30, room() / comm.node_size)
     hosted = place(data.counts, block, comm.size, job.dedicated).hosted(comm.rank)
     with agreed(comm):
@@ -196,7 +203,7 @@ def prepare(
         with agreed(comm):
             refuse_own(job, algorithm.problem, partial(check_in_run, job, algorithm.problem, device))
     with agreed(comm):
-        drawn = job.participation.clients_per_round if is_secret(job, algorithm) else None
+        drawn = job.participation.clients_per_round if secret else None
         ranks = make_ranks(
             comm, blocks, data.clients, arithmetic(job, algorithm), job.protection(),
             columns=algorithm.problem.columns, device=device, drawn=drawn,
@@ -226,7 +233,7 @@ def prepare(
             shard = _kept(cache, "test rows", None, rows)
             common = Block((shard,), job.compute.dtype) if shard else None
         tests = TestRows(algorithm.problem, comm, job.record.metrics, y, chunks, common, own, data.test_counts)
-    key = comm.bcast(os.urandom(32) if ranks.serves else None) if secret else None
+    key = comm.bcast(os.urandom(32) if ranks.serves else None) if secret and is_secure(job) else None
     return Ready(job, algorithm, data, ranks, server, clients, specs, tests, everybody, key)
 
 
@@ -291,20 +298,6 @@ def _device(job: Job, comm: Comm, data: store.Federation) -> Device:
     from mpifed.maths.device import open_device
 
     return open_device(table.device, comm.node_rank, comm.node_size, table.memory_gib)
-
-
-def _settled(job: Job, algorithm: Algorithm, comm: Comm, header: Header | None) -> tuple[Algorithm, bool]:
-    """(the algorithm with its noise multiplier, whether participation is secret). Collective."""
-    multiplier = 0.0
-    with agreed(comm):
-        if comm.rank == 0:
-            from mpifed.privacy.calibration import settle, settled_before
-
-            multiplier = settle(job, algorithm) if header is None else settled_before(job, algorithm, header)
-    settled = with_noise(algorithm, comm.bcast(multiplier))
-    with agreed(comm):
-        secret = is_secret(job, settled)
-    return settled, secret and is_secure(job)
 
 
 def held(data: store.Federation, axis: str) -> Holdings:

@@ -157,6 +157,8 @@ def test_refused(
     assert "Traceback" not in ended.text, ended.text
     for said in REFUSED[name].said:
         assert ended.text.count(said.replace("FOLDER", str(Path(arguments[1]).parent))) == 1, (said, ended.text)
+    if ended.code == 3 and (tmp_path / "run").exists():
+        assert ended.text.count((tmp_path / "run" / "failure.txt").read_text().strip()) == 1
     if "sweep" in name:
         assert (tmp_path / "run" / "point-0001" / "model.safetensors").exists()
 

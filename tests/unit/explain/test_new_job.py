@@ -36,6 +36,8 @@ def test_of_other_data_and_classes(regression: Path, launch: Callable[..., Any])
     for words, said in ((("--algorithm", "fedavgg"), 'mean "fedavg"?'), (("--model", "soft:max"), "importing soft")):
         ended = launch(None, "new", *words)
         assert ended.code == 2 and f"{words[0]} {words[1]}: " in ended.err and said in ended.err
+    ended = launch(None, "new", "--data", "nowhere")
+    assert ended.code == 3 and "--data nowhere: no such folder; make it with `mpifed data" in ended.err, ended.text
 
 
 def test_where_it_goes(tmp_path: Path, launch: Callable[..., Any]) -> None:

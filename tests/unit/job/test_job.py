@@ -17,7 +17,7 @@ from mpifed.algorithms.functions import Constraint
 from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Problem
-from mpifed.job.job import set_value
+from mpifed.job.job import read_table, set_value
 from mpifed.maths.objectives import MLP, Softmax
 from mpifed.maths.terms import ErrorRate, Loss, Norm
 from mpifed.testing import ALGORITHMS, Job
@@ -322,6 +322,28 @@ def test_set_of_what_is_not_there(change: str, said: str) -> None:
         set_value(found, change)
     assert str(caught.value) == f"{change.partition('=')[0]}: {said}"
     assert found == table(constraint=[LOSS, LOSS])
+
+
+@pytest.mark.parametrize(
+    ("change", "swept"),
+    [
+        ("algorithm.batch_size=3", "algorithm.batch_size"),  # a value
+        ("model.l2=0.1", "model"),  # a whole table
+        ("client_optimizer.learning_rate=0.1", "client_optimizer"),  # of methods
+        ("seed=2", ""),  # where the seeds begin
+        ("sweep.seeds=3", ""),
+    ],
+)
+def test_set_of_what_a_sweep_varies(change: str, swept: str, tmp_path: Path) -> None:
+    grid = {"seeds": 2, "algorithm.batch_size": [1, 2], "model": [{"name": "softmax"}]}
+    methods = [{"client_optimizer": {"learning_rate": 0.2}}]
+    (tmp_path / "job.toml").write_text(tomli_w.dumps({"sweep": {**grid, "methods": methods}}))
+    if not swept:
+        read_table(tmp_path / "job.toml", [change])
+        return
+    said = rf"--set {change.partition('=')[0]}: \[sweep\] varies {swept}, and each point"
+    with pytest.raises(UsageError, match=said):
+        read_table(tmp_path / "job.toml", [change])
 
 
 def test_reading(tmp_path: Path) -> None:
