@@ -36,8 +36,10 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> Table:
         raise UsageError(f"{path}: cannot be read ({error.strerror}){where}; give the path of a job file") from error
     except _UNREADABLE as error:
         raise UsageError(f"{path}: not a TOML file: {shown(str(error))}") from error
+    changes = list(changes)
     for change in changes:
         set_value(table, change)
+    for change in changes:
         _refuse_swept(table, change)
     refuse(table, str(path))
     return table
@@ -52,7 +54,7 @@ def _refuse_swept(table: ReadOnlyTable, change: str) -> None:
         if f"{key}.".startswith(f"{swept}."):
             raise UsageError(
                 f"--set {shown(key)}: [sweep] varies {shown(swept)}, and each point has its own value of it; give "
-                f"--set 'sweep.\"{shown(swept)}\"=[...]', or take it out of [sweep]"
+                "the values there, or drop the sweep by --set sweep={}"
             )
 
 
