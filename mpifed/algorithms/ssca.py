@@ -441,7 +441,7 @@ class SSCAHorizontal(SSCA, Rows):
             batch = part.take(part.draw(now, "minibatch", rows))
             each = beside(batch.y, np.repeat(weight[who, None] / rows, rows, axis=1))
             keys = self.problem.objective.pass_keys(now, 0, part.clients)
-            return self._statistics(broadcast, batch, each, *keys)
+            return self._statistics(part, broadcast, batch, each, *keys)
 
         def parts() -> Iterator[tuple[Array, Weighted]]:
             yield np.arange(len(weight)), Weighted(block.joined(self.batch_size, sums_of), weight)
@@ -453,12 +453,14 @@ class SSCAHorizontal(SSCA, Rows):
 
         def sums_of(few: Pooled) -> Statistics:
             each = self.problem.weights[few.clients].repeat(few.rows)[None] / few.rows
-            return self._statistics(broadcast, few.batch, beside(few.batch.y, each), *few.keys)
+            return self._statistics(block, broadcast, few.batch, beside(few.batch.y, each), *few.keys)
 
         total = added(map(sums_of, pooled_minibatches(self.problem, block, now, self.batch_size)))
         return Weighted(map_leaves(lambda leaf: leaf[0], total), self.problem.weights[block.clients].sum())
 
-    def _statistics(self, broadcast: SSCABroadcast, batch: Batch, each: Array, *keys: Array) -> Statistics:
+    def _statistics(
+        self, block: Block, broadcast: SSCABroadcast, batch: Batch, each: Array, *keys: Array
+    ) -> Statistics:
         """[n, K, ...] at w_t, less what is to be forgotten of those at w_{t-1} where they are variance-reduced."""
 
         def of_piece(model: Parameters, X: Features, y: Array, weights: Array, *keys: Array) -> Statistics:
@@ -472,6 +474,7 @@ class SSCAHorizontal(SSCA, Rows):
         now = at(of_piece, broadcast.model, *batch, each, *keys)
         if not self.recursive or not broadcast.keep:
             return now
+        block.drawn[0] += batch.y.size  # a second gradient of each row
         before = at(of_piece, broadcast.previous, *batch, each * -float(broadcast.keep), *keys)
         return map_leaves(operator.add, now, before)
 

@@ -24,6 +24,7 @@ from paper import (
     without_biases,
 )
 
+from mpifed.files.history import read_history
 from mpifed.testing import Job
 
 ROUNDS = 7
@@ -88,10 +89,14 @@ def test_with_a_constraint(skewed: Path, tmp_path: Path, limit: float, c: float)
 
 @pytest.mark.parametrize("numbers", ["exact", "exact-blocks"])
 def test_some_clients_a_round(skewed: Path, tmp_path: Path, numbers: str) -> None:
-    """Those present take both gradients, weighted over them; sums of blocks come from one product."""
+    """Those present take both gradients, weighted over them, and both count; sums of blocks come from one product."""
     data = read(skewed)
     task = job(
         skewed, rule(data), {**NETWORK, "l2": 2e-3}, ROUNDS, participation={"clients_per_round": 4},
         aggregation={"arithmetic": numbers}, data={"path": str(skewed), "block": 3},
     )  # fmt: skip
-    close(play(task, tmp_path / "run").model, recursive(task, data)[0])
+    result = play(task, tmp_path / "run")
+    close(result.model, recursive(task, data)[0])
+    rows = [sum(len(held) for _, held in draw(task, data, t)) for t in range(1, ROUNDS + 1)]
+    gradients = read_history(tmp_path / "run")["gradients"]
+    assert gradients[-1] == rows[0] + 2 * sum(rows[1:])  # from round 2 on at two models

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
 
 from mpifed.core.errors import NumericalError
 from mpifed.maths.dual import multipliers
@@ -199,6 +200,25 @@ def lemma_1(a: float, b: float, tau: float, c: float) -> float:
     """The multiplier of a single constraint, the objective being ||w||^2."""
     (nu,), _ = multipliers(np.array([a]), np.diag([0.0, b]), np.array([1.0, tau]), c)
     return float(nu)
+
+
+def test_lemma_1() -> None:
+    """Against (42) as printed, and against the minimizer on the line w = -t f_1: slack, to be met, or out of reach."""
+    cut = between = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        b, tau, c = 10 ** rng.uniform(-3, 3), 10 ** rng.uniform(-2, 2), 10 ** rng.uniform(-2, 5)
+        a = b / (4 * tau) * rng.uniform(-0.5, 1.5)  # no w makes the surrogate less than a - b / (4 tau)
+        nu, depth = lemma_1(a, b, tau, c), b - 4 * tau * a
+        printed = np.clip((np.sqrt(b / depth) - 1) / tau, 0, c) if depth > 0 else c
+        assert nu == pytest.approx(printed, rel=1e-9, abs=1e-12 / tau)  # that subtracts 1
+        found = minimize_scalar(
+            lambda t, a=a, b=b, tau=tau, c=c: t * t * b + c * max(0.0, a - t * b + tau * t * t * b),
+            bounds=(0, 1 / (2 * tau)), method="bounded", options={"xatol": 1e-12 / tau},
+        )  # fmt: skip
+        assert nu / (2 * (1 + nu * tau)) == pytest.approx(found.x, abs=1e-6 / tau)  # sqrt(eps) of the interval, or so
+        cut, between = cut + (nu == c), between + (0 < nu < c)
+    assert min(cut, between) > 30
 
 
 def test_lemma_1_where_the_printed_form_fails() -> None:
