@@ -11,11 +11,11 @@ from mpifed.algorithms.columns import Columns
 from mpifed.algorithms.fedavg import FedAvg
 from mpifed.algorithms.fedpdm import FedPDM
 from mpifed.algorithms.fedprox import FedProx
-from mpifed.algorithms.horizontal import Rows
 from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
 from mpifed.algorithms.refused_steps import check_rows
+from mpifed.algorithms.rows import Rows
 from mpifed.algorithms.scaffold import Scaffold
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field, Lazy, Measure, Placed, Problem, Weighted, mean, weighted_fields

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from mpifed.algorithms.cells import Grid
 from mpifed.algorithms.columns import Columns
-from mpifed.algorithms.horizontal import Rows
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
+from mpifed.algorithms.rows import Rows
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.attribute_docs import attribute_docs
 from mpifed.core.exchange import Exchange, Field, Lazy, Placed, Problem, Weighted

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from typing_extensions import Self, final
 
-from mpifed.algorithms.whole_rows import ROWS, whole_gradient
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.loops import combination
-from mpifed.core.record import Array, beside, take
+from mpifed.core.record import Array, added, beside, take
 from mpifed.maths.objectives import concave_gradient, penalty_gradient
 from mpifed.maths.optimizers import ClientOptimizer
 from mpifed.maths.ranges import Count, Repeats
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
     from mpifed.data.block import Batch, Block
     from mpifed.maths.objectives import Parameters
     from mpifed.privacy.open import Minibatch, Open
+
+ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 
 
 def slices(batch: int, steps: int | None, epochs: int | None, size: int) -> list[slice]:
@@ -270,7 +271,25 @@ class Local:
 
         Networks draw nothing here, as in evaluation. The rows count among the gradients computed in a round.
         """
-        return whole_gradient(self, model)
+        objective, flat, block = self.problem.objective, self.guard.layout.flat, self.block
+
+        def of_part(who: Array, part: Block, rows: int) -> Array:
+            at = model if model.ndim == 1 else take(model, who)
+            record = self.guard.record(at)
+
+            def of_rows(start: int) -> Parameters:
+                places = np.arange(start, min(start + ROWS, rows))
+                X, y = part.take(np.tile(places, (len(who), 1)))
+                return objective.gradient(record, X, y, part.xp.full(y.shape, 1 / rows))
+
+            total: Array = flat(added(map(of_rows, range(0, rows, ROWS))))
+            total += at * self.method.client_optimizer.weight_decay
+            total += flat(penalty_gradient(objective, record))
+            return total
+
+        block.drawn[0] += int(block.counts.sum())
+        gradients: Array = block.joined(self.problem.most, of_part)
+        return gradients
 
     # --- minibatches ------------------------------------------------------------------------------------------------
 

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 from typing_extensions import final
 
-from mpifed.algorithms.horizontal import Rows
 from mpifed.algorithms.initial import model_layout, model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps
-from mpifed.algorithms.whole_rows import lazy_change
+from mpifed.algorithms.rows import Rows, lazy_change
 from mpifed.core.exchange import Exchange, OwnRecord
 from mpifed.core.record import Array, as_before, bare_leaves, map_leaves, read_only
 from mpifed.maths.optimizers import AVERAGE, ServerOptimizer

@@ -31,9 +31,9 @@ from mpifed.algorithms.functions import (
     slope_of_each,
     stacked,
 )
-from mpifed.algorithms.horizontal import Rows
 from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.refused_steps import check_rows
+from mpifed.algorithms.rows import Pooled, Rows, pooled_minibatches
 from mpifed.algorithms.ssca_tuning import (
     Margins,
     SlackCosts,
@@ -42,7 +42,6 @@ from mpifed.algorithms.ssca_tuning import (
     renewed_estimate,
     steer,
 )
-from mpifed.algorithms.whole_rows import Pooled, pooled_minibatches
 from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Lazy, Weighted, weighted_fields
 from mpifed.core.protocols import Features

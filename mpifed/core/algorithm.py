@@ -25,7 +25,7 @@ class Algorithm(MadeByKeywords, ABC):
 
     The other fields are the keys of the table `[algorithm]`. A subclass must give `exchanges`, `measures` and
     `start_server`; all else has a default. Algorithms for data split by rows derive from
-    `mpifed.algorithms.horizontal.Rows`, those for columns from `mpifed.algorithms.columns.Columns`, and those for
+    `mpifed.algorithms.rows.Rows`, those for columns from `mpifed.algorithms.columns.Columns`, and those for
     both from `mpifed.algorithms.cells.Grid`, which give the measures too. What is a property here may be a
     constant of the class: `regularized: ClassVar[bool] = True`.
 

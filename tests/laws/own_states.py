@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.horizontal import Rows
 from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.refused_steps import check_rows
+from mpifed.algorithms.rows import Rows
 from mpifed.core.exchange import Exchange, Weighted, mean, weighted_fields
 from mpifed.core.record import Array, map_leaves, zeros
 from mpifed.core.round import Round

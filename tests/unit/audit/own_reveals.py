@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed import FedAvg
-from mpifed.algorithms.horizontal import Rows
 from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.refused_steps import check_rows
+from mpifed.algorithms.rows import Rows
 from mpifed.algorithms.ssca import SSCAHorizontal, SSCAVertical
 from mpifed.core.exchange import Exchange, Measure, Problem, Weighted, mean, weighted_fields
 from mpifed.core.record import map_leaves

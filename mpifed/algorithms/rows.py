@@ -1,48 +1,36 @@
-"""What local methods compute of many rows at once: gradients over whole shards, and sums over clients' minibatches."""
+"""Algorithms for data split by rows: their base, and sums over the minibatches of many clients at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mpifed.core.exchange import Lazy, Problem, Weighted
-from mpifed.core.record import Array, added, beside, take
-from mpifed.maths.objectives import concave_gradient, penalty_gradient
+from mpifed.core.algorithm import Algorithm
+from mpifed.core.exchange import Lazy, Measure, Problem, Weighted
+from mpifed.core.record import Array, added, beside
+from mpifed.maths.objectives import concave_gradient
 
 if TYPE_CHECKING:
+    from mpifed.algorithms.local import Local
     from mpifed.core.round import Round
     from mpifed.data.block import Batch, Block
-    from mpifed.maths.objectives import Parameters
-
-Local: TypeAlias = Any  # of `mpifed.algorithms.local`, which imports this file
-ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 
 
-def whole_gradient(local: Local, model: Array) -> Array:
-    """See `Local.gradient`."""
-    objective, flat = local.problem.objective, local.guard.layout.flat
+class Rows(Algorithm):
+    """The base of algorithms for data split by rows: measures losses, constraints and certificates.
 
-    def of_part(who: Array, part: Block, rows: int) -> Array:
-        at = model if model.ndim == 1 else take(model, who)
-        record = local.guard.record(at)
+    Its `check` may begin with `check_rows(self.problem, batch_size)`.
+    """
 
-        def of_rows(start: int) -> Parameters:
-            places = np.arange(start, min(start + ROWS, rows))
-            batch = part.take(np.tile(places, (len(who), 1)))
-            gradient: Parameters = objective.gradient(record, batch.X, batch.y, part.xp.full(batch.y.shape, 1 / rows))
-            return gradient
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Training loss, objective and constraints; the certificate."""
+        from mpifed.algorithms.measures import measures_of_rows  # which no round needs
 
-        total: Array = flat(added(map(of_rows, range(0, rows, ROWS))))
-        total += at * local.method.client_optimizer.weight_decay
-        total += flat(penalty_gradient(objective, record))
-        return total
-
-    local.block.drawn[0] += int(local.block.counts.sum())
-    gradients: Array = local.block.joined(local.problem.most, of_part)
-    return gradients
+        return measures_of_rows(self)
 
 
 class Pooled(NamedTuple):
