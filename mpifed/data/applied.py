@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 from numpy.typing import DTypeLike
 from pydantic_core import from_json
 
@@ -37,6 +38,7 @@ class Applied:
     steps: list[Step]  # by which they become inputs; the last one is a scaling
     labels: list[str]  # what classes stand for
     named: bool  # whether these were texts
+    columns: tuple[str, ...] = ()  # names of the columns of labels, where these have some
 
     def __post_init__(self) -> None:
         """ValueError where its parts do not fit each other: of too few factors, more would be read than there are."""
@@ -54,7 +56,14 @@ class Applied:
             raise ValueError(f"names, recipe, shape, steps or labels do not fit {self.features} features")
 
     def inputs(self, rows: Piece, dtype: DTypeLike) -> Piece:
-        """[s, features] inputs of a model, of samples as they are stored."""
+        """[s, features] inputs of a model, of samples as they are stored; DataError where they are not finite."""
+        with np.errstate(all="ignore"):
+            inputs = self._inputs(rows, dtype)
+        if not np.isfinite(inputs if isinstance(inputs, np.ndarray) else inputs.data).all():
+            raise DataError(f"{APPLIED}: samples, scaled by its factors, are no finite numbers; {_REMEDY}")
+        return inputs
+
+    def _inputs(self, rows: Piece, dtype: DTypeLike) -> Piece:
         for step, then in pairwise(self.steps):
             if isinstance(step, ScalingJson):  # in the dtypes of `mpifed.data.prepare`
                 rows = step.scaling().apply(rows, "f8" if then == "unit-rows" else "f4")
@@ -81,6 +90,7 @@ def applied(data: Federation) -> Applied | None:
         steps=[*about.inputs.before, ScalingJson.of(data.scaling)],
         labels=about.classes,
         named=about.named,
+        columns=tuple(about.labels),
     )
 
 

@@ -107,6 +107,7 @@ def prepare(options: Options) -> Federation:
             "files": {_file_name(path, data.files): sha256(path) for path in data.files},
             "classes": list(meaning),
             "named": data.classes is not None,
+            "labels": list(data.labels),
             "versions": {
                 "mpifed": mpifed.__version__,
                 "python": platform.python_version(),
@@ -144,6 +145,8 @@ def _in_client_order(data: Samples) -> Samples:
 def _remarks(options: Options, data: Samples) -> dict[str, str]:
     """What the summary says besides."""
     remarks = {"index": f"{listed(data.left_out)}: numbers rows, left out"} if data.left_out else {}
+    if data.files and data.columns and all(map(str.isdecimal, data.names or "x")):
+        remarks["names"] = "numbers: a first line of numbers alone is a row, and columns are called by their places"
     untrained = np.setdiff1d(np.arange(len(data.owners)), data.ids) if options.natural else ()
     if len(untrained):
         rows = 0 if data.test is None or data.test.ids is None else np.isin(data.test.ids, untrained).sum()

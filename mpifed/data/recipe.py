@@ -125,9 +125,8 @@ class Encoding:
         if self.categories is None or texts is None:
             return np.where(gaps, np.nan if self.fill is None else float(self.fill), x)[:, None]
         place = {text: at for at, text in enumerate(self.categories)}
-        fill = place.get(self.fill, -1) if isinstance(self.fill, str) else -1
-        codes = np.array([*(place.get(text, -1) for text in texts), fill])
-        codes = codes[np.where(gaps, len(texts), x).astype(np.int64)]
+        codes = np.array([place.get(text, -1) for text in (*texts, self.fill)])  # type: ignore[call-overload]
+        codes = codes[np.where(gaps, -1, x).astype(np.int64)]
         if self.one_hot:
             one_hot: Array = codes[:, None] == np.arange(len(place))
             return one_hot
@@ -202,45 +201,53 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
     """
     columns, fitted, given = [], [], []
     for (name, texts), x in zip(raw.texts.items(), X.T, strict=True):
-        stated, one_hot = raw.public.columns.get(name, Stated()), texts is not None and raw.categorical == "one-hot"
-        categories, fill = stated.categories, stated.fill
+        stated = raw.public.columns.get(name, Stated())
         given += [f"{key} of {name}" for key, value in vars(stated).items() if value is not None]
-        here = x[~np.isnan(x)]
-        counts = np.bincount(here.astype(np.int64) if texts else [], minlength=len(texts or ()))
-        met = [text for text, count in zip(texts or (), counts, strict=True) if count]
-        if texts is not None and categories is None:
-            categories = tuple(met)
-            fitted.append(f"categories of {name}")
-            if len(met) > min(_MOST_CATEGORIES, max(_FEW_CATEGORIES, len(x) / 2)):
+        here, categories, fill = x[~np.isnan(x)], stated.categories, stated.fill
+        one_hot = texts is not None and raw.categorical == "one-hot"
+        if texts is not None:
+            counts = np.bincount(here.astype(np.int64), minlength=len(texts))
+            met = tuple(text for text, count in zip(texts, counts, strict=True) if count)
+            if categories is None:
+                categories = met
+                fitted.append(f"categories of {name}")
+                _check_categories(name, met, len(x))
+            if strange := {*met}.difference(categories):
                 raise DataError(
-                    f"column {name!r}: {len(met)} different texts in {len(x)} training rows are no categories: at most "
-                    f"{_MOST_CATEGORIES}, and one in two rows; {LEAVE_OUT}, or state them all, as `categories = [...]` "
-                    f"of [columns.{name}] in a file of --given"
+                    f"column {name!r}: {min(strange)!r:.80} is none of the given categories {categories!s:.80}"
                 )
-        if strange := {*met}.difference(categories or ()):
-            raise DataError(f"column {name!r}: {min(strange)!r:.80} is none of the given categories {categories!s:.80}")
         fits = isinstance(fill, float) if categories is None else fill in categories or (one_hot and fill == 0)
         if fill is not None and not fits:
             expects = "a number" if categories is None else "a category"
             raise UsageError(f"--given: columns.{name}.fill = {fill!r}: expected {expects}")
         if fill is None and raw.missing == "zero":
-            if texts is not None and not one_hot and len(here) < len(x):
+            fill = 0.0 if categories is None or one_hot else None
+            if fill is None and len(here) < len(x):
                 raise UsageError(
                     "--missing zero --categorical ordinal: 0 is the first category; use --missing median, which takes "
                     "the most frequent one, or --categorical one-hot"
                 )
-            fill = None if texts is not None and not one_hot else 0.0
         elif fill is None and raw.missing in FILLS:
             if not len(here):
                 raise DataError(
                     f"--missing {raw.missing}: column {name!r} has no value in the training rows; remove it"
                 )
-            middle = np.mean if raw.missing == "mean" else np.median
-            # of texts the most frequent one, of these the first
-            fill = texts[np.argmax(counts)] if texts else float(middle(here.astype(np.float64)))
+            if texts is not None:
+                fill = texts[np.argmax(counts)]  # the most frequent one, of these the first
+            else:
+                fill = float((np.mean if raw.missing == "mean" else np.median)(here.astype(np.float64)))
             fitted.append(f"{raw.missing} of {name}")
         columns.append(Encoding(name, categories, one_hot, fill, stated.range))
     return Recipe(tuple(columns), tuple(fitted), tuple(given))
+
+
+def _check_categories(name: str, met: Sequence[str], rows: int) -> None:
+    if len(met) > min(_MOST_CATEGORIES, max(_FEW_CATEGORIES, rows / 2)):
+        raise DataError(
+            f"column {name!r}: {len(met)} different texts in {rows} training rows are no categories: at most "
+            f"{_MOST_CATEGORIES}, and one in two rows; {LEAVE_OUT}, or state them all, as `categories = [...]` of "
+            f"[columns.{name}] in a file of --given"
+        )
 
 
 def all_texts(name: str, tables: Mapping[str, pa.Table], known: tuple[str, ...]) -> tuple[str, ...]:
@@ -248,31 +255,26 @@ def all_texts(name: str, tables: Mapping[str, pa.Table], known: tuple[str, ...])
 
     Raises DataError where they are not, or ordered categories differ.
     """
-    import pyarrow as pa
-
-    columns, stated = {what: table[name] for what, table in tables.items()}, known
-    for what, column in columns.items():
+    stated, met = known, dict[str, set[str]]()
+    for what, column in ((what, table[name]) for what, table in tables.items()):
         if getattr(column.type, "ordered", False) and not stated:
-            order = pa.chunked_array([column.unify_dictionaries().combine_chunks().dictionary])
-            in_turn = tuple(words(what, name, order).drop_null().to_pylist())
-            if known and in_turn != known:
+            in_turn = tuple(map(_word, column.unify_dictionaries().chunk(0).dictionary.to_pylist()))
+            if known not in ((), in_turn):
                 raise DataError(
                     f"{what}: column {name!r} has the ordered categories {', '.join(in_turn)[:80]}, others "
                     f"{', '.join(known)[:80]}; give all of them the same categories"
                 )
             known = in_turn
-    met = {what: {*words(what, name, column, known).unique().to_pylist()} - {None} for what, column in columns.items()}
-    texts = {*known}.union(*(met[what] for what, column in columns.items() if is_text(column.type)))
-    for what, column in columns.items():
+        met[what] = {*words(what, name, column, known).unique().to_pylist()} - {None}
+    texts = {*known}.union(*(met[what] for what, table in tables.items() if is_text(table[name].type)))
+    for what in met:
         if strange := met[what] - texts:
             raise DataError(
-                f"{what}: column {name!r} is of type {column.type}, and {min(strange)} is no text of other rows, which "
-                "have texts; give texts"
+                f"{what}: column {name!r} is of type {tables[what][name].type}, and {min(strange)} is no text of other "
+                "rows, which have texts; give texts"
             )
     others = sorted(texts - {*known})
-    if all(map(is_decimal, others)):
-        others.sort(key=float)
-    return (*known, *others)
+    return (*known, *(sorted(others, key=float) if all(map(is_decimal, others)) else others))
 
 
 def raw_numbers(what: str, name: str, column: pa.ChunkedArray, texts: tuple[str, ...] | None) -> Array:
@@ -282,41 +284,50 @@ def raw_numbers(what: str, name: str, column: pa.ChunkedArray, texts: tuple[str,
 
     if texts is None:
         return numbers(what, name, column)
-    found = words(what, name, column, texts)
-    return in_numpy(pc.index_in(found, pa.array(texts, found.type)))
+    there = words(what, name, column, texts)
+    return _in_numpy(pc.index_in(there, pa.array(texts, there.type)))
 
 
 def words(what: str, name: str, column: pa.ChunkedArray, known: Sequence[str] = ()) -> pa.Array:
-    """[s] texts of a column of texts, categories or numbers; null for gaps, unless these words are `known`."""
+    """[s] texts of a column of texts, categories or numbers; null for gaps, unless these words are `known`.
+
+    Raises DataError for a column of another type.
+    """
     import pyarrow as pa
 
     if not is_text(column.type) and not _is_number(column.type):
-        raise _wrong_type(what, name, column.type, "texts or integers")
+        nested = " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/python.md)"
+        raise DataError(
+            f"{what}: column {name!r} is of type {str(column.type)[:80]}; expected numbers or texts; convert it"
+            f"{nested if column.type.num_fields else ''}, or {LEAVE_OUT}"
+        )
     encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-    found = [None if value is None else plain(text_of(value)) for value in encoded.dictionary.to_pylist()]
-    there = [text if text in known or str(text).lower() not in GAPS else None for text in found]
+    texts = [None if value is None else _word(value) for value in encoded.dictionary.to_pylist()]
+    there = [text if text in known or str(text).lower() not in GAPS else None for text in texts]
     return pa.array(there, pa.large_string()).take(encoded.indices)
+
+
+def _word(value: object) -> str:
+    return plain(text_of(value))
 
 
 def identities(what: str, name: str, column: pa.ChunkedArray) -> Array:
     """[s] identifiers of a column as texts, "" for gaps; DataError for what is none."""
-    encoded = words(what, name, column).dictionary_encode()
+    encoded, of_numbers = words(what, name, column).dictionary_encode(), not is_text(column.type)
     names = identifiers(encoded.dictionary.to_pylist(), f"{what}: column {name!r}").tolist()
-    for value in names if not is_text(column.type) else ():
-        if not re.fullmatch(r"-?\d+|True|False", value):
+    for value in names:
+        if of_numbers and not re.fullmatch(r"-?\d+|True|False", value):
             raise DataError(f"{what}: column {name!r}: {value} is no identifier; expected integers or texts")
-    found: Array = np.array([*names, ""], str)[encoded.indices.fill_null(len(names)).to_pylist()]
-    return found
+    ids: Array = np.array([*names, ""], str)[encoded.indices.fill_null(len(names)).to_pylist()]
+    return ids
 
 
 def numbers(what: str, name: str, column: pa.ChunkedArray) -> Array:
     """[s] float64 of a column of numbers, NaN for gaps; DataError for what is none, or none that float32 holds."""
     import pyarrow as pa
 
-    if not is_text(column.type) and not _is_number(column.type):
-        raise _wrong_type(what, name, column.type, "numbers or texts")
     try:
-        values = in_numpy(words(what, name, column) if is_text(column.type) else column)
+        values = _in_numpy(column if _is_number(column.type) else words(what, name, column))
     except pa.ArrowInvalid as error:
         if is_text(column.type):
             raise not_a_number(what, name, column, "training rows have numbers there; correct it") from None
@@ -362,7 +373,7 @@ def is_decimal(cell: str) -> bool:
     return True
 
 
-def in_numpy(column: pa.ChunkedArray | pa.Array) -> Array:
+def _in_numpy(column: pa.ChunkedArray | pa.Array) -> Array:
     """[s] float64 of a column, NaN for null; pyarrow.ArrowInvalid for an integer that it does not hold, or a text."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -379,11 +390,3 @@ def is_text(kind: pa.DataType) -> bool:
 
 def _is_number(kind: pa.DataType) -> bool:
     return re.match("u?int|halffloat|float|double|bool|decimal|null", str(kind)) is not None
-
-
-def _wrong_type(what: str, name: str, kind: pa.DataType, expects: str) -> DataError:
-    nested = " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/python.md)"
-    return DataError(
-        f"{what}: column {name!r} is of type {str(kind)[:80]}; expected {expects}; convert it"
-        f"{nested if kind.num_fields else ''}, or {LEAVE_OUT}"
-    )

@@ -52,6 +52,7 @@ class Samples:
     columns: RawColumns | None = None  # how rows are to be encoded, where they hold codes of texts, or gaps
     files: tuple[Path, ...] = ()  # from which the data were read
     left_out: tuple[str, ...] = ()  # columns that number rows, such as the index of a frame
+    labels: tuple[str, ...] = ()  # names of the columns of labels, where these have some
     task: str | None = None  # what numbers of a file are as labels, see `type_labels`; None: integers are classes
 
     @property
@@ -185,6 +186,8 @@ def stored_samples(name: str, data: object) -> Samples:
         stored = replace(stored, top=255.0)
     if stored.y.dtype.kind == "f":
         stored = replace(stored, classes=None)
+    elif stored.y.ndim > 1 and stored.classes is None:
+        stored = replace(stored, classes=stored.labels or None)
     return replace(stored, y=parts[0].y, test=test, ids=ids[0], owners=owners)
 
 

@@ -121,6 +121,7 @@ class ProvenanceJson:
     options: Table = field(default_factory=dict)
     statistics: StatisticsJson = field(default_factory=lambda: StatisticsJson([]))
     named: bool = False  # whether classes were texts
+    labels: list[str] = field(default_factory=list)  # names of the columns of labels, where these have some
     inputs: Inputs | None = None  # None: of an earlier version
 
 

@@ -34,7 +34,7 @@ def summary(federation: Federation) -> str:
         f"{widths.max()} features",
         "bytes": f"{nbytes.sum()} in shards, the largest {nbytes.max()}",
         "folder": federation.path or "none: in memory",
-        **{name: about[name] for name in ("small", "tests", "index") if name in about},
+        **{name: about[name] for name in ("names", "small", "tests", "index") if name in about},
     }
     if missing := about.get("missing_cells"):
         lines["missing"] = f"{missing} cells that no client holds, which count as zero"

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -61,7 +62,6 @@ class Roles(NamedTuple):
     by: list[str]  # none, or the one that says whose each row is
     features: list[str]
     left_out: list[str]  # they number rows
-    classes: tuple[str, ...]  # names of the labels 0, 1, ..., where the table says them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,48 +96,73 @@ class ColumnUses:
         (first, table), *_ = parts.items()
         for what, each in tables.items():
             check_names(what, each.column_names)
-            if what in parts and (differing := {*each.column_names} ^ {*table.column_names}):
+        labels, by, features, left_out = self._roles(first, table)
+        for what, each in tables.items():
+            needed, there = {*labels, *features}, {*each.column_names}
+            if differing := {*table.column_names} ^ there if what in parts else needed - there:
                 raise DataError(f"{what}: other columns than {first}: {listed(sorted(differing))} differs")
-        roles = self._roles(first, table, tests)
+        names = {_class_names(what, each, labels) for what, each in tables.items()}
+        if len(names) > 1:
+            raise DataError(f"{listed(tables, 3)}: other names of classes; all need the same numbering")
         for name in public.columns:
-            if name not in roles.features:
-                raise UsageError(f"--given: columns.{name}: no such feature{nearest(name, roles.features)}")
-        texts = {name: self._texts(name, tables, parts, public) for name in roles.features}
-        for name in roles.labels:
-            texts[name] = public.classes if public.classes or _holds_texts(name, parts, True) else None
-            if texts[name] is not None and roles.labels[1:]:
-                raise not_a_number(first, name, table[name], "correct it; texts are classes, of one column")
-        rows = {what: self._rows(what, each, roles, texts, public) for what, each in tables.items()}
-        test = [rows.pop(what) for what in tests]
-        X, y = (np.concatenate([getattr(each, key) for each in rows.values()]) for key in ("X", "y"))
-        ids = np.repeat(clients, [len(each.y) for each in rows.values()]) if clients else None
-        if roles.by:
-            ids = np.concatenate([each.ids for each in rows.values()])
-        for what, labels in ((listed(parts, 3), y), *((what, each.y) for what, each in zip(tests, test, strict=True))):
-            if not len(labels):
+            if name not in features:
+                raise UsageError(f"--given: columns.{name}: no such feature{nearest(name, features)}")
+        texts = {name: self._texts(name, tables, parts, public) for name in features}
+        of_texts = bool(public.classes) or any([_holds_texts(name, parts, True) for name in labels])
+        if of_texts and labels[1:]:
+            raise UsageError(f"--label {self.label}: texts are classes, of one column; several are numbers")
+
+        def rows(what: str) -> Samples:
+            """Raw rows in float64, their labels and clients; without rows of gaps that are not filled."""
+            each = tables[what]
+            columns = {name: raw_numbers(what, name, each[name], texts[name]) for name in features}
+            y = [_labels(what, name, each[name], public.classes if of_texts else None, *names) for name in labels]
+            ids = [identities(what, name, each[name]) for name in by if name in each.column_names]
+            stated = {name for name, column in public.columns.items() if column.fill is not None}
+            filled = {*features} if self.missing in FILLS else stated if self.missing == "error" else set[str]()
+            gaps = [(name, np.isnan(x)) for name, x in columns.items() if name not in filled]
+            for name, values in zip([*labels, *by], [*y, *ids], strict=False):
+                gaps.append((name, values == "" if values.dtype.kind == "U" else np.isnan(values)))
+            for name, gap in gaps:
+                if gap.any() and self.missing != "drop":
+                    fill = "fill it in, by --missing mean, median or zero, or " if name in features else ""
+                    raise DataError(
+                        f"{what}: row {gap.argmax() + 1}, column {name!r} is a missing value, of {gap.sum()}; {fill}"
+                        "leave these rows out, by --missing drop"
+                    )
+            stay = ~np.any([gap for _, gap in gaps], axis=0)
+            if not stay.any():
                 raise DataError(f"{what}: no rows, or none without gaps; expected a row for each sample")
-        for at, name in enumerate(roles.features):
+            label = np.stack(y, axis=1)[stay] if labels[1:] else _numbered(what, y[0][stay], public.classes)
+            if labels[1:] and np.isin(label, (0, 1)).all():
+                label = label.astype(np.int64)
+            return Samples(np.stack([*columns.values()], axis=1)[stay], label, ids=ids[0][stay] if ids else None)
+
+        trained, test = list(map(rows, parts)), list(map(rows, tests))
+        X, y = (np.concatenate([getattr(part, key) for part in trained]) for key in ("X", "y"))
+        ids = np.repeat(clients, [len(part.y) for part in trained]) if clients else None
+        if by:
+            ids = np.concatenate([part.ids for part in trained])
+        for at, name in enumerate(features):
             if texts[name] is None:
                 check_feature(first, name, X[:, at], name in public.columns)
-        classes = public.classes or (roles.classes if self.task != "regression" else ())
+        classes = public.classes or (names.pop() if self.task != "regression" else ())
         return Samples(
-            X.astype(np.float32), _whole_labels(y), replace(test[0], y=_whole_labels(test[0].y)) if test else None, ids,
-            names=tuple(roles.features), classes=classes or (tuple(roles.labels) if roles.labels[1:] else None),
-            columns=RawColumns({name: texts[name] for name in roles.features}, self.categorical, self.missing, public),
-            left_out=tuple(roles.left_out), task="classification" if classes else self.task,
+            X.astype(np.float32), y, test[0] if test else None, ids, names=tuple(features), classes=classes or None,
+            columns=RawColumns(texts, self.categorical, self.missing, public), left_out=tuple(left_out),
+            labels=tuple(labels), task="classification" if classes else self.task,
         )  # fmt: skip
 
-    def _roles(self, what: str, table: pa.Table, tests: Mapping[str, pa.Table]) -> Roles:
+    def _roles(self, what: str, table: pa.Table) -> Roles:
         """The columns by their roles; UsageError for one that is not there, or has two roles."""
         names, index = table.column_names, _metadata(table, b"pandas", "index_columns")
         stored = [name for name in names if numbers_rows(name) or name in index]
         labels, by, ignored = (self._named(what, names, option) for option in ("label", "by", "ignore"))
         if not labels:
             raise UsageError(f"--label is missing: {what} has the columns {listed(names)}; name that of the labels")
-        for option, chosen in (("label", labels), ("by", by)):
-            for name in stored:
-                if name in chosen and name not in str(getattr(self, option)).split(","):
-                    raise UsageError(f"--{option}: {what} has {name!r} there, which numbers rows; name it")
+        for name in stored:
+            if name in (*labels, *by) and name not in f"{self.label},{self.by}".split(","):
+                raise UsageError(f"--label, --by: {what} has {name!r} there, which numbers rows; name it")
         if len(by) > 1:
             raise UsageError(f"--by {self.by}: several columns; give one that says whose each row is")
         for name, count in Counter([*labels, *by, *ignored]).items():
@@ -147,13 +172,7 @@ class ColumnUses:
         features = [name for name in names if name not in (*labels, *by, *ignored, *left_out)]
         if not features:
             raise DataError(f"{what}: no column besides the label's; expected at least one feature")
-        classes = _class_names(what, table, labels)
-        for other, test in tests.items():
-            if missing := [name for name in (*labels, *features) if name not in test.column_names]:
-                raise DataError(f"{other}: no column {listed(map(repr, missing))}, which {what} has")
-            if _class_names(other, test, labels) != classes:
-                raise DataError(f"{other}: other names of classes than {what}; both need the same numbering")
-        return Roles(labels, by, features, left_out, classes)
+        return Roles(labels, by, features, left_out)
 
     def _named(self, what: str, names: list[str], option: str) -> list[str]:
         """The columns of an option: a list of names or, in one text, names or positions, separated by commas."""
@@ -163,10 +182,9 @@ class ColumnUses:
         known = {**{str(at): names[at] for at in positions}, **{name: name for name in names}}
         for part in parts:
             if part not in known:
-                places = f", or numbers from {-len(names)} to {len(names) - 1}" if positions else ""
                 raise UsageError(
-                    f"--{option} {part}: {what} has no such column; expected the names {listed(names)}{places}"
-                    f"{nearest(part, names)}"
+                    f"--{option} {part}: {what} has no such column; expected the names {listed(names)}, or places from "
+                    f"{-len(names)} to {len(names) - 1}{nearest(part, names)}; a first line of numbers is a row"
                 )
         return [known[part] for part in parts]
 
@@ -185,32 +203,6 @@ class ColumnUses:
         if stated is None and formatted and not all(map(is_decimal, texts)):
             raise not_a_number(what, name, first[name], _FORMATTED_REMEDY)
         return texts
-
-    def _rows(
-        self, what: str, table: pa.Table, roles: Roles, texts: Mapping[str, tuple[str, ...] | None], public: Public
-    ) -> Samples:
-        """Raw rows of a table in float64, their labels and clients; without rows of gaps that are not filled."""
-        X = np.stack([raw_numbers(what, name, table[name], texts[name]) for name in roles.features], axis=1)
-        labels = [_labels(what, name, table[name], texts[name], roles.classes) for name in roles.labels]
-        there = [name for name in roles.by if name in table.column_names]  # not in all test rows
-        ids = [identities(what, name, table[name]) for name in there]
-        gaps = dict(zip(roles.features, np.isnan(X).T, strict=True))
-        for name in roles.features:
-            stated = public.columns.get(name, Stated())
-            if self.missing in FILLS or (self.missing == "error" and stated.fill is not None):
-                del gaps[name]
-        for name, values in zip([*roles.labels, *there], [*labels, *ids], strict=True):
-            gaps[name] = values == "" if values.dtype.kind == "U" else np.isnan(values)
-        for name, gap in gaps.items():
-            if gap.any() and self.missing != "drop":
-                fill = "fill it in, by --missing mean, median or zero, or " if name in roles.features else ""
-                raise DataError(
-                    f"{what}: row {gap.argmax() + 1}, column {name!r} is a missing value, of {gap.sum()}; {fill}leave "
-                    "these rows out, by --missing drop"
-                )
-        stay = ~np.any([*gaps.values()], axis=0)
-        y = np.stack(labels, axis=1) if labels[1:] else labels[0]
-        return Samples(X[stay], y[stay], ids=ids[0][stay] if ids else None)
 
 
 @dataclass(frozen=True)
@@ -264,7 +256,11 @@ class CsvTable(ColumnSource):
         separator = "\t" if self.separator == "tab" else self.separator
         if {len(separator), len(self.decimal)} != {1} or separator == self.decimal:
             raise UsageError(f"--separator {separator!r} --decimal {self.decimal!r}: expected two different characters")
-        return read_csv(path, lambda names: {*self._named(str(path), names, "by"), *texts}, separator, self.decimal)
+
+        def uses(names: list[str]) -> tuple[set[str], list[str]]:
+            return {*self._named(str(path), names, "by"), *texts}, self._named(str(path), names, "label")
+
+        return read_csv(path, uses, separator, self.decimal)
 
 
 @dataclass(frozen=True)
@@ -325,11 +321,13 @@ class ArrowFolder(ColumnSource):
 
 
 def read_csv(
-    path: Path, texts: Callable[[list[str]], Collection[str]], separator: str = ",", decimal: str = "."
-) -> pa.Table:
+    path: Path, uses: Callable[[list[str]], tuple[Collection[str], Collection[str]]], separator: str = ",",
+    decimal: str = ".",
+) -> pa.Table:  # fmt: skip
     """The table of a CSV file, packed or not; columns without names in the first line are called 0, 1, ...
 
-    `texts`: of the names of all columns those that have texts, even where all are numbers.
+    `uses`: of the names of all columns those that have texts, even where all are numbers, and those that have texts
+    where a number begins with 0, as 01, which is not 1.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -342,8 +340,10 @@ def read_csv(
     )
     parse = arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
 
-    def table_of(types: Mapping[str, pa.DataType]) -> pa.Table:
-        convert = arrow_csv.ConvertOptions(null_values=_NULLS, decimal_point=decimal, column_types=types)
+    def table_of(texts: Collection[str], columns: Sequence[str], kind: pa.DataType) -> pa.Table:
+        convert = arrow_csv.ConvertOptions(
+            null_values=_NULLS, decimal_point=decimal, column_types=dict.fromkeys(texts, kind), include_columns=columns
+        )
         with open_packed(path) as file:
             try:
                 return arrow_csv.read_csv(pa.PythonFile(file, "r"), read, parse, convert)
@@ -353,15 +353,24 @@ def read_csv(
                     f"{path}: {why}; expected UTF-8 with {separator!r} between cells; correct the file"
                 ) from error
 
-    table = table_of(dict.fromkeys(texts(names), pa.large_string()))
+    texts, codes = uses(names)
+    table = table_of(texts, names, pa.large_string())
     whole = [field.name for field in table.schema if field.type == pa.int64()]
     if negative := [name for name in whole if (pc.min(table[name]).as_py() or 0) < 0]:
-        table_of(dict.fromkeys(negative, pa.float64()))  # refuses 0xFFFFFFFFFFFFFFFF, which became -1
+        table_of(negative, negative, pa.float64())  # refuses 0xFFFFFFFFFFFFFFFF, which became -1
+    for name in {*codes}.intersection(whole):
+        written = table_of([name], [name], pa.large_string())[name]
+        if pc.any(pc.match_substring_regex(written, r"^\s*[-+]?0\d")).as_py():
+            table = table.set_column(names.index(name), name, written)
     return table
 
 
 def _first_line(path: Path, separator: str) -> tuple[list[str], int]:
-    """(names of the columns of a CSV file; 1 if its first line has them, 0 if it has numbers)."""
+    """(names of the columns of a CSV file; 1 if its first line has them, 0 if it is a row: all its cells are numbers).
+
+    Raises DataError for a line of names and numbers, and for three numbers or more that are counted, as years or places
+    are, since it can't be said what they are.
+    """
     with open_packed(path, "rt") as file:
         try:
             cells: list[str] = next(csv.reader(file, delimiter=separator), [])
@@ -375,15 +384,15 @@ def _first_line(path: Path, separator: str) -> tuple[list[str], int]:
             "--decimal ',' where fractions have that"
         )
     of_numbers = [re.fullmatch(_NUMBER, cell, re.I) is not None for cell in cells]
-    positions = list(map(str, range(len(cells))))
     if not any(of_numbers) and cells:
         return [cell.strip() for cell in cells], 1
-    if not all(of_numbers) or not cells or (cells == positions and cells[2:]):
+    counted = all(map(str.isdecimal, cells)) and {b - a for a, b in pairwise(map(float, cells))} == {1}
+    if not all(of_numbers) or not cells or (counted and cells[2:]):
         raise DataError(
-            f"{path}: line 1: {shown(', '.join(cells), 80)!r}; expected numbers in all columns, or names in all, which "
-            "are no numbers, as x0"
+            f"{path}: line 1: {shown(', '.join(cells), 80)!r}; expected numbers of a row in all columns, or names in "
+            "all, which are no numbers, as x0"
         )
-    return positions, 0
+    return list(map(str, range(len(cells)))), 0
 
 
 def as_table(frame: Any, what: str) -> pa.Table:  # whatever holds named columns
@@ -398,9 +407,19 @@ def as_table(frame: Any, what: str) -> pa.Table:  # whatever holds named columns
     try:
         return pa.Table.from_pandas(frame, preserve_index=False) if hasattr(frame, "iloc") else pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
+        for name, column in frame.items() if hasattr(frame, "iloc") else ():
+            kinds = sorted({type(value).__name__ for value in column if not _is_gap(value)})
+            if column.dtype == object and kinds[1:]:
+                raise DataError(
+                    f"{what}: column {name!r} has values of the types {listed(kinds)}; expected one, as by .astype(str)"
+                ) from error
         raise DataError(
             f"{what}: a {type(frame).__name__} ({error}); expected a DataFrame, or another table of named columns"
         ) from error
+
+
+def _is_gap(value: object) -> bool:
+    return value is None or value != value or str(value) in ("<NA>", "NaT")  # NaN too
 
 
 def check_names(what: str, names: list[str]) -> None:
@@ -414,26 +433,26 @@ def check_names(what: str, names: list[str]) -> None:
 
 
 def _labels(
-    what: str, name: str, column: pa.ChunkedArray, texts: tuple[str, ...] | None, classes: tuple[str, ...]
+    what: str, name: str, column: pa.ChunkedArray, known: Sequence[str] | None, classes: Sequence[str]
 ) -> Array:
-    """[s] labels: texts, or numbers; "" or NaN where there is none. Of given classes, `texts`, their numbers."""
-    if texts is None:
-        y = numbers(what, name, column)
-        if classes and (y >= len(classes)).any():
-            raise DataError(f"{what}: label {np.nanmax(y):g}, of {len(classes)} classes named from 0")
-        return np.where(y < 0, np.nan, y) if classes else y  # a ClassLabel of a row without a label
-    found = words(what, name, column, texts).fill_null("").to_pylist()
-    if not texts:
-        return np.array(found, str)
-    place = {"": np.nan, **{text: at for at, text in enumerate(texts)}}
-    if unknown := {*found}.difference(place):
-        raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(texts)}")
-    return np.array([place[word] for word in found])
+    """[s] labels: texts, `known` ones and others, or numbers; "" or NaN where there is none.
+
+    `classes`: the names of a ClassLabel.
+    """
+    if known is not None:
+        return np.array(words(what, name, column, known).fill_null("").to_pylist(), str)
+    y = numbers(what, name, column)
+    if classes and (y >= len(classes)).any():
+        raise DataError(f"{what}: label {np.nanmax(y):g}, of {len(classes)} classes named from 0")
+    return np.where(y < 0, np.nan, y) if classes else y  # a ClassLabel of a row without a label
 
 
-def _whole_labels(labels: Array) -> Array:
-    """Several labels of each row as integers, where all are 0 or 1; others as they are."""
-    return labels.astype(np.int64) if labels.ndim > 1 and np.isin(labels, (0, 1)).all() else labels
+def _numbered(what: str, labels: Array, classes: tuple[str, ...]) -> Array:
+    """[s] labels as they are; of given classes, their numbers."""
+    place = {text: at for at, text in enumerate(classes)}
+    if classes and (unknown := {*labels.tolist()}.difference(place)):
+        raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(classes)}")
+    return np.array([place[text] for text in labels.tolist()], float) if classes else labels
 
 
 def _holds_texts(name: str, parts: Mapping[str, pa.Table], is_label: bool = False) -> bool:

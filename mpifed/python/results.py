@@ -19,6 +19,7 @@ from mpifed.core.tables import Table
 from mpifed.data.applied import APPLIED, Applied, applied, read_applied
 from mpifed.data.recipe import Recipe
 from mpifed.data.samples import Values, check_layout, in_kind, labels_of, rows_of
+from mpifed.data.source_files import listed
 from mpifed.data.store import MEMORY, open_federation
 from mpifed.data.table import as_table
 from mpifed.files.clients import CLIENTS, read_clients
@@ -170,8 +171,7 @@ class Run:
         """
         check_index("score: X and y", X, y)
         found, data = self.predict(X), self._applied
-        names = data.labels if data.named and not data.classes else None  # of several labels of a row
-        labels = labels_of(by_name(y, "score: y", names)[0], "score: y")
+        labels = labels_of(_labels(y, data.columns), "score: y")
         labels = in_kind(labels, found.dtype.kind)
         if (labels.dtype.kind, labels.shape) != (found.dtype.kind, found.shape):
             came, predicted = (f"{values.dtype} {list(values.shape)}" for values in (labels, found))
@@ -270,6 +270,16 @@ def _rows(X: Values, data: Applied, what: str) -> Array:
         came = "are" if data.are_bytes else "are no"
         raise UsageError(f"{what}: {rows.dtype}, and the data {came} bytes, 0 to 255; give samples as in training")
     return rows
+
+
+def _labels(y: Values, names: Sequence[str]) -> Values:
+    """The labels of a frame, by the names that their columns had in training; what is no frame as it is."""
+    own = columns_of(y)
+    if own is None or not (own[1:] or names[1:]):
+        return y
+    if not names or any(own.count(name) != 1 for name in names):
+        raise DataError(f"score: y: a frame with the columns {listed(own)}; expected the labels {listed(names)}, once")
+    return np.asarray(y)[:, [own.index(name) for name in names]]
 
 
 def _labelled(found: Array, meaning: Sequence[str], named: bool) -> Array:

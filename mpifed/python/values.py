@@ -73,8 +73,7 @@ def parts_of(given: Iterable[tuple[str, Pair]], names: Names, shape: Sequence[in
         y, labels = by_name(y, f"{what}: y", labels)
         pairs.append((what, X, y))
     named = None if names is None else tuple(map(str, names))
-    classes = tuple(labels) if labels and labels[1:] else None
-    return [replace(part, names=named, classes=classes) for part in stored_parts(pairs, shape)]
+    return [replace(part, names=named, labels=tuple(labels or ())) for part in stored_parts(pairs, shape)]
 
 
 def samples_or_fraction(value: Values) -> tuple[Values, Values]:

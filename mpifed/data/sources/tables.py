@@ -111,7 +111,7 @@ class Tables(Source):
 
     def _load(self, path: Path) -> ClientTable:
         """A client's file."""
-        table, what = read_csv(path, lambda _: {self.id}), str(path)
+        table, what = read_csv(path, lambda _: ({self.id}, ())), str(path)
         names = table.column_names
         if self.id not in names:
             raise DataError(f"{path}: no column {self.id!r}, the identifiers of --id; of {listed(names)}")

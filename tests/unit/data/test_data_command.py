@@ -317,7 +317,7 @@ def test_tables_are_joined(folder: Path) -> None:
     ("bank.csv", BANK + "ann,1,1,1\n", r"bank.csv: 2 rows have the identifier 'ann'; every"),
     ("bank.csv", BANK + " ,1,1,1\n", r"bank.csv: 1 rows have the identifier ''"),
     ("bank.csv", BANK.replace("person", "who"), r"bank.csv: no column 'person', .*; of "),
-    ("bank.csv", "1,2,3\n", r"bank.csv: no column 'person', .*; of "),
+    ("bank.csv", "1,2,4\n", r"bank.csv: no column 'person', .*; of "),
     ("bank.csv", BANK.replace("income", "age"), r"bank.csv: 2 columns are called 'age'"),
     ("bank.csv", "person,paid\nann,1\n", r"bank.csv: no column besides person, paid"),
     ("bank.csv", BANK.replace("2.5", "much"), r"bank.csv: row 4, column 'income': 'much' is not a number"),

@@ -336,6 +336,21 @@ def test_csv_without_names(tmp_path: Path, label: str, names: tuple[str, str]) -
     assert data.names == names and content.tolist() == [[7, 1, 2], [2, 3, 4]]
 
 
+def test_a_first_line_of_numbers_is_a_row_and_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("7,1,2\n2,3,4\n")
+    data = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--label", -1, *ONE)
+    assert "names    numbers: a first line of numbers alone is a row" in summary(data)
+
+
+def test_labels_that_begin_with_0_are_texts(tmp_path: Path) -> None:
+    """01 is not 1, as codes of departments are not, in test rows either."""
+    (tmp_path / "a.csv").write_text("x,y\n1.5,01\n2,1\n3,1\n4, 01\n")
+    (tmp_path / "t.csv").write_text("x,y\n1.5,1\n2,1\n")
+    data = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--label", "y", "--test", tmp_path / "t.csv", *ONE)
+    assert data.provenance["classes"] == ["01", "1"] and read(data)[1].tolist() == [0, 1, 1, 0]
+    assert common(data)[1].tolist() == [1, 1]
+
+
 def test_svmlight_regression(tmp_path: Path) -> None:
     path = tmp_path / "a.svm"
     path.write_bytes(b"0.5 1:1\n2 1:2\n")

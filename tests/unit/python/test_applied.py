@@ -172,8 +172,23 @@ def test_several_labels_are_scored_by_their_names() -> None:
     several = pd.DataFrame({"p": X[:, 0] > 0, "q": X[:, 1] > 0}).astype(int)
     trained = run(From.from_arrays(X, several, clients=3), mf.MultiLabel())
     assert trained.score(X, several[["q", "p"]]) == trained.score(X, several) == trained.score(X, several.to_numpy())
-    with pytest.raises(mf.DataError, match=r"score: y: a frame .* p, z differs"):
+    with pytest.raises(mf.DataError, match=r"score: y: a frame .* z, q; expected the labels p, q"):
         trained.score(X, several.rename(columns={"p": "z"}))
+
+
+def test_labels_of_a_frame_are_scored_by_their_names() -> None:
+    """Also where it is the one with the samples; one column may have any name."""
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(p=X[:, 0] > 0, q=X[:, 1] > 0).astype({"p": int, "q": int})
+    trained = run(From.from_dataframe(frame, label=["p", "q"], clients=3), mf.MultiLabel())
+    assert (
+        trained.score(frame, frame)
+        == trained.score(frame, frame[["q", "p"]])
+        == trained.score(frame, frame[["p", "q"]].to_numpy())
+    )
+    with pytest.raises(mf.DataError, match="expected the labels p, q"):
+        trained.score(frame, frame[["p"]])
+    alone = run(From.from_dataframe(frame, label="p", ignore=["q"], clients=3), mf.Softmax())
+    assert alone.score(frame, frame) == alone.score(frame, frame[["p"]].rename(columns={"p": "z"})) > 0.5
 
 
 def test_the_score_of_real_targets_is_r2() -> None:
@@ -267,6 +282,18 @@ def test_a_stranger_s_recipe_is_of_its_columns(tmp_path: Path, recipe: Any) -> N
     (folder / "data.json").write_text(json.dumps(table | {"recipe": recipe}))
     with pytest.raises(mf.DataError, match="names, recipe, shape, steps or labels do not fit 1 features"):
         read_applied(folder / "data.json")
+
+
+@pytest.mark.parametrize("factor", [1e300, 1e38])
+def test_a_stranger_s_factors_make_no_inputs_that_are_not_finite(tmp_path: Path, factor: float) -> None:
+    folder = tmp_path / "r"
+    stranger = run(From.from_arrays(X, Y, clients=3, scale="standard"), out=folder)
+    table = json.loads((folder / "data.json").read_text())
+    table["steps"] = [{"scale": [factor], "shift": [0.0]}] * 2
+    (folder / "run.json").unlink()
+    (folder / "data.json").write_text(json.dumps(table))
+    with pytest.raises(mf.DataError, match=r"data.json: samples, scaled by its factors, are no finite numbers"):
+        read_applied(folder / "data.json").inputs(X, stranger.job.job.compute.dtype)
 
 
 # --- bad inputs -----------------------------------------------------------------------------------------------------
