@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mpifed.core.errors import DataError
 from mpifed.core.protocols import Piece
 from mpifed.data.partition import Partition
-from mpifed.data.samples import empty, stack_rows
+from mpifed.data.samples import stack_rows
 
 _PIECE = 2**25  # cells that are looked at at a time
 
@@ -48,7 +48,7 @@ def only_held(partition: Partition, X: Piece) -> Piece:
     """The rows X [s, p], dense or CSR, with zeros in cells that no client holds."""
     counts = _counts(partition, *X.shape)
     if isinstance(X, np.ndarray):
-        out = empty(X.shape, X.dtype)
+        out = np.empty(X.shape, X.dtype)
         for start, count in counts:
             out[start : start + len(count)] = np.where(count, X[start : start + len(count)], X.dtype.type(0))
         return out

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +11,12 @@ from typing import Any, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.text import shown, wrong_line
-from mpifed.data.memory import room
 from mpifed.data.natural import identifiers, owners_of
 from mpifed.data.partition import Partition, training_rows
 from mpifed.data.recipe import RawColumns, check_feature
@@ -71,7 +68,7 @@ class Samples:
         if partition is not None:
             partition = training_rows(partition, np.isin(np.arange(len(self.y)), at), self.features)
         return replace(
-            self, X=take_rows(self.X, at), y=self.y[at], ids=None if self.ids is None else self.ids[at],
+            self, X=self.X[at], y=self.y[at], ids=None if self.ids is None else self.ids[at],
             own_tests=None if self.own_tests is None else self.own_tests[at], partition=partition,
         )  # fmt: skip
 
@@ -104,52 +101,16 @@ def pieces(X: Piece) -> Iterator[tuple[int, Piece]]:
 
 def by_pieces(X: Piece, change: Callable[[Piece], Piece]) -> Piece:
     """change(rows) of all pieces of X [s, p], in one array."""
-    if not isinstance(X, np.ndarray):
-        return change(X)
-    changed: Array | None = None
-    for start, rows in pieces(X):
-        part = change(rows)
-        if changed is None:
-            changed = empty((len(X), part.shape[1]), part.dtype)
-        changed[start : start + len(rows)] = part
-    assert changed is not None
-    return changed
-
-
-def take_rows(X: Piece, at: Array) -> Piece:
-    """The rows X[at] in an array of their own."""
-    if not isinstance(X, np.ndarray):
-        return X[at]
-    return np.take(X, at, axis=0, out=empty((len(at), *X.shape[1:]), X.dtype), mode="clip")
+    return stack_rows([change(rows) for _, rows in pieces(X)])
 
 
 def stack_rows(parts: Sequence[Piece]) -> Piece:
     """The rows of all parts [s_i, p], one part after the other."""
-    first = parts[0]
-    if not isinstance(first, np.ndarray):
-        from scipy.sparse import vstack  # slow to import
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    from scipy.sparse import vstack  # slow to import
 
-        return vstack(parts, "csr")
-    return np.concatenate(parts, out=empty((sum(map(len, parts)), first.shape[1]), first.dtype))
-
-
-def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """An array to be filled; of more than a fourth of the memory in a file without a name, in $TMPDIR.
-
-    Raises DataError where that has no room for it.
-    """
-    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
-    if nbytes <= room() // 4:
-        return np.empty(shape, dtype)
-    try:
-        with tempfile.TemporaryFile() as file:
-            os.posix_fallocate(file.fileno(), 0, nbytes)
-            return np.memmap(file, dtype, "r+", shape=shape)
-    except OSError as error:
-        raise DataError(
-            f"{tempfile.gettempdir()}: no room for {nbytes / 2**30:.4g} GiB ({error.strerror}); use less data, or set "
-            "TMPDIR to a folder with room"
-        ) from error
+    return vstack(parts, "csr")
 
 
 def stored_samples(name: str, data: object) -> Samples:
@@ -172,23 +133,22 @@ def stored_samples(name: str, data: object) -> Samples:
     parts = [stored]
     if data.test is not None:
         of_test = f"{data.files[-1] if data.files else name}: test"
-        of_numbers = data.task and "any"
-        parts.append(as_trained(of_test, stored, stored_rows(of_test, data.test, data, of_numbers)))
-    if stored.y.dtype.kind == "U":
+        parts.append(as_trained(of_test, stored, stored_rows(of_test, data.test, data, data.task and "any")))
+    classes, kind = data.classes, stored.y.dtype.kind
+    if kind == "U":
         texts, codes = np.unique(np.concatenate([part.y for part in parts]), return_inverse=True)
         parts = [replace(part, y=y) for part, y in zip(parts, np.split(codes, [samples]), strict=False)]
-        stored = replace(stored, classes=tuple(texts.tolist()))
-    ids = [part.ids for part in parts]
+        classes = tuple(texts.tolist())
+    elif kind == "f":
+        classes = None
+    elif stored.y.ndim > 1:
+        classes = classes or data.labels or None
     if stored.ids is not None:
-        owners, ids = owners_of(ids, owners)
-    test = None if data.test is None else replace(parts[1], ids=ids[1])
-    if stored.top is None and stored.X.dtype == np.uint8:
-        stored = replace(stored, top=255.0)
-    if stored.y.dtype.kind == "f":
-        stored = replace(stored, classes=None)
-    elif stored.y.ndim > 1 and stored.classes is None:
-        stored = replace(stored, classes=stored.labels or None)
-    return replace(stored, y=parts[0].y, test=test, ids=ids[0], owners=owners)
+        owners, ids = owners_of([part.ids for part in parts], owners)
+        parts = [replace(part, ids=each) for part, each in zip(parts, ids, strict=True)]
+    rows, *tests = parts
+    top = 255.0 if data.top is None and rows.X.dtype == np.uint8 else data.top
+    return replace(rows, test=tests[0] if tests else None, owners=owners, classes=classes, top=top)
 
 
 def stored_rows(what: str, part: Samples, data: Samples, task: str | None = None) -> Samples:
@@ -197,9 +157,9 @@ def stored_rows(what: str, part: Samples, data: Samples, task: str | None = None
     y, ids = labels_of(part.y, f"{what}: y", task), part.ids
     if len(y) != X.shape[0]:
         raise DataError(f"{what}: {X.shape[0]} rows and {len(y)} labels; expected a label for each row")
-    if ids is not None and np.shape(ids) != (len(y),):
-        raise DataError(f"{what}: ids of shape {np.shape(ids)}; expected one for each of {len(y)} rows")
     if ids is not None:
+        if np.shape(ids) != (len(y),):
+            raise DataError(f"{what}: ids of shape {np.shape(ids)}; expected one for each of {len(y)} rows")
         ids = identifiers(array(ids, f"{what}: ids"), f"{what}: ids")
     check_layout(what, shape, part.shape)
     return replace(part, X=X, y=y, ids=ids, shape=shape if part.shape is None else tuple(part.shape))
@@ -238,8 +198,8 @@ def in_kind(y: Array, kind: str) -> Array:
 def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int, ...] | None]:
     """(rows [s, p], uint8 or float32, or CSR of float32; shape of a sample where it is no vector).
 
-    Raises DataError for what is no number [s, ...], masked, not finite (NaN is allowed with `gaps`), an integer that
-    float32 does not hold, or a column whose numbers are one in float32.
+    Raises DataError for what is no number [s, ...], masked, not finite (NaN is allowed with `gaps`), or a column of
+    different numbers that are one in float32.
     """
     if hasattr(X, "tocsr"):
         from scipy.sparse import csr_matrix  # of SciPy's sparse arrays too, which lack what matrices have
@@ -263,7 +223,7 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
     if values.dtype == np.uint8:
         return np.ascontiguousarray(values), shape
     rows = _as_float(values, what, gaps)
-    if values.dtype.kind == "f" and values.dtype.itemsize > rows.itemsize:
+    if values.dtype.itemsize > 2 and values.dtype != rows.dtype:
         low, high = rows.min(axis=0), rows.max(axis=0)
         alike = (low == high) & (values.min(axis=0) != values.max(axis=0))
         for column in np.flatnonzero(alike | (np.maximum(high, -low) > _EXACT)).tolist():
@@ -275,20 +235,13 @@ def _as_float(values: Array, what: str, gaps: bool) -> Array:
     """[s, p] float32."""
     with np.errstate(over="ignore"):
         rows = values.astype(np.float32, copy=False)
-    ends = [rows.min(initial=0), rows.max(initial=0)]
-    if not np.isfinite(ends).all():
+    if not np.isfinite([rows.min(initial=0), rows.max(initial=0)]).all():
         wrong = ~np.isfinite(rows) & ~(np.isnan(rows) & gaps)
         for row, column in np.argwhere(wrong)[:1].tolist():
             raise DataError(
                 f"{what}: row {row}, column {column}: {values[row, column]} is not a finite number in float32, as are "
                 f"{wrong.sum() - 1} others; fill them in, or leave their rows out"
             )
-    if values.dtype.kind in "iu" and max(-int(values.min(initial=0)), int(values.max(initial=0))) > _EXACT:
-        column = int(np.argmax(np.abs(rows).max(axis=0)))
-        raise DataError(
-            f"{what}: column {column}: integers up to {np.abs(values[:, column]).max()}, and float32 holds them up to "
-            f"{_EXACT}; dates and identifiers are no features: leave them out; of numbers give floats"
-        )
     return rows
 
 
@@ -306,25 +259,28 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
                 raise DataError(f"{what}: row {row} has {label!r:.80}, and not a text; give each row a label")
         values = values.astype(str)
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-    values = values if task is None or not values.ndim else type_labels(values, what, task)
     kind = values.dtype.kind
-    if values.ndim == 2 and kind in "biu" and (strange := values[(values != 0) & (values != 1)]).size:
-        raise DataError(
-            f"{what}: labels are {_kind(values)}, such as {strange[0]}; several labels of a row are 0 or 1, several "
-            "real targets are floats, and a class is one integer"
-        )
     if kind not in "biufU" or not values.size or not 0 < values.ndim <= (1 if kind == "U" else 2):
         raise DataError(
             f"{what}: labels are {_kind(values)}; expected integers or texts of classes, [rows], or real targets, "
             "[rows] or [rows, targets]"
         )
     if kind == "U":
+        if task == "regression":
+            raise UsageError(f"{what}: labels that are texts are classes, not real targets; leave --task out")
         for row in np.flatnonzero([bool(wrong_line(label)) for label in values.tolist()])[:1].tolist():
             raise DataError(f"{what}: row {row}: the label {shown(repr(str(values[row])))} {wrong_line(values[row])}")
-        plain = np.array([normalize("NFC", label).strip() for label in values.tolist()])
-        for row in np.flatnonzero(np.isin(plain, _NO_LABEL))[:1].tolist():  # NumPy makes texts of a list with gaps
-            raise DataError(f"{what}: row {row} has the label {str(plain[row])!r}, a gap; name it, or leave it out")
-        return plain
+        texts = np.array([normalize("NFC", label).strip() for label in values.tolist()])
+        for row in np.flatnonzero(np.isin(texts, _NO_LABEL))[:1].tolist():  # NumPy makes texts of a list with gaps
+            raise DataError(f"{what}: row {row} has the label {str(texts[row])!r}, a gap; name it, or leave it out")
+        return texts
+    values = values if task is None else type_labels(values, what, task)
+    kind = values.dtype.kind
+    if values.ndim == 2 and kind != "f" and (strange := values[(values != 0) & (values != 1)]).size:
+        raise DataError(
+            f"{what}: labels are {_kind(values)}, such as {strange[0]}; several labels of a row are 0 or 1, several "
+            "real targets are floats, and a class is one integer"
+        )
     most = np.iinfo(np.int64).max if kind == "u" else np.finfo(np.float32).max
     beyond = np.flatnonzero(~(np.abs(values) <= most).reshape(len(values), -1).all(axis=1))
     if len(beyond):
@@ -333,7 +289,7 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
 
 
 def type_labels(labels: Array, what: str, task: str) -> Array:
-    """Labels of a file [s], [s, t], of which it can't be said whether numbers are classes: int64, or float64 targets.
+    """Numbers of a file [s], [s, t], of which it can't be said whether they are classes: int64, or float64 targets.
 
     Parameters
     ----------
@@ -346,30 +302,27 @@ def type_labels(labels: Array, what: str, task: str) -> Array:
     UsageError : when the task does not go with the labels, or "auto" with many different integers, few rows of each.
     """
     several = labels.ndim > 1
-    if labels.dtype.kind not in "biuf":
-        if task == "regression":
-            raise UsageError(f"{what}: labels that are texts are classes, not real targets; leave --task out")
-        return labels
-    if task == "auto" and several:
-        binary = labels.dtype.kind != "f" and np.isin(labels, (0, 1)).all()
-        task = "multilabel" if binary else "regression"
-    if task != "any" and ((several and task == "classification") or (not several and task == "multilabel")):
+    if task == {True: "classification", False: "multilabel"}[several]:
         raise UsageError(
             f"{what}: --task {task}: {'several labels' if several else 'one label'} of each row; classes are one, and "
             "several are 0 or 1, by --task multilabel, or real targets, by --task regression"
         )
     whole = (labels == np.rint(labels)) & (np.abs(labels) <= np.finfo(np.float32).max)
-    if task in ("regression", "any") or (task == "auto" and not whole.all()):
+    if task == "auto":
+        binary = labels.dtype.kind != "f" and np.isin(labels, (0, 1)).all()
+        task = "classification" if (binary if several else whole.all()) else "regression"
+        different = len(np.unique(labels))
+        if task == "classification" and different > max(20, len(labels) / 10):
+            raise UsageError(
+                f"{what}: the labels are {different} different integers in {len(labels)} rows, classes or targets; "
+                "give --task classification or --task regression"
+            )
+    if task in ("regression", "any"):
         return labels.astype(np.float64)
     if (most := np.abs(labels).max(initial=0)) >= 2**53:
         raise DataError(
             f"{what}: labels up to {most} can't be told apart as numbers; give texts or, of real targets, --task "
             "regression"
-        )
-    if task == "auto" and (different := len(np.unique(labels))) > max(20, len(labels) / 10):
-        raise UsageError(
-            f"{what}: the labels are {different} different integers in {len(labels)} rows, classes or real targets; "
-            "give --task classification or --task regression"
         )
     for place in np.argwhere(~whole)[:1]:
         raise DataError(

@@ -10,7 +10,7 @@ import numpy as np
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
 from mpifed.data.partitioners import stream
-from mpifed.data.samples import Samples, Source, empty, pieces
+from mpifed.data.samples import Samples, Source, pieces
 
 MOST_NOISE = 1e30  # so that labels do not overflow float32
 
@@ -45,6 +45,8 @@ class Synthetic(Source):
             value = getattr(self, name)
             if value is not None and not value >= low:
                 raise UsageError(f"--{name} {value}: expected a number of at least {low}")
+        if self.samples * self.features > 2**60:
+            raise UsageError(f"--samples {self.samples} --features {self.features}: more values than any memory holds")
         if self.noise > MOST_NOISE:
             raise UsageError(f"--noise {self.noise:g}: expected a number of at most {MOST_NOISE:g}")
 
@@ -55,7 +57,7 @@ class Synthetic(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; each chunk of rows is a function of (seed, number of the chunk)."""
-        X, labels, weights = empty((self.samples, self.features), self.dtype), list[Array](), self._weights(seed)
+        X, labels, weights = np.empty((self.samples, self.features), self.dtype), list[Array](), self._weights(seed)
         for number, (_, rows) in enumerate(pieces(X)):
             rng = stream(seed, "rows of synthetic data", number)
             if self.dtype == "uint8":

@@ -362,7 +362,7 @@ def test_svmlight_regression(tmp_path: Path) -> None:
     assert encode(stored(path, task="regression"), "all").meaning == ()
 
 
-# --- synthetic data, data that are larger than memory ----------------------------------------------------------------
+# --- synthetic data, data of Python ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
@@ -376,29 +376,6 @@ def test_synthetic_classes(dtype: Any) -> None:
     centred = data.X.astype(np.float64) - data.X.mean(axis=0)
     weights = np.linalg.lstsq(centred, np.eye(4)[data.y], rcond=None)[0]
     assert np.mean(np.argmax(centred @ weights, axis=1) == data.y) > 0.7
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["--scale unit-rows", "--test-fraction 0.2 --client-test-fraction 0.3 --scale minmax", "--feature-noise 0.1"],
-)
-def test_rows_beyond_memory_are_mapped(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same data, where arrays are files of $TMPDIR, which is empty afterwards."""
-    source = f"synthetic --samples 300 --features 7 --task classification --split rows --clients 3 {words}"
-    known = make(tmp_path / "memory", *source.split())
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    made: list[bool] = []
-
-    def little() -> int:
-        made.append(True)
-        return 0
-
-    monkeypatch.setattr("mpifed.data.samples.room", little)
-    mapped = make(tmp_path / "mapped", *source.split())
-    assert made and mapped.sha256 == known.sha256 and not list((tmp_path / "tmp").iterdir())
-    assert open_federation(tmp_path / "mapped", verify=True).sha256 == known.sha256
 
 
 def test_data_of_python_are_what_files_give(tmp_path: Path) -> None:
