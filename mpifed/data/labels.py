@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -38,43 +36,39 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
     UsageError : when the rule does not fit the labels.
     DataError : when there is only one class, or a test label does not occur in the training rows.
     """
-    labels, texts, test = data.y, data.classes, None if data.test is None else data.test.y
-    if labels.dtype.kind == "f" or labels.ndim > 1:
-        several = labels.dtype.kind != "f"
+    parts, texts = [data.y, *([data.test.y] if data.test else [])], data.classes
+    if data.y.dtype.kind == "f" or data.y.ndim > 1:
+        several = data.y.dtype.kind != "f"
         if rule != "all":
             what = "several of a row" if several else "real targets, not classes; add --task classification"
             raise UsageError(f"--labels {rule}: the labels are {what}")
-        meaning = (texts or tuple(map(str, range(labels.shape[1])))) if several else ()
-        return Labels(_targets(labels), None if test is None else _targets(test), meaning, 2 * several)
-    values = np.arange(len(texts)) if texts and given else np.unique(labels)
+        meaning = (texts or tuple(map(str, range(data.y.shape[1])))) if several else ()
+        return Labels(*_two([vectors(y) if y.ndim > 1 else y for y in parts]), meaning, 2 * several)
+    values = np.arange(len(texts)) if texts and given else np.unique(data.y)
     names = [texts[value] if texts else str(value) for value in values.tolist()]
     if len(values) < 2:
         raise DataError(f"{_file(data, 0)}: all rows have the label {names[0]}; expected at least two classes")
     wanted, meaning = rule.removeprefix("class:"), tuple(names)
-    code: Callable[[Array], Array]
     if rule == "all":
-        code = lambda y: np.searchsorted(values, y)  # noqa: E731
-        tested = np.zeros(0, int) if test is None else test
-        for row in np.flatnonzero(~np.isin(tested, values))[:1].tolist():
-            label = texts[tested[row]] if texts else tested[row]
+        for row in np.flatnonzero(~np.isin(parts[-1], values))[:1].tolist():
+            label = texts[parts[-1][row]] if texts else parts[-1][row]
             raise DataError(
                 f"{_file(data, -1)}: row {row + 1} has the label {label}, which no training row has; expected one of "
                 f"{listed(names)}; int64 labels are classes, real targets are float64"
             )
+        codes = [np.searchsorted(values, y) for y in parts]
     elif wanted != rule and wanted in names:
-        code, meaning = partial(np.equal, values[names.index(wanted)]), (f"not {wanted}", wanted)
+        codes, meaning = [y == values[names.index(wanted)] for y in parts], (f"not {wanted}", wanted)
     elif rule == "even-odd" and not texts:
-        code, meaning = partial(np.bitwise_and, 1), ("even", "odd")
+        codes, meaning = [y & 1 for y in parts], ("even", "odd")
     else:
         known = "all" if texts else "all, even-odd"
         raise UsageError(f"--labels {rule[:40]}: expected {known}, or class:K with K one of {listed(names)}")
-    test_y = None if test is None else code(test).astype(np.int64)
-    return Labels(code(labels).astype(np.int64), test_y, meaning, len(meaning))
+    return Labels(*_two([y.astype(np.int64) for y in codes]), meaning, len(meaning))
 
 
-def _targets(labels: Array) -> Array:
-    """[s] real targets: numbers, or vectors where there are several of each row."""
-    return vectors(labels) if labels.ndim > 1 else labels
+def _two(parts: list[Array]) -> tuple[Array, Array | None]:
+    return parts[0], parts[1] if parts[1:] else None
 
 
 def _file(data: Samples, number: int) -> str:

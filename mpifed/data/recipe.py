@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.expected import Checked, expected
+from mpifed.core.expected import Checked
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.text import shown
@@ -81,16 +81,11 @@ class Public:
     @classmethod
     def read(cls, path: Path | None) -> Public:
         """The file's content; UsageError for one that is not there or says something else."""
-        from pydantic import TypeAdapter, ValidationError
+        from mpifed.files.schemas import conforming  # with pydantic, slow to import
 
-        if path is None:
-            return cls()
         try:
-            return TypeAdapter(cls).validate_python(tomllib.loads(path.read_text(encoding="utf-8-sig")))
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise UsageError(f"--given {path}: {'.'.join(map(str, first['loc']))}: {expected(first)}") from error
-        except (OSError, ValueError) as error:
+            return cls() if path is None else conforming(cls, tomllib.loads(path.read_text(encoding="utf-8-sig")))
+        except (OSError, ValueError, TypeError) as error:
             raise UsageError(f"--given {path}: {error}; expected TOML, with [columns.NAME]") from error
 
 

@@ -20,11 +20,6 @@ class Scaling(NamedTuple):
     scale: Array
     shift: Array
 
-    @property
-    def by_column(self) -> bool:
-        """Whether scale or shift differ between columns."""
-        return bool(self.scale.ndim or self.shift.ndim)
-
     def part(self, columns: Array) -> Scaling:
         return Scaling(*(value[columns] if value.ndim else value for value in self))
 

@@ -111,7 +111,7 @@ def test_each_client_has_its_rectangle(case: Case, tmp_path: Path, monkeypatch: 
     for tests in (False, True) if read.test_counts.any() else (False,):
         for client in range(read.clients):
             rows, columns, raw, y = expected(case, client, tests)
-            scaling = read.scaling.part(columns) if read.scaling.by_column else read.scaling
+            scaling = read.scaling.part(columns)
             shards = [
                 hosted_blocks(data, range(read.clients), np.arange(read.clients + 1), "float64", room, tests)[
                     client

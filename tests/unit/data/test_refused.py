@@ -181,10 +181,10 @@ CSV = [
     of_csv("x,y\n1,0\n2,\n3,1\n", "row 2, column 'y' is a missing value", "--missing mean"),  # is never filled in
     of_csv("x,b,y\n1,NA,0\n2,?,1\n", "--missing mean: column 'b' has no value in the training rows; remove it",
            "--missing mean"),
-    of_toml(TWO, "[columns.x]\nrage = [0, 1]\n", "given.toml: columns.x.rage: "),
-    of_toml(TWO, "[columns.x]\ncategories = ['u', 'v', 'u']\n", "columns.x.categories: expected different texts"),
-    of_toml(TWO, "[columns.x]\ncategories = ['u ', 'e\u0301']\n", "columns.x.categories: .*without blanks"),
-    of_toml(TWO, "classes = ['no', 'yes', 'no']\n", "given.toml: classes: expected different texts"),
+    of_toml(TWO, "[columns.x]\nrage = [0, 1]\n", "given.toml: columns.x.rage = "),
+    of_toml(TWO, "[columns.x]\ncategories = ['u', 'v', 'u']\n", "columns.x.categories = .*: expected different texts"),
+    of_toml(TWO, "[columns.x]\ncategories = ['u ', 'e\u0301']\n", "columns.x.categories = .*without blanks"),
+    of_toml(TWO, "classes = ['no', 'yes', 'no']\n", "given.toml: classes = .*: expected different texts"),
     of_toml(TWO, "[columns.x]\nfill = 1e300\n", "of numbers that float32 holds"),
     of_toml(TWO, "[columns.x]\nrange = [0, 1e-300]\n", "of numbers that float32 holds"),
     *(of_csv(f"{head}\n5,6,0\n2,3,1\n", f"line 1: '{head.replace(',', ', ')}'; expected .* names in all", "--label 2")
@@ -508,7 +508,7 @@ ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or
     "ids of other rows": (dict(ids=Y[:4]), r"ids of shape \(4,\); expected one for each of 6 rows"),
     "time stamps": (
         dict(X=STAMPS),
-        "X: column 0: 6 different numbers, such as 17.*, are 1 in .* dates and identifiers",
+        "X: column 0: 6 different numbers, such as 1.7.*, are 1 in .* dates and identifiers",
     ),
     "large below zero": (dict(X=-1.7e9 - 40.0 * np.arange(12).reshape(6, 2)), "X: column 0: 6 different numbers"),
     "unsigned ids": (dict(X=2**63 + np.arange(12, dtype=np.uint64).reshape(6, 2)), "column 0: 6 different numbers"),
