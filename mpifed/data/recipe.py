@@ -119,8 +119,8 @@ class Encoding:
             )
         if self.categories is None or texts is None:
             return np.where(gaps, np.nan if self.fill is None else float(self.fill), x)[:, None]
-        place = {text: at for at, text in enumerate(self.categories)}
-        codes = np.array([place.get(text, -1) for text in (*texts, self.fill)])  # type: ignore[call-overload]
+        place: dict[object, int] = {text: at for at, text in enumerate(self.categories)}
+        codes = np.array([place.get(text, -1) for text in (*texts, self.fill)])
         codes = codes[np.where(gaps, -1, x).astype(np.int64)]
         if self.one_hot:
             one_hot: Array = codes[:, None] == np.arange(len(place))

@@ -198,8 +198,8 @@ def in_kind(y: Array, kind: str) -> Array:
 def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int, ...] | None]:
     """(rows [s, p], uint8 or float32, or CSR of float32; shape of a sample where it is no vector).
 
-    Raises DataError for what is no number [s, ...], masked, not finite (NaN is allowed with `gaps`), or a column of
-    different numbers that are one in float32.
+    Raises DataError for what is no number [s, ...], masked, not finite (NaN is allowed with `gaps`), an integer that
+    float32 does not hold, or a column of different numbers that are one in float32.
     """
     if hasattr(X, "tocsr"):
         from scipy.sparse import csr_matrix  # of SciPy's sparse arrays too, which lack what matrices have
@@ -223,7 +223,7 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
     if values.dtype == np.uint8:
         return np.ascontiguousarray(values), shape
     rows = _as_float(values, what, gaps)
-    if values.dtype.itemsize > 2 and values.dtype != rows.dtype:
+    if values.dtype.kind == "f" and values.dtype.itemsize > rows.itemsize:
         low, high = rows.min(axis=0), rows.max(axis=0)
         alike = (low == high) & (values.min(axis=0) != values.max(axis=0))
         for column in np.flatnonzero(alike | (np.maximum(high, -low) > _EXACT)).tolist():
@@ -242,6 +242,12 @@ def _as_float(values: Array, what: str, gaps: bool) -> Array:
                 f"{what}: row {row}, column {column}: {values[row, column]} is not a finite number in float32, as are "
                 f"{wrong.sum() - 1} others; fill them in, or leave their rows out"
             )
+    if values.dtype.kind in "iu" and max(-int(values.min(initial=0)), int(values.max(initial=0))) > _EXACT:
+        column = int(np.argmax(np.abs(rows).max(axis=0)))
+        raise DataError(
+            f"{what}: column {column}: integers up to {np.abs(values[:, column]).max()}, and float32 holds them up to "
+            f"{_EXACT}; dates and identifiers are no features: leave them out; of numbers give floats"
+        )
     return rows
 
 
@@ -273,6 +279,8 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
         texts = np.array([normalize("NFC", label).strip() for label in values.tolist()])
         for row in np.flatnonzero(np.isin(texts, _NO_LABEL))[:1].tolist():  # NumPy makes texts of a list with gaps
             raise DataError(f"{what}: row {row} has the label {str(texts[row])!r}, a gap; name it, or leave it out")
+        if task == "auto":
+            _check_few(texts, what)
         return texts
     values = values if task is None else type_labels(values, what, task)
     kind = values.dtype.kind
@@ -311,12 +319,8 @@ def type_labels(labels: Array, what: str, task: str) -> Array:
     if task == "auto":
         binary = labels.dtype.kind != "f" and np.isin(labels, (0, 1)).all()
         task = "classification" if (binary if several else whole.all()) else "regression"
-        different = len(np.unique(labels))
-        if task == "classification" and different > max(20, len(labels) / 10):
-            raise UsageError(
-                f"{what}: the labels are {different} different integers in {len(labels)} rows, classes or targets; "
-                "give --task classification or --task regression"
-            )
+        if task == "classification":
+            _check_few(labels, what)
     if task in ("regression", "any"):
         return labels.astype(np.float64)
     if (most := np.abs(labels).max(initial=0)) >= 2**53:
@@ -330,6 +334,16 @@ def type_labels(labels: Array, what: str, task: str) -> Array:
             "--task regression"
         )
     return labels.astype(np.int64)
+
+
+def _check_few(labels: Array, what: str) -> None:
+    """Raise UsageError where labels [s], [s, t] are many different ones, few rows of each."""
+    if (different := len(np.unique(labels))) > max(20, len(labels) / 10):
+        kind = "texts" if labels.dtype.kind == "U" else "integers"
+        raise UsageError(
+            f"{what}: the labels are {different} different {kind} in {len(labels)} rows, classes or targets; give "
+            f"--task classification{' or --task regression' if kind == 'integers' else ', or name another column'}"
+        )
 
 
 def array(values: Values, what: str) -> Array:

@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 _NULLS = [form for word in (*GAPS, "none") for form in {word, word.upper(), word.capitalize(), word.title()}] + ["NaN"]
 _BLOCK_BYTES = 2**24  # of a CSV file that are parsed at a time; a line must fit
 _NUMBER = r"\s*[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?\s*"
-# a number as people write it, with a unit, or with something between thousands
-_FORMATTED = r"[-+]?[$€£]?\s?(\d+|\d{1,3}([.,'\s]\d{3})+)([.,]\d+)?\s?[%$€£]?"
+# a number as people write it, with a unit, or with something between thousands; or a date
+_FORMATTED = r"[-+]?[$€£]?\s?(\d+|\d{1,3}([.,'\s]\d{3})+)([.,]\d+)?\s?[%$€£]?|\d{1,4}([./-]\d{1,4}){2}\b.*"
 _FORMATTED_REMEDY = (
-    "where fractions have a comma, give --decimal ','; take what is between thousands, and units, out of numbers, or "
-    "state categories in a file of --given"
+    "where fractions have a comma, give --decimal ','; take what is between thousands, and units, out of numbers; "
+    "leave dates out; or state categories, or classes, in a file of --given"
 )
 
 
@@ -199,9 +199,8 @@ class ColumnUses:
         if self.categorical is None:
             raise not_a_number(what, name, first[name])
         texts = all_texts(name, tables, stated or ())
-        formatted = all(re.fullmatch(_FORMATTED, text) for text in texts)
-        if stated is None and formatted and not all(map(is_decimal, texts)):
-            raise not_a_number(what, name, first[name], _FORMATTED_REMEDY)
+        if stated is None:
+            _check_written(what, name, first[name], texts)
         return texts
 
 
@@ -440,11 +439,25 @@ def _labels(
     `classes`: the names of a ClassLabel.
     """
     if known is not None:
-        return np.array(words(what, name, column, known).fill_null("").to_pylist(), str)
+        texts = words(what, name, column, known).fill_null("").to_pylist()
+        if not known:
+            _check_written(what, name, column, {*texts} - {""})
+        return np.array(texts, str)
+    if is_text(getattr(column.type, "value_type", column.type)):
+        first = words(what, name, column).drop_null()[:1].to_pylist()
+        raise DataError(
+            f"{what}: column {name!r} has texts, such as {first}, and training rows numbers; write both alike"
+        )
     y = numbers(what, name, column)
     if classes and (y >= len(classes)).any():
         raise DataError(f"{what}: label {np.nanmax(y):g}, of {len(classes)} classes named from 0")
     return np.where(y < 0, np.nan, y) if classes else y  # a ClassLabel of a row without a label
+
+
+def _check_written(what: str, name: str, column: pa.ChunkedArray, texts: Collection[str]) -> None:
+    """Raise DataError for texts that are all numbers as people write them, or dates."""
+    if all(re.fullmatch(_FORMATTED, text) for text in texts) and not all(map(is_decimal, texts)):
+        raise not_a_number(what, name, column, _FORMATTED_REMEDY)
 
 
 def _numbered(what: str, labels: Array, classes: tuple[str, ...]) -> Array:
