@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array
-from mpifed.data.partitioners import by_kind, deal
+from mpifed.data.partitioners import deal
 
 Split: TypeAlias = Literal["rows", "columns", "grid"]
 
@@ -108,9 +108,3 @@ def by_grid(
         raise UsageError(f"{parts} clients for {features} columns: every client needs one; give 1 to {features}")
     holds = np.stack(np.divmod(np.arange(len(rows) * parts), parts), axis=1)
     return Partition(split, rows, np.array_split(np.arange(features), parts), holds)
-
-
-def by_owners(owner: NDArray[np.int64], features: int) -> Partition:
-    """A horizontal split by owner [s], the client of each row."""
-    groups = list(by_kind(owner, int(owner.max()) + 1))
-    return Partition("rows", groups, [np.arange(features)], np.array([(n, 0) for n in range(len(groups))]))

@@ -26,8 +26,8 @@ from mpifed.data.labels import encode
 from mpifed.data.maps import read_map
 from mpifed.data.natural import canonical_order
 from mpifed.data.options import Options as Options
-from mpifed.data.partition import Partition, by_grid, by_owners
-from mpifed.data.partitioners import stream
+from mpifed.data.partition import Partition, by_grid
+from mpifed.data.partitioners import by_kind, stream
 from mpifed.data.recipe import Recipe, fit_recipe
 from mpifed.data.samples import Samples, by_pieces, pieces, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
@@ -72,7 +72,8 @@ def prepare(options: Options) -> Federation:
         if options.test_fraction is None and options.client_test_fraction is None:
             data = with_owners_tests(data)
         present, owner = np.unique(data.ids, return_inverse=True)
-        ids, partition = [data.owners[at] for at in present.tolist()], by_owners(owner, data.features)
+        ids, holds = [data.owners[at] for at in present.tolist()], np.array([(n, 0) for n in range(len(present))])
+        partition = Partition("rows", list(by_kind(owner, len(present))), [np.arange(data.features)], holds)
     else:
         partition = data.partition or _partition(options, data.y, data.features)
     tests = own_tests(partition, data.y, data.own_tests, options.client_test_fraction, options.seed)

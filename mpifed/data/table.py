@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -53,15 +53,6 @@ _FORMATTED_REMEDY = (
     "where fractions have a comma, give --decimal ','; take what is between thousands, and units, out of numbers; "
     "leave dates out; or state categories, or classes, in a file of --given"
 )
-
-
-class Roles(NamedTuple):
-    """What the columns of a table are."""
-
-    labels: list[str]
-    by: list[str]  # none, or the one that says whose each row is
-    features: list[str]
-    left_out: list[str]  # they number rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +144,11 @@ class ColumnUses:
             labels=tuple(labels), task="classification" if classes else self.task,
         )  # fmt: skip
 
-    def _roles(self, what: str, table: pa.Table) -> Roles:
-        """The columns by their roles; UsageError for one that is not there, or has two roles."""
+    def _roles(self, what: str, table: pa.Table) -> tuple[list[str], list[str], list[str], list[str]]:
+        """The columns of labels, the one that says whose rows are, or none, of features, and those that number rows.
+
+        Raises UsageError for one that is not there, or has two roles.
+        """
         names, index = table.column_names, _metadata(table, b"pandas", "index_columns")
         stored = [name for name in names if numbers_rows(name) or name in index]
         labels, by, ignored = (self._named(what, names, option) for option in ("label", "by", "ignore"))
@@ -172,7 +166,7 @@ class ColumnUses:
         features = [name for name in names if name not in (*labels, *by, *ignored, *left_out)]
         if not features:
             raise DataError(f"{what}: no column besides the label's; expected at least one feature")
-        return Roles(labels, by, features, left_out)
+        return labels, by, features, left_out
 
     def _named(self, what: str, names: list[str], option: str) -> list[str]:
         """The columns of an option: a list of names or, in one text, names or positions, separated by commas."""
@@ -182,9 +176,10 @@ class ColumnUses:
         known = {**{str(at): names[at] for at in positions}, **{name: name for name in names}}
         for part in parts:
             if part not in known:
+                places = f", or places from {-len(names)}; a first line of numbers is a row" if positions else ""
                 raise UsageError(
-                    f"--{option} {part}: {what} has no such column; expected the names {listed(names)}, or places from "
-                    f"{-len(names)} to {len(names) - 1}{nearest(part, names)}; a first line of numbers is a row"
+                    f"--{option} {part}: {what} has no such column; expected the names {listed(names)}{places}"
+                    f"{nearest(part, names)}"
                 )
         return [known[part] for part in parts]
 
