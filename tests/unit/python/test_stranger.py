@@ -89,7 +89,7 @@ def test_tensors() -> None:
     (lambda: _of_frame(categorical="hash"), "categorical = 'hash': expected one of one-hot, ordinal"),
     (lambda: _of_frame(featurenoise=1), "no argument here; did you mean \"feature_noise\""),
     (lambda: _of_frame(label="lable"), "label = lable: .* has no such column; .*did you mean \"label\""),
-    (lambda: _of_frame(test=_frame().drop(columns="label")), "test: no column 'label'"),
+    (lambda: _of_frame(test=_frame().drop(columns="label")), "test: other columns than .*: label differs"),
     (lambda: _of_frame(test=(X, Y)), "test: a tuple .*expected a DataFrame"),
     (lambda: mf.FederatedDataset.from_clients([(X, Y, Y)]), "client 0: a tuple, no pair"),
     (lambda: mf.FederatedDataset.from_clients([]), "from_clients: no samples to train on"),
