@@ -12,10 +12,10 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.algorithms.functions import Constraint, Statistics
 from mpifed.algorithms.ssca import SSCAHorizontal
-from mpifed.core.exchange import Problem, Weighted
 from mpifed.core.record import map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.objectives import MLP
+from mpifed.maths.problem import Problem, Weighted
 from mpifed.maths.schedules import StepSize
 from mpifed.maths.terms import Loss
 from mpifed.run.environment import keep_freed_memory

@@ -45,7 +45,7 @@ _WHERE = {
     "Loss": "mpifed.maths.terms", "ErrorRate": "mpifed.maths.terms", "Norm": "mpifed.maths.terms",
     "L1": "mpifed.maths.regularizers", "ElasticNet": "mpifed.maths.regularizers",
     "GroupL1": "mpifed.maths.regularizers", "Box": "mpifed.maths.regularizers",
-    "Privacy": "mpifed.core.privacy",
+    "Privacy": "mpifed.maths.privacy.settings",
     "Participation": "mpifed.job.schema", "Aggregation": "mpifed.job.schema",
     "Record": "mpifed.job.schema", "Stop": "mpifed.job.schema", "Compute": "mpifed.job.schema",
 

@@ -34,7 +34,6 @@ from mpifed.core.errors import Interrupted as Interrupted
 from mpifed.core.errors import MpifedError as MpifedError
 from mpifed.core.errors import NumericalError as NumericalError
 from mpifed.core.errors import UsageError as UsageError
-from mpifed.core.privacy import Privacy as Privacy
 from mpifed.job.schema import Aggregation as Aggregation
 from mpifed.job.schema import Compute as Compute
 from mpifed.job.schema import Participation as Participation
@@ -55,6 +54,7 @@ from mpifed.maths.objectives import SquaredHinge as SquaredHinge
 from mpifed.maths.objectives import TrueClassLogistic as TrueClassLogistic
 from mpifed.maths.optimizers import SGD as SGD
 from mpifed.maths.optimizers import ServerSGD as ServerSGD
+from mpifed.maths.privacy.settings import Privacy as Privacy
 from mpifed.maths.regularizers import L1 as L1
 from mpifed.maths.regularizers import Box as Box
 from mpifed.maths.regularizers import ElasticNet as ElasticNet

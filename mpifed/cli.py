@@ -16,12 +16,13 @@ from mpifed.arguments import FOLDER, Finite
 from mpifed.audit.cli import audit
 from mpifed.batch.cli import status, submit
 from mpifed.core.errors import ENDS, MpifedError
-from mpifed.core.io_errors import explaining, say_at_end
-from mpifed.core.text import on_screen, screen_width, shown_lines
+from mpifed.core.io_errors import explaining
+from mpifed.core.text import shown_lines
 from mpifed.data.command import data
 from mpifed.explain.cli import explain, new
 from mpifed.plots.cli import plot
 from mpifed.results.cli import compare
+from mpifed.screen import on_screen, say_at_end, screen_width
 
 _EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
 

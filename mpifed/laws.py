@@ -15,12 +15,12 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
-from mpifed.core.exchange import Problem
-from mpifed.core.protocols import Parameters
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, flat, leaves, map_leaves, unflat
 from mpifed.core.round import Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Objective
+from mpifed.maths.parameters import Parameters
+from mpifed.maths.problem import Problem
 from mpifed.maths.terms import Loss, OfOutputs, Term
 
 ROUNDING = 1e-5  # of a sum in float32, relative; and of a difference quotient

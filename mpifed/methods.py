@@ -6,6 +6,7 @@ from `Rows`, `Columns` or `Grid`, by how the data are split.
 
 from __future__ import annotations
 
+from mpifed.algorithms.algorithm import Algorithm, Measure
 from mpifed.algorithms.cells import Grid
 from mpifed.algorithms.columns import Columns
 from mpifed.algorithms.fedavg import FedAvg
@@ -15,13 +16,12 @@ from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
 from mpifed.algorithms.refused_steps import check_rows
+from mpifed.algorithms.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, Received, ScoreDerivatives
 from mpifed.algorithms.rows import Rows
 from mpifed.algorithms.scaffold import Scaffold
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Exchange, Field, Lazy, Measure, Placed, Problem, Weighted, mean, weighted_fields
+from mpifed.core.exchange import Exchange, Field, Lazy, Placed
 from mpifed.core.record import Array, beside, leaves, map_leaves, zeros
 from mpifed.core.refusals import Refusal
-from mpifed.core.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, Received, ScoreDerivatives
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Batch, Block
@@ -29,6 +29,7 @@ from mpifed.maths.arrays import column
 from mpifed.maths.objectives import Parameters, penalty_gradient
 from mpifed.maths.optimizers import SGD, ServerOptimizer, ServerSGD
 from mpifed.maths.privacy.release import Release
+from mpifed.maths.problem import Problem, Weighted, mean, weighted_fields
 from mpifed.maths.ranges import Count, Repeats, Size, Weight
 
 __all__ = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mpifed.core.algorithm import Algorithm
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.testing import ALGORITHMS
 
 STEP = {"initial": 0.5, "exponent": 0.1}

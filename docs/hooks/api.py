@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import get_origin
 
-from mpifed.core.algorithm import Algorithm
+from mpifed.algorithms.algorithm import Algorithm
 
 PAGE = Path(__file__).resolve().parents[1] / "reference/api.md"
 BASES = ("LocalMethod", "Rows", "Columns", "Grid")

@@ -9,19 +9,20 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.cells import Grid
 from mpifed.algorithms.columns import Columns
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
 from mpifed.algorithms.rows import Rows
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.attribute_docs import attribute_docs
-from mpifed.core.exchange import Exchange, Field, Lazy, Placed, Problem, Weighted
+from mpifed.contract import attribute_docs
+from mpifed.core.exchange import Exchange, Field, Lazy, Placed
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block
 from mpifed.data.samples import Samples, Source
 from mpifed.maths.losses import SampleLoss
 from mpifed.maths.objectives import Objective, Parameters, Slope
+from mpifed.maths.problem import Problem, Weighted
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 
-from mpifed.core.algorithm import Algorithm
+from mpifed.algorithms.algorithm import Algorithm
 
 _WHERE = {
     "ssca": "ssca.SSCA",

@@ -15,28 +15,18 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import DTypeLike
 
+from mpifed.algorithms.algorithm import Algorithm, Columns, FirstNumbers, Measure
 from mpifed.algorithms.certificate import STEP
 from mpifed.algorithms.functions import constrains, refused, squares_alone
 from mpifed.algorithms.initial import model_template
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import (
-    Columns,
-    Exchange,
-    Field,
-    FirstNumbers,
-    Measure,
-    OwnRecord,
-    Placed,
-    Problem,
-    power_of_two,
-)
+from mpifed.core.exchange import Exchange, Field, OwnRecord, Placed, power_of_two
 from mpifed.core.holdings import Holdings, span
-from mpifed.core.protocols import Piece
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, beside, by_columns, index, namespace
 from mpifed.core.round import Round
-from mpifed.data.block import Block, ClientData
+from mpifed.data.block import Block, ClientData, Piece
 from mpifed.maths.certificates import ROUNDING, dual_value
 from mpifed.maths.objectives import Parameters, penalty
+from mpifed.maths.problem import Problem
 
 # --- what a block's n clients do with their rows --------------------------------------------------------------------
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from mpifed.algorithms.algorithm import FirstNumbers
 from mpifed.algorithms.functions import CHUNK, Tally, all_terms, levels, objective_term, sampled, smooth_value, terms
-from mpifed.core.exchange import FirstNumbers, Problem
 from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves, unflat
 from mpifed.maths import certificates
 from mpifed.maths.certificates import CertifiedPoint, FirstIterate, Floats
 from mpifed.maths.objectives import Parameters, penalty_gradient, squares
+from mpifed.maths.problem import Problem
 from mpifed.maths.terms import Norm, Term
 
 CERTIFICATE = certificates.Certificate._fields

@@ -13,10 +13,11 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 from annotated_types import Gt, Le
 
+from mpifed.algorithms.algorithm import Measure
 from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded
 from mpifed.algorithms.functions import refused
 from mpifed.algorithms.refused_steps import check_rows, too_many
-from mpifed.core.exchange import Exchange, Field, Measure
+from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array, in_memory
 from mpifed.core.refusals import messages
 from mpifed.core.round import Round

@@ -22,14 +22,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.algorithm import Algorithm, Measure
 from mpifed.algorithms.cells import ask_nothing
 from mpifed.algorithms.certificate import STEP
 from mpifed.algorithms.functions import CHUNK, Statistics, Tally, refused, sampled, slope_of_each, stacked, tally
 from mpifed.algorithms.initial import model_template
 from mpifed.algorithms.measures import Evaluation, measured_rows, measures_of_functions, tally_fields
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Exchange, Field, Measure, Placed, Problem
-from mpifed.core.protocols import Slope
+from mpifed.core.exchange import Exchange, Field, Placed
 from mpifed.core.record import (
     ABSENT,
     AnyRecord,
@@ -45,6 +44,8 @@ from mpifed.core.record import (
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.parameters import Slope
+from mpifed.maths.problem import Problem
 
 
 @in_memory("rows", "shares", "count")

@@ -12,9 +12,9 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Gt, Le
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, LocalMethod, Sent, WithGradient, from_zero, whole_memory
-from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from mpifed.algorithms.algorithm import Measure
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, Sent
 from mpifed.algorithms.optimality import Iterates, KeepsIterates, measure_of_optimality
-from mpifed.core.exchange import Measure
 from mpifed.core.record import Array
 from mpifed.maths.ranges import Size, Weight
 

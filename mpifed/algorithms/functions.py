@@ -13,12 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Exchange, Field, Problem, power_of_two
-from mpifed.core.protocols import Slope
+from mpifed.core.exchange import Exchange, Field, power_of_two
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters, penalty
+from mpifed.maths.parameters import Slope
+from mpifed.maths.problem import Problem
 from mpifed.maths.terms import Constraint as Constraint
 from mpifed.maths.terms import Loss, Norm, Term
 

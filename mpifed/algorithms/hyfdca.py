@@ -15,6 +15,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from mpifed.algorithms.algorithm import Measure
 from mpifed.algorithms.cells import (
     ByColumns,
     ByRows,
@@ -46,13 +47,14 @@ from mpifed.algorithms.cells import (
     trust_of_duals,
 )
 from mpifed.algorithms.functions import refused
-from mpifed.core.exchange import Exchange, Measure, Problem
+from mpifed.core.exchange import Exchange
 from mpifed.core.record import ABSENT, Array, beside, by_columns, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.duals import Dual
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.problem import Problem
 from mpifed.maths.ranges import Count
 from mpifed.maths.schedules import StepSize
 

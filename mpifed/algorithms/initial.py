@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
 from mpifed.maths.objectives import Parameters, layout_of
+from mpifed.maths.problem import Problem
 
 if TYPE_CHECKING:
     from mpifed.core.round import Round

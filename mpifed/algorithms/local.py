@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from typing_extensions import Self, final
 
-from mpifed.core.algorithm import Algorithm
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.core.loops import combination
 from mpifed.core.record import Array, added, beside, take
 from mpifed.maths.objectives import concave_gradient, penalty_gradient
@@ -29,11 +29,11 @@ from mpifed.maths.optimizers import ClientOptimizer
 from mpifed.maths.ranges import Count, Repeats
 
 if TYPE_CHECKING:
-    from mpifed.core.exchange import Problem
     from mpifed.core.refusals import Refusal
     from mpifed.core.round import Round
     from mpifed.data.block import Batch, Block
     from mpifed.maths.objectives import Parameters
+    from mpifed.maths.problem import Problem
     from mpifed.privacy.open import Minibatch, Open
 
 ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger

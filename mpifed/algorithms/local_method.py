@@ -24,13 +24,14 @@ from mpifed.core.record import Array, as_before, bare_leaves, map_leaves, read_o
 from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
 
 if TYPE_CHECKING:
-    from mpifed.core.exchange import Lazy, Weighted
+    from mpifed.core.exchange import Lazy
     from mpifed.core.refusals import Refusal
     from mpifed.core.round import Round
     from mpifed.core.vector import Layout
     from mpifed.data.block import Block
     from mpifed.maths.objectives import Parameters
     from mpifed.maths.privacy.release import Release
+    from mpifed.maths.problem import Weighted
     from mpifed.privacy.open import Open
 
 # records of a method's own classes

@@ -8,26 +8,16 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from mpifed.algorithms.algorithm import Algorithm, Columns, FirstNumbers, Measure
 from mpifed.algorithms.certificate import STEP, certificate_columns, first_iterate, report_certificate
 from mpifed.algorithms.functions import CHUNK, Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
 from mpifed.algorithms.initial import model_template
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import (
-    Columns,
-    Exchange,
-    Field,
-    FirstNumbers,
-    Measure,
-    Problem,
-    fields_like,
-    of_each,
-    power_of_two,
-)
-from mpifed.core.protocols import Features
+from mpifed.core.exchange import Exchange, Field, fields_like, of_each, power_of_two
 from mpifed.core.record import ABSENT, Array, Record, added, map_leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.data.block import Batch, Block
+from mpifed.data.block import Batch, Block, Features
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.problem import Problem
 
 
 def tally_fields(problem: Problem, rows: int, sender: int | None = None) -> Tally:

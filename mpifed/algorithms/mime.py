@@ -15,9 +15,9 @@ import numpy as np
 from mpifed.algorithms.fedcm import FedCM
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import Done, Sent
+from mpifed.algorithms.reveals import Received, Revealed
 from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array
-from mpifed.core.reveals import Received, Revealed
 
 
 class ServerStatistics(NamedTuple):

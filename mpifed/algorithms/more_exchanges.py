@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mpifed.core.exchange import Exchange, Weighted
+from mpifed.core.exchange import Exchange
 from mpifed.core.record import Record, as_before, map_leaves, read_only
+from mpifed.maths.problem import Weighted
 
 if TYPE_CHECKING:
     from mpifed.core.round import Round

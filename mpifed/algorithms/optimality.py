@@ -12,10 +12,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.algorithm import Columns, FirstNumbers, Measure
 from mpifed.algorithms.functions import CHUNK
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import LocalMethod, Sent, Server
-from mpifed.core.exchange import Columns, Exchange, Field, FirstNumbers, Lazy, Measure, of_each, power_of_two
+from mpifed.core.exchange import Exchange, Field, Lazy, of_each, power_of_two
 from mpifed.core.record import Array, added, take
 from mpifed.core.round import Round
 from mpifed.data.block import Block

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Problem
 from mpifed.core.refusals import Refusal, messages
 from mpifed.maths.optimizers import AVERAGE, ClientOptimizer, ServerOptimizer
+from mpifed.maths.problem import Problem
 
 Method: TypeAlias = Any  # `LocalSteps`, or `LocalMethod`, whose files import this one
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Lazy, Measure, Problem, Weighted
+from mpifed.algorithms.algorithm import Algorithm, Measure
+from mpifed.core.exchange import Lazy
 from mpifed.core.record import Array, added, beside
 from mpifed.maths.objectives import concave_gradient
+from mpifed.maths.problem import Problem, Weighted
 
 if TYPE_CHECKING:
     from mpifed.algorithms.local import Local

@@ -17,6 +17,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from annotated_types import Ge, MinLen
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.certificate import known
 from mpifed.algorithms.columns import Columns, Pass, PassBroadcast, PassUpload, check_columns, draw_rows
 from mpifed.algorithms.functions import (
@@ -42,14 +43,13 @@ from mpifed.algorithms.ssca_tuning import (
     renewed_estimate,
     steer,
 )
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.exchange import Exchange, Lazy, Weighted, weighted_fields
-from mpifed.core.protocols import Features
+from mpifed.core.exchange import Exchange, Lazy
 from mpifed.core.record import ABSENT, Array, added, beside, in_memory, map_leaves, on_host, zeros
 from mpifed.core.round import Round
-from mpifed.data.block import Batch, Block
+from mpifed.data.block import Batch, Block, Features
 from mpifed.maths.dual import multipliers
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.problem import Weighted, weighted_fields
 from mpifed.maths.ranges import Count, Size
 from mpifed.maths.schedules import StepSize, unmet
 from mpifed.maths.surrogate import (

@@ -20,12 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.algorithms.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, ScoreDerivatives
 from mpifed.audit.attack import LINEAR, MOVED, PRODUCTS, SHOWN, AttackResult, Floats, match
 from mpifed.audit.received import DECLARED, EACH, HIDDEN, SEALED, SUM, Reader
 from mpifed.audit.recording import Replay
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array
-from mpifed.core.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, ScoreDerivatives
 
 FEW = 4  # most clients that are attacked
 LARGEST = 2**26  # most numbers in the rows that are solved for

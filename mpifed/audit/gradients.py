@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.algorithms.reveals import MeanGradient
 from mpifed.audit.attack import EXACT, INVERSION, RECONSTRUCTION, SHOWN, AttackResult, Floats, Match, count, match
 from mpifed.audit.inversion import rows_behind
 from mpifed.audit.networks import rows_behind_network
 from mpifed.audit.received import DECLARED, EACH, HIDDEN, SEALED, SUM, Reader
 from mpifed.audit.recording import Replay
-from mpifed.core.reveals import MeanGradient
 from mpifed.maths.objectives import NeuralNetwork
 
 MOST_CLIENTS = 16  # most clients that are attacked individually

@@ -28,10 +28,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.core.protocols import Slope
+from mpifed.algorithms.reveals import MeanGradient
 from mpifed.core.record import Array, flat, leaves, map_leaves
-from mpifed.core.reveals import MeanGradient
 from mpifed.maths.objectives import Objective, Parameters
+from mpifed.maths.parameters import Slope
 
 NOISE = 1e-5  # relative size of singular values that may come from rounding to float32
 ONE = 1e-3  # the same where one row is expected

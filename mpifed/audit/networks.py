@@ -13,9 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from mpifed.algorithms.reveals import MeanGradient
 from mpifed.audit.inversion import Recovered
 from mpifed.core.record import Array, bare_leaves
-from mpifed.core.reveals import MeanGradient
 from mpifed.maths.objectives import NeuralNetwork, Parameters
 from mpifed.maths.objectives.torch_model import TorchNetwork, built
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms.local import LocalSteps
+from mpifed.algorithms.reveals import Received, Revealed
 from mpifed.audit.recording import Play, Replay
 from mpifed.audit.reveals import revealed
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Record, map_leaves
-from mpifed.core.reveals import Received, Revealed
 from mpifed.job.participation import round_of
 from mpifed.run.setup import all_exchanges
 

@@ -15,19 +15,19 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.channels.base import Channel, Payload, Plan
 from mpifed.comm.mpi import Comm, Solo
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.sums import Message
-from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import TooFewClients
-from mpifed.core.exchange import Exchange, Problem, ServerRecord, States
-from mpifed.core.protocols import CsrRows, Piece
+from mpifed.core.exchange import Exchange, ServerRecord, States
 from mpifed.core.record import Array, Record, bare_leaves, map_leaves
 from mpifed.core.round import Round
-from mpifed.data.block import Block, ClientData
+from mpifed.data.block import Block, ClientData, CsrRows, Piece
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
+from mpifed.maths.problem import Problem
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import measures_of, prepare
 

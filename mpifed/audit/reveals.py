@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.bundle import Bundle
 from mpifed.algorithms.cells import answer_products
 from mpifed.algorithms.cocoa import CoCoA
@@ -24,12 +25,7 @@ from mpifed.algorithms.local_method import LocalMethod, WithGradient
 from mpifed.algorithms.more_exchanges import tell
 from mpifed.algorithms.own_columns import OwnColumns
 from mpifed.algorithms.proxskip import TAMUNA
-from mpifed.algorithms.ssca import SSCAHorizontal
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Exchange, fields_of
-from mpifed.core.record import Array, Record, bare_leaves, map_leaves
-from mpifed.core.reveals import (
+from mpifed.algorithms.reveals import (
     DualSum,
     DualVariables,
     InnerProducts,
@@ -39,6 +35,10 @@ from mpifed.core.reveals import (
     ScoreDerivatives,
     function_of,
 )
+from mpifed.algorithms.ssca import SSCAHorizontal
+from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Exchange, fields_of
+from mpifed.core.record import Array, Record, bare_leaves, map_leaves
 from mpifed.maths.objectives import Parameters, penalty_gradient
 
 Declaration: TypeAlias = Callable[[Any, Received], Iterable[Revealed]]
@@ -244,7 +244,7 @@ def _own(method: Algorithm, received: Received) -> list[Revealed]:
         raise UsageError(
             f"{type(method).__name__}.reveals of client {', '.join(map(str, received.clients))} in "
             f'"{received.exchange.name}": {type(error).__name__}: {error}; correct the method: '
-            "mpifed/core/reveals.py says what is expected"
+            "mpifed/algorithms/reveals.py says what is expected"
         ) from error
     return items
 
@@ -267,7 +267,7 @@ def _check(item: Revealed, columns: int) -> None:
         case DualSum(values):
             arrays, wanted = [values], [(columns,)]
         case _:
-            raise ValueError(f"{type(item).__name__} is no kind of `mpifed.core.reveals`, or has other parts")
+            raise ValueError(f"{type(item).__name__} is no kind of `mpifed.algorithms.reveals`, or has other parts")
     shapes = [np.shape(array) for array in arrays]
     if shapes != wanted:
         raise ValueError(f"{type(item).__name__} with arrays of shapes {shapes}, and {wanted} are expected")

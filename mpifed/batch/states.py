@@ -13,11 +13,11 @@ from pydantic import Field
 
 from mpifed.batch.slurm import Task, tasks_of
 from mpifed.core.errors import FINISHED, DataError, Interrupted, NumericalError, UsageError, end_of
-from mpifed.core.expected import Count, Text
 from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import Table
 from mpifed.core.text import command_line, leads_to
 from mpifed.files.columns import of_kind
+from mpifed.files.expected import Count, Text
 from mpifed.files.history import last_row
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.run_folder import JOB, RUN, job_of, read_run

@@ -9,23 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 from typing_extensions import TypeVar
 
 from mpifed.core.holdings import Holdings
-from mpifed.core.privacy import Privacy
-from mpifed.core.protocols import Parameters
 from mpifed.core.record import AnyRecord, Array, Integers, Record, leaves, map_leaves, namespace
 from mpifed.core.round import Round
-from mpifed.core.text import shown
 
-Columns: TypeAlias = dict[str, float | None]  # of one row of the history
 Block: TypeAlias = Any  # mpifed.data.block.Block, which stands above
-FirstNumbers: TypeAlias = dict[str, Any]  # numbers of the first iterate, in terms of JSON: any that JSON knows
 
 # The classes of an exchange's records, which mypy takes from its functions: what `ask` gives, `answer` must take, and
 # so on. They are covariant, so that one of any records is an `Exchange`, as methods that give exchanges say. Who plays
@@ -34,7 +28,6 @@ Server = TypeVar("Server", bound=Record, default=Record, covariant=True)
 Clients = TypeVar("Clients", bound=Record, default=Record, covariant=True)
 Broadcast = TypeVar("Broadcast", bound=Record, default=Record, covariant=True)
 Upload = TypeVar("Upload", bound=Record, default=Record, covariant=True)
-Outcome = TypeVar("Outcome", bound=Record, default=Record, covariant=True)
 
 
 # a client-state record for each block of this rank: `mpifed.comm.states.ClientStates`, which stands above
@@ -43,11 +36,6 @@ ServerRecord: TypeAlias = Any  # a record, or None on ranks that do not have it,
 
 
 if TYPE_CHECKING:
-    from mpifed.maths.duals import Dual
-    from mpifed.maths.objectives import LinearScores, Objective
-    from mpifed.maths.regularizers import Regularizer
-    from mpifed.maths.terms import Constraint, Term
-
     _InPlaceOfArray = Array  # stands in place of an array in a record, whose class says arrays
 else:
     _InPlaceOfArray = object
@@ -111,31 +99,6 @@ def fields_like(
 
 
 OwnRecord: TypeAlias = Any  # [n, ...], a record of a method's own class
-
-
-class Weighted(NamedTuple):
-    """A client's part of a mean: clients upload sums and weights, whose sums `mean` divides."""
-
-    value: OwnRecord  # already times the weight
-    weight: Array  # [n] by default its number of rows relative to the mean client: `problem.weights[block.clients]`
-
-
-def weighted_fields(
-    problem: Problem, like: Record, scale: float = 2.0**-40, bound: float = 2.0**10, degrees: Record | None = None
-) -> Weighted:
-    """Fields of a `Weighted` whose unweighted values lie within `bound`; `degrees` of its leaves, 1 by default."""
-    heaviest = power_of_two(problem.heaviest)
-    degrees = map_leaves(lambda leaf: 1, like) if degrees is None else degrees
-
-    def field(leaf: Array, degree: int) -> Field:
-        return Field(np.shape(leaf), scale * heaviest, bound * heaviest, degree=degree)
-
-    return Weighted(map_leaves(field, like, degrees), Field((), 2.0**-40, heaviest, degree=0))
-
-
-def mean(total: Weighted) -> OwnRecord:  # of the class of `total.value`
-    """The mean over the samples of the participating clients."""
-    return map_leaves(lambda leaf: leaf / leaf.dtype.type(total.weight), total.value)
 
 
 def power_of_two(value: float) -> float:
@@ -260,96 +223,3 @@ def hearing(exchange: Exchange, now: Round) -> Integers:
         return np.zeros(0, np.int64)
     staying = now.ids if now.leaving is None else np.flatnonzero(now.staying)
     return staying if exchange.hears is None else staying[exchange.hears(now)[staying]]
-
-
-@dataclass(frozen=True)
-class Measure(Generic[Server, Outcome]):
-    """Exchanges outside the measured time, run `turns` times, whose outcome becomes columns of the history.
-
-    They have client states of their own, which may begin with what the algorithm's clients keep, and change nothing
-    of it.
-    """
-
-    exchanges: tuple[Exchange, ...]
-    start: Callable[[Server], Record]  # (server) -> what the exchanges take as the server's state
-    # (server, that state at the end, what `first` has given of the first iterate) -> columns
-    report: Callable[[Server, Outcome, FirstNumbers], Columns]
-    start_clients: Callable[[Block, Record], Record] = lambda block, clients: ()  # (block, states) -> the measure's
-    turns: int = 1
-    certificate: tuple[str, ...] = ()  # the columns of a certificate, which is made when the job asks for one
-    # (server, state at the end) -> numbers of the first iterate: every checkpoint holds them
-    first: Callable[[Server, Outcome], FirstNumbers] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """The public facts of the task: the objective, and the size of each client's data."""
-
-    objective: Objective  # the model, and the loss that it has
-    split: str  # "rows", "columns" or "grid"
-    counts: Array  # [N] rows of each client
-    samples: int  # distinct rows of all clients
-    features: int  # p, of all clients
-    outputs: int  # classes, or 1 for a regression
-    dtype: str = "float32"  # of models and of local arithmetic
-    minimize: Term | None = None  # whose mean is minimized, beside the objective's penalty
-    constraints: tuple[Constraint, ...] = ()  # terms and their limits
-    measured_rows: int | None = None  # how many rows are drawn to be measured; all when absent
-    regularizer: Regularizer | None = None  # added to what is minimized
-    clients_per_round: int | None = None  # on average, where each comes by chance; all when absent
-    privacy: Privacy | None = None  # its noise multiplier settled
-    rows: Holdings = cast("Holdings", None)  # who holds which; of every run  # noqa: RUF009
-    columns: Holdings = cast("Holdings", None)  # who holds which; of every run  # noqa: RUF009
-    start: Parameters | None = None  # the model of round 0; by default the objective's own
-    target_scale: float = 1.0  # a power of two near the size of real targets, by which grids are coarser and wider
-    names: Sequence[str] = ()  # [N] of the clients, where they have some
-    stragglers: float = 0.0  # the share of a round's clients who upload after a part of their local work
-    steps_in_time: Integers | None = None  # [N] local steps that clients have time for in a round; all when absent
-
-    def name_of(self, client: int) -> str:
-        """A client as messages call it."""
-        return f"client {shown(self.names[client]) if self.names else client}"
-
-    @property
-    def clients(self) -> int:
-        """N, the number of all clients."""
-        return len(self.counts)
-
-    @property
-    def private(self) -> Privacy:
-        """The `[privacy]` settings of a job that has some."""
-        assert self.privacy is not None
-        return self.privacy
-
-    @property
-    def dual(self) -> Dual:
-        """The dual of the loss, for algorithms that check that there is one."""
-        assert self.objective.dual is not None  # `Algorithm.check` says so
-        return self.objective.dual
-
-    @property
-    def linear(self) -> LinearScores:
-        """The objective, for algorithms that need scores that are linear in the features."""
-        return cast("LinearScores", self.objective)  # data split by columns or cells are refused with others
-
-    @cached_property
-    def offsets(self) -> Array:
-        """[N + 1] number of rows of all clients before each."""
-        return np.concatenate([[0], np.cumsum(self.counts)])
-
-    @cached_property
-    def most(self) -> int:
-        """The number of rows of the client with the most."""
-        return int(self.counts.max())
-
-    @cached_property
-    def heaviest(self) -> float:
-        """The largest weight of a client."""
-        return float(self.weights.max())
-
-    @cached_property
-    def weights(self) -> Array:
-        """[N] number of rows of each client relative to the mean: 1 everywhere when shards are equal."""
-        alike = not any(self.counts.strides)  # a view of one number, as this is then
-        weights = (self.counts[:1] if alike else self.counts) * (self.clients / self.counts.sum())
-        return np.broadcast_to(weights, self.counts.shape)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from errno import (
     EACCES,
     EDQUOT,
@@ -26,7 +25,7 @@ from errno import (
     ESTALE,
 )
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
 from mpifed.core.errors import DataError, MpifedError
 
@@ -63,28 +62,6 @@ def sha256(path: Path) -> str:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
-
-
-def say(*lines: object, file: TextIO | None = None) -> None:
-    """Print lines at once; where nobody reads them any more, as in `mpifed run JOB | head`, they are dropped."""
-    stream = file or sys.stdout
-    try:
-        print(*lines, sep="\n", file=stream, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # else Python tries again when it ends
-
-
-def say_at_end(text: str) -> None:
-    """Print a last message, an error, if that is possible: where output goes to a full disk, the exit code must do."""
-    for stream, output in ((sys.stdout, ""), (sys.stderr, f"{text}\n")):
-        try:
-            stream.write(output)
-            stream.flush()
-        except (AttributeError, TypeError, ValueError):  # a class of the user's has closed or replaced it
-            with suppress(OSError):
-                os.write(2, output.encode(errors="backslashreplace"))
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # or Python tries again when it ends
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from mpifed.core.record import Array, namespace
 
 _VERSION = 12  # of the arguments of what is compiled
 _MOST_TERMS = 4
-_ABREAST = 16  # sums of a row's products
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
 _FLOATS = (np.dtype("f4"), np.dtype("f8"))
 _RAW = (np.dtype("u1"), *_FLOATS)
@@ -128,21 +127,6 @@ def softmax_residuals(power: Array, y: Array, weights: Array) -> Array:
     power.reshape(-1)[xp.arange(0, power.size, power.shape[1]) + y] -= 1
     power *= weights.astype(power.dtype)[:, None]
     return total
-
-
-def row_products(X: Array, Y: Array) -> Array:
-    """Inner products [...] of rows X, Y [..., p] of float32 in NumPy, added in float64: sixteen sums side by side."""
-    x, y = (rows.reshape(-1, rows.shape[-1]) for rows in (X, Y))
-    width = x.shape[1]
-    terms = -(-width // _ABREAST)  # of each sum; zeros fill the last ones
-    parts = np.zeros((len(x), terms * _ABREAST))
-    np.multiply(x, y, out=parts[:, :width], dtype=np.float64)
-    sums: Array = parts.reshape(len(x), terms, _ABREAST).sum(axis=1, initial=0.0)  # in order: not along the last axis
-    while sums.shape[1] > 1:
-        half = sums.shape[1] // 2
-        sums = sums[:, :half] + sums[:, half:]
-    products: Array = sums.reshape(X.shape[:-1])
-    return products
 
 
 def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:

@@ -117,18 +117,6 @@ def on_host(array: Array) -> Array:
     return copied
 
 
-def vectors(values: Array) -> Array:
-    """[...] elements that are vectors, from values [..., t] float64: of several targets each sample has one."""
-    kind = np.dtype([("values", np.float64, (values.shape[-1],))])
-    packed: Array = np.ascontiguousarray(values, dtype=np.float64).view(kind)
-    return packed[..., 0]
-
-
-def of_vectors(y: Array) -> Array:
-    """[..., t] the values of `vectors`; of plain numbers [..., 1]."""
-    return y["values"] if y.dtype.names else y[..., None]
-
-
 def leaves(record: Record, name: str = "") -> Iterator[tuple[str, Array]]:
     """The (dotted name, leaf) pairs of a record, depth first."""
     if not isinstance(record, tuple):

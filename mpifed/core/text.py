@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-import shutil
-import sys
 import unicodedata
-from itertools import groupby
 from pathlib import Path
-from textwrap import wrap
 
 _NAME_BYTES = 200  # of 255 that file systems have: the names of files beside a run's folder begin with its own
 _SHOWN = 200
-_WHOLE = "next: "  # a line with a command, which is copied whole: a terminal wraps it by itself
-_NARROWEST = 20  # characters of a terminal
 
 
 def counted(count: int, what: str) -> str:
@@ -60,45 +53,3 @@ def command_line(*words: object) -> str:
 def leads_to(path: Path) -> str:
     """Where a relative path leads, in brackets: it depends on the folder in which a command is started."""
     return "" if path.is_absolute() else f" ({path.absolute()}, relative to {Path.cwd()})"
-
-
-def screen_width() -> int | None:
-    """The characters of a line on standard output; None where that is no terminal, and lines are as long as need be."""
-    return max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
-
-
-def on_screen(text: str) -> str:
-    """A text for standard output: at a terminal its long lines are broken, elsewhere it is as it is."""
-    width = screen_width()
-    return text if width is None else fitted(text, width)
-
-
-def fitted(text: str, width: int) -> str:
-    """A text whose lines have at most `width` characters, the rest of a line below what stands after its label.
-
-    Words that are longer, such as paths, stay whole, and so does a line with a command, so that both can be copied.
-    """
-    lines = []
-    for line in text.split("\n"):
-        label = re.match(r" *(?:\S+(?: \S+)* {2,})?", line)
-        assert label is not None
-        indent = " " * (label.end() if label.end() <= width // 2 else 4)
-        if line.startswith(_WHOLE):
-            lines.append(line)
-            continue
-        lines += wrap(
-            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False,
-            replace_whitespace=False,
-        ) or [""]  # fmt: skip
-    return "\n".join(lines)
-
-
-def prose(text: str, width: int) -> str:
-    """A text whose paragraphs have lines of at most `width` characters, and whose other lines are `fitted`."""
-    parts = []
-    for is_paragraph, lines in groupby(text.split("\n"), lambda line: re.match(r"[^\W\d_]|[`(]", line) is not None):
-        if is_paragraph:
-            parts += wrap(" ".join(lines), width, break_long_words=False, break_on_hyphens=False)
-        else:
-            parts.append(fitted("\n".join(lines), width))
-    return "\n".join(parts)

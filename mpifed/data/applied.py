@@ -12,11 +12,11 @@ from numpy.typing import DTypeLike
 from pydantic_core import from_json
 
 from mpifed.core.errors import DataError
-from mpifed.core.expected import Count, Positive
-from mpifed.core.protocols import Piece
+from mpifed.data.block import Piece
 from mpifed.data.recipe import Encoding, Recipe
 from mpifed.data.scaling import unit_rows
 from mpifed.data.store import Federation, ProvenanceJson, ScalingJson, Step
+from mpifed.files.expected import Count, Positive
 from mpifed.files.json_file import as_written
 from mpifed.files.schemas import checked, conforming
 

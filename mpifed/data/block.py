@@ -9,19 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.errors import UsageError
 from mpifed.core.holdings import span
-from mpifed.core.protocols import CsrRows, Features, Piece
 from mpifed.core.record import AnyRecord, Array, ArrayModule, beside, map_leaves, namespace
 from mpifed.core.round import Round
 
+CsrRows: TypeAlias = Any  # a CSR matrix [s, p] of SciPy, which has no types
+# [b, p] rows of a shard, dense or CSR as its `sparse` says, which mypy cannot follow
+Piece: TypeAlias = Any
+Features: TypeAlias = "Array | tuple[CsrRows, ...]"  # [..., s, p], or n CSR matrices [s, p]
+
 _ROWS = 1024  # of one product: more leave the cache, fewer make poor products
 _FEW = 32  # rows that are used again stay in memory where they are at most one in so many
+
+
+def vectors(values: Array) -> Array:
+    """[...] elements that are vectors, from values [..., t] float64: of several targets each sample has one."""
+    kind = np.dtype([("values", np.float64, (values.shape[-1],))])
+    packed: Array = np.ascontiguousarray(values, dtype=np.float64).view(kind)
+    return packed[..., 0]
+
+
+def of_vectors(y: Array) -> Array:
+    """[..., t] the values of `vectors`; of plain numbers [..., 1]."""
+    return y["values"] if y.dtype.names else y[..., None]
 
 
 class Joint(Protocol):

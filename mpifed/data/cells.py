@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
-from mpifed.core.protocols import Piece
+from mpifed.data.block import Piece
 from mpifed.data.partition import Partition
 from mpifed.data.samples import stack_rows
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type
 
 import click
 
-from mpifed.core.attribute_docs import attribute_docs
-from mpifed.core.contract import fields_of, own_class, own_module
+from mpifed.contract import attribute_docs, fields_of, own_class, own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
-from mpifed.core.text import on_screen
+from mpifed.screen import on_screen
 
 if TYPE_CHECKING:
     from mpifed.data.options import Options

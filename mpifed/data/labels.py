@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.record import Array, vectors
+from mpifed.core.record import Array
+from mpifed.data.block import vectors
 from mpifed.data.samples import Samples
 from mpifed.data.source_files import listed
 

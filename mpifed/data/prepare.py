@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 import mpifed
 from mpifed.core.errors import UsageError
 from mpifed.core.io_errors import sha256
-from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
+from mpifed.data.block import Piece
 from mpifed.data.cells import only_held
 from mpifed.data.holding_out import hold_out, own_tests, with_owners_tests, without_small
 from mpifed.data.labels import encode

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.expected import Checked
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.text import shown
 from mpifed.data.natural import identifiers, plain, text_of
 from mpifed.data.scaling import Scaling
+from mpifed.files.expected import Checked
 
 if sys.version_info >= (3, 11):
     import tomllib

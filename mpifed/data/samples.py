@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
 from mpifed.core.text import shown, wrong_line
+from mpifed.data.block import Piece
 from mpifed.data.natural import identifiers, owners_of
 from mpifed.data.partition import Partition, training_rows
 from mpifed.data.recipe import RawColumns, check_feature

@@ -10,8 +10,8 @@ from numpy.typing import DTypeLike
 
 from mpifed.core.errors import UsageError
 from mpifed.core.loops import scale_columns
-from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
+from mpifed.data.block import Piece
 
 
 class Scaling(NamedTuple):

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mpifed.core.loops import scale_columns
-from mpifed.core.protocols import Piece
 from mpifed.core.record import Array
-from mpifed.data.block import Block, Joint
+from mpifed.data.block import Block, Joint, Piece
 from mpifed.data.roster import Roster
 from mpifed.data.scaling import scale_sparse
 from mpifed.data.store import TESTS, Federation

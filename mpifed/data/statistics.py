@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mpifed.core.protocols import Piece
-from mpifed.core.record import Array, of_vectors
+from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.data.block import Piece, of_vectors
 from mpifed.data.scaling import extremes
 
 _MOST = 100  # columns that are stored

@@ -34,14 +34,14 @@ from annotated_types import Ge, Le, Len
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
-from mpifed.core.expected import MOST, Checked, Count, Digest, NotNegative, Pattern, Positive, Text
 from mpifed.core.holdings import narrow, span
-from mpifed.core.protocols import Piece
-from mpifed.core.record import Array, Integers, of_vectors, vectors
+from mpifed.core.record import Array, Integers
 from mpifed.core.tables import Table
 from mpifed.core.text import command_line, leads_to
+from mpifed.data.block import Piece, of_vectors, vectors
 from mpifed.data.recipe import Encoding, Recipe
 from mpifed.data.scaling import Scaling
+from mpifed.files.expected import MOST, Checked, Count, Digest, NotNegative, Pattern, Positive, Text
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.write import replaced, sync
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from mpifed.core.record import of_vectors
 from mpifed.core.text import shown
+from mpifed.data.block import of_vectors
 from mpifed.data.store import Federation
 
 MOST_SHOWN = 20  # clients whose counts of labels are printed, and classes

@@ -11,9 +11,8 @@ from typing import NamedTuple
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core.core_schema import DataclassSchema, ModelSchema
 
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.attribute_docs import attribute_docs
-from mpifed.core.contract import fields_of, own_class, own_module
+from mpifed.algorithms.algorithm import Algorithm
+from mpifed.contract import attribute_docs, fields_of, own_class, own_module
 from mpifed.core.errors import ENDS, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import ReadOnlyTable, Table

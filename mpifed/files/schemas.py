@@ -12,9 +12,9 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from mpifed.core.errors import DataError
-from mpifed.core.expected import Count, Digest, NotNegative, Positive, Text, expected
 from mpifed.core.tables import Table
 from mpifed.core.text import shown
+from mpifed.files.expected import Count, Digest, NotNegative, Positive, Text, expected
 
 _SHOWN = 80  # characters of an invalid value
 Number = Annotated[float, Field(allow_inf_nan=False)]

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from mpifed.algorithms.algorithm import Measure
 from mpifed.comm.channels.base import Plan
 from mpifed.comm.mpi import Solo
 from mpifed.comm.rounds import Ranks, make_channel, play
 from mpifed.comm.states import ClientStates
 from mpifed.core.errors import MpifedError
-from mpifed.core.exchange import Exchange, Measure, ServerRecord, States
+from mpifed.core.exchange import Exchange, ServerRecord, States
 from mpifed.core.record import Record
 from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.channels.base import Protection
 from mpifed.comm.sums import Place
-from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, fields_of, hearing
 from mpifed.core.holdings import Holdings
 from mpifed.core.round import Round

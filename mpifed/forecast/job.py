@@ -12,15 +12,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.algorithms.algorithm import Algorithm, with_noise
 from mpifed.comm.placement import place
-from mpifed.core.algorithm import Algorithm, with_noise
 from mpifed.core.exchange import Exchange
-from mpifed.core.protocols import Piece
 from mpifed.core.record import bare_leaves, leaves, nbytes, of_columns
 from mpifed.core.round import SETUP, Round
 from mpifed.core.tables import Table
 from mpifed.data import store
-from mpifed.data.block import Block
+from mpifed.data.block import Block, Piece
 from mpifed.data.shards import MOST_OPEN, PIECE_NBYTES, SHARD_NBYTES, Shard
 from mpifed.forecast.counting import Counting
 from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement, receiver, test_statements

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mpifed.core.algorithm import Algorithm
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.core.tables import Table
 from mpifed.core.text import counted
 from mpifed.job.job import Job

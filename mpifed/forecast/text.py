@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mpifed.core.tables import Table
-from mpifed.core.text import counted, fitted
+from mpifed.core.text import counted
 from mpifed.forecast.disclosure import disclosure_lines
 from mpifed.forecast.outlook import outlook_lines
 from mpifed.results.text import human_bytes, human_seconds
+from mpifed.screen import fitted
 
 _WIDTH = 100
 _FIELDS = 8  # of an exchange that are listed; `check --json` has all

@@ -1,7 +1,7 @@
 """What does not go together in a job, and in a job and its data: runs the rows that stand beside what they speak of.
 
-Those of `[privacy]` stand in `mpifed.core.privacy`, of methods and their guards in these, which `check` runs; those
-between tables of a job are here.
+Those of `[privacy]` stand in `mpifed.maths.privacy.settings`, of methods and their guards in these, which `check` runs;
+those between tables of a job are here.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from itertools import chain
 
 from mpifed.algorithms import ALGORITHMS
+from mpifed.algorithms.algorithm import Algorithm, with_noise
 from mpifed.algorithms.certificate import is_convex, strong_convexity
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
 from mpifed.algorithms.initial import model_template
 from mpifed.algorithms.local_method import LocalMethod
-from mpifed.core.algorithm import Algorithm, with_noise
-from mpifed.core.privacy import Privacy, conflicts
 from mpifed.core.record import bare_leaves
 from mpifed.core.refusals import Refusal, messages
 from mpifed.core.text import shown
@@ -26,6 +25,7 @@ from mpifed.job.participation import left_out
 from mpifed.job.schema import JobSettings
 from mpifed.job.time_model import wrong_network
 from mpifed.maths.objectives import LinearScores, Objective
+from mpifed.maths.privacy.settings import Privacy, conflicts
 from mpifed.maths.regularizers import Regularizer
 
 _KIND = {

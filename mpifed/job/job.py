@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, cast
 
 from typing_extensions import Self
 
-from mpifed.core.algorithm import Algorithm, wrong_exchanges
-from mpifed.core.contract import own_module
+from mpifed.algorithms.algorithm import Algorithm, wrong_exchanges
+from mpifed.contract import own_module
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Problem
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.job.combinations import wrong_fit, wrong_together
 from mpifed.job.reading import listed_errors, refuse
@@ -25,6 +24,7 @@ from mpifed.job.reading import set_value as set_value
 from mpifed.job.schema import ALGORITHM, CLIENT, SERVER, JobSettings, Security
 from mpifed.job.settings import Wrong, errors_of, hints_of, table_of
 from mpifed.maths.optimizers import OPTIMIZERS
+from mpifed.maths.problem import Problem
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

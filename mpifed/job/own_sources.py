@@ -18,7 +18,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import NamedTuple
 
-from mpifed.core.contract import SESSION, own_module, remembered
+from mpifed.contract import SESSION, own_module, remembered
 from mpifed.core.tables import Table
 from mpifed.job.schema import JobSettings
 

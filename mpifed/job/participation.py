@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.sums import Arithmetic
-from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Integers
 from mpifed.core.round import SETUP, Leaving, Round, below, secret_words, uniform

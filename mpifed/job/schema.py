@@ -8,19 +8,19 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channels.base import Protection
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.contract import fields_of
+from mpifed.contract import fields_of
 from mpifed.core.errors import UsageError
-from mpifed.core.expected import Checked
-from mpifed.core.privacy import Privacy
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import wrong_name
 from mpifed.files.columns import HistoryTarget, target_of
+from mpifed.files.expected import Checked
 from mpifed.job.settings import Kind, Optimizer, Settings, tables_in
 from mpifed.maths.objectives import Objective
 from mpifed.maths.optimizers import ClientOptimizer, ServerOptimizer
+from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.ranges import Size, Weight
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term

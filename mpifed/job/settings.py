@@ -29,14 +29,14 @@ from typing import (
 import numpy as np
 
 from mpifed.algorithms import ALGORITHMS
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.contract import fields_of, named, own_class, own_module
+from mpifed.algorithms.algorithm import Algorithm
+from mpifed.contract import fields_of, named, own_class, own_module
 from mpifed.core.errors import UsageError
-from mpifed.core.expected import expected
 from mpifed.core.nearest import MadeByKeywords, nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.core.text import shown
+from mpifed.files.expected import expected
 from mpifed.job.reading import listed_errors, where_is
 from mpifed.maths.adaptive import CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS
 from mpifed.maths.objectives import OBJECTIVES, Objective

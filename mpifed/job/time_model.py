@@ -26,7 +26,7 @@ from mpifed.core.refusals import Refusal
 from mpifed.core.tables import Table
 
 if TYPE_CHECKING:
-    from mpifed.core.algorithm import Algorithm
+    from mpifed.algorithms.algorithm import Algorithm
     from mpifed.job.schema import SimulatedNetwork
 
 Account = Mapping[str, float]  # costs of an exchange, as `mpifed.comm.costs.Account` counts them

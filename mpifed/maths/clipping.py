@@ -17,12 +17,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from mpifed.core.loops import row_products
-from mpifed.core.protocols import Features, Parameters
 from mpifed.core.record import ABSENT, AnyRecord, Array, NamedArrays, Record, added, bare_leaves, map_leaves
-from mpifed.maths.arrays import column, namespace, square_norms, transposed_product
+from mpifed.data.block import Features
+from mpifed.maths.arrays import column, namespace, row_products, square_norms, transposed_product
 from mpifed.maths.objectives import Layer, LinearScores, NeuralNetwork, Objective
 from mpifed.maths.objectives.form import head_slope
+from mpifed.maths.parameters import Parameters
 from mpifed.maths.sparse import emptied, summed
 
 # of squared norms of features and slopes: below it, a product with a factor that underflows is < 1e-60

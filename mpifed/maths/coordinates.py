@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array
+from mpifed.data.block import CsrRows
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.duals import FLOATS, Dual
 

@@ -21,9 +21,8 @@ from numpy.typing import DTypeLike
 
 from mpifed.core.device import Device, beside_record, host_record
 from mpifed.core.errors import UsageError
-from mpifed.core.protocols import CsrRows, Piece
 from mpifed.core.record import AnyRecord, Array, ArrayModule, beside
-from mpifed.data.block import Block, ClientData
+from mpifed.data.block import Block, ClientData, CsrRows, Piece
 
 _SHARE = 0.8  # of a device's free memory is for rows
 _LEAST = 0.08  # of a device's memory must be free, for temporary arrays

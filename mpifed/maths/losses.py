@@ -13,7 +13,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from mpifed.core.loops import softmax_residuals
-from mpifed.core.record import Array, namespace, of_vectors
+from mpifed.core.record import Array, namespace
+from mpifed.data.block import of_vectors
 from mpifed.maths.arrays import sigmoid
 from mpifed.maths.duals import Dual, HingeDual, LeastSquaresDual, LogisticDual, SquaredHingeDual
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpifed.core.protocols import CsrRows
 from mpifed.core.record import Array
+from mpifed.data.block import CsrRows
 
 
 def emptied(rows: CsrRows, filled: Array) -> CsrRows:

@@ -15,9 +15,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.loops import combination, row_products
-from mpifed.core.protocols import Parameters
+from mpifed.core.loops import combination
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, in_memory, map_leaves, namespace
+from mpifed.maths.arrays import row_products
+from mpifed.maths.parameters import Parameters
 from mpifed.maths.terms import Constraint
 
 Start = Literal["exact", "paper"]

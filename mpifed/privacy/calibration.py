@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from mpifed.core.algorithm import Algorithm, with_noise
+from mpifed.algorithms.algorithm import Algorithm, with_noise
 from mpifed.core.errors import DataError, UsageError
 from mpifed.job.participation import round_of
 from mpifed.maths.privacy import accounting

@@ -25,9 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.exchange import Block, Field, OwnRecord, Problem, Weighted, mean, power_of_two
-from mpifed.core.privacy import Privacy
-from mpifed.core.protocols import Parameters
+from mpifed.core.exchange import Block, Field, OwnRecord, power_of_two
 from mpifed.core.record import (
     AnyRecord,
     Array,
@@ -46,9 +44,12 @@ from mpifed.data.block import without_rows
 from mpifed.maths.arrays import column
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient, record_factors
 from mpifed.maths.objectives import LinearScores
+from mpifed.maths.parameters import Parameters
 from mpifed.maths.privacy.mechanism import Mechanism, Noise, may_be_narrow, mechanism, release
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.sensitivity import upload
+from mpifed.maths.privacy.settings import Privacy
+from mpifed.maths.problem import Problem, Weighted, mean
 from mpifed.privacy.open import LocalWork, Minibatch, Open
 
 Floats = NDArray[np.float64]

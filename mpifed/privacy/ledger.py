@@ -21,7 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
-from mpifed.core.algorithm import Algorithm
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.core.errors import DataError
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable

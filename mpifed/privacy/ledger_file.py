@@ -23,8 +23,8 @@ from pydantic import Field
 from pydantic_core import from_json
 
 from mpifed.core.errors import DataError
-from mpifed.core.expected import MOST, Count, NotNegative
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.files.expected import MOST, Count, NotNegative
 from mpifed.files.json_file import content, read_json
 from mpifed.files.model_file import MODEL, read_about
 from mpifed.files.run_folder import job_of

@@ -10,16 +10,17 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.exchange import Block, OwnRecord, Problem, Weighted, mean, weighted_fields
-from mpifed.core.protocols import Features, Parameters
+from mpifed.core.exchange import Block, OwnRecord
 from mpifed.core.record import Array, Record, bare_leaves, map_leaves, namespace, writable
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
-from mpifed.data.block import Batch
+from mpifed.data.block import Batch, Features
 from mpifed.maths.arrays import column
 from mpifed.maths.optimizers import ClientOptimizer
+from mpifed.maths.parameters import Parameters
 from mpifed.maths.privacy.release import Release
+from mpifed.maths.problem import Problem, Weighted, mean, weighted_fields
 
 Floats = NDArray[np.float64]
 

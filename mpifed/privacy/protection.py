@@ -10,8 +10,8 @@ from mpifed.core.tables import ReadOnlyTable, Table
 
 if TYPE_CHECKING:
     from mpifed.comm.channels.base import Protection
-    from mpifed.core.privacy import Privacy
     from mpifed.job.job import Job
+    from mpifed.maths.privacy.settings import Privacy
     from mpifed.privacy.spending import Spending
 
 _NEIGHBOURS = {

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.privacy import Privacy
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.maths.privacy import accounting, paper
 from mpifed.maths.privacy.release import Release
+from mpifed.maths.privacy.settings import Privacy
 
 Spent = dict[tuple[float, float], int]  # how many mechanisms of a (multiplier, rate)
 Floats = NDArray[np.float64]

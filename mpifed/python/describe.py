@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import mpifed
-from mpifed.core.algorithm import Algorithm
-from mpifed.core.contract import NO_DATACLASS, SESSION, breaches, named, remembered
+from mpifed.algorithms.algorithm import Algorithm
+from mpifed.contract import NO_DATACLASS, SESSION, breaches, named, remembered
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
 from mpifed.job.schema import ALGORITHM, CLIENT, MODEL, OBSERVER, SERVER, TERM

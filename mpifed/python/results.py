@@ -13,7 +13,6 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import sha256
-from mpifed.core.protocols import Head, Parameters
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
 from mpifed.data.applied import APPLIED, Applied, applied, read_applied
@@ -32,6 +31,7 @@ from mpifed.files.write import replace_text
 from mpifed.job.job import Job
 from mpifed.maths.metrics import r2
 from mpifed.maths.objectives import Objective
+from mpifed.maths.parameters import Head, Parameters
 from mpifed.privacy.ledger_file import read_compared
 from mpifed.python import describe
 from mpifed.python.ranks import spoken

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.mpi import Comm
-from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import Interrupted, MpifedError, NotCertified, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table

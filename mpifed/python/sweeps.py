@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.mpi import Comm
-from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import BudgetSpent, MpifedError, NumericalError, TooFewClients, UsageError
-from mpifed.core.io_errors import say
 from mpifed.core.text import counted
 from mpifed.files.run_folder import RUN, SUMMARY
 from mpifed.job.sweep import SweepPoint
@@ -27,6 +26,7 @@ from mpifed.run.agreement import begin_call
 from mpifed.run.agreement import settings as settings_of
 from mpifed.run.setup import Cache
 from mpifed.run.sweep import play_points
+from mpifed.screen import say
 
 _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
 

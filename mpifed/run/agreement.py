@@ -16,7 +16,7 @@ import numpy as np
 
 from mpifed.comm.gate import enter
 from mpifed.comm.mpi import Comm, connect, launched_ranks
-from mpifed.core.contract import remembered
+from mpifed.contract import remembered
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
 from mpifed.data.store import open_federation

@@ -8,13 +8,13 @@ from math import inf, isnan
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from mpifed.algorithms.algorithm import Algorithm, Columns, Measure
 from mpifed.algorithms.certificate import known
 from mpifed.comm.mpi import Comm
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
-from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Columns, Measure, ServerRecord, States
+from mpifed.core.exchange import ServerRecord, States
 from mpifed.core.record import Record
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable, Table

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.rounds import Ranks, Request, play
-from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round

@@ -18,15 +18,15 @@ from numpy.random import Generator
 
 import mpifed.laws as laws
 from mpifed.comm.mpi import Comm, agreed
-from mpifed.core.contract import remembered
+from mpifed.contract import remembered
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
 from mpifed.job.own_sources import sources_of
 from mpifed.maths.clipping import clippable
+from mpifed.maths.problem import Problem
 from mpifed.maths.terms import Loss, Term
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any, Literal
 
-from mpifed.core.io_errors import say
 from mpifed.core.tables import Table
 from mpifed.files.columns import column_of, shown
+from mpifed.screen import say
 
 
 class Reporter:

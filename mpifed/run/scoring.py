@@ -14,17 +14,18 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from mpifed.algorithms.algorithm import Columns
 from mpifed.algorithms.functions import CHUNK
 from mpifed.comm.mpi import Comm
 from mpifed.core.device import host_record
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Columns, Problem
-from mpifed.core.record import Array, Record, of_vectors, take
-from mpifed.data.block import Batch, Block
+from mpifed.core.record import Array, Record, take
+from mpifed.data.block import Batch, Block, of_vectors
 from mpifed.data.roster import Roster
 from mpifed.files.clients import QUALITY, ClientScores
 from mpifed.maths import metrics
 from mpifed.maths.objectives import Parameters
+from mpifed.maths.problem import Problem
 
 Personal: TypeAlias = Callable[[int, Parameters], Parameters]
 

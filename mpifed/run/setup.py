@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from mpifed.algorithms.algorithm import Algorithm, Measure, with_noise
 from mpifed.algorithms.functions import CHUNK
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.placement import place
 from mpifed.comm.rounds import Ranks
 from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import OF_ALL_ROWS
-from mpifed.core.algorithm import Algorithm, with_noise
-from mpifed.core.contract import own_module
+from mpifed.contract import own_module
 from mpifed.core.device import Device
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.exchange import Exchange, Measure, Problem, ServerRecord
+from mpifed.core.exchange import Exchange, ServerRecord
 from mpifed.core.holdings import Holdings, Members
-from mpifed.core.protocols import Parameters
 from mpifed.core.record import Array, bare_leaves, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.core.text import shown
@@ -36,6 +35,8 @@ from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.job.combinations import here_alone, wrong_data
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure, left_out, steps_in_time
+from mpifed.maths.parameters import Parameters
+from mpifed.maths.problem import Problem
 from mpifed.run.scoring import TestRows
 from mpifed.run.state_check import Specs, check_state
 

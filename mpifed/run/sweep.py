@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.core.errors import MpifedError, NumericalError
-from mpifed.core.io_errors import say
 from mpifed.job.sweep import SweepPoint
 from mpifed.run.setup import Cache
+from mpifed.screen import say
 
 Value = TypeVar("Value")
 Guard: TypeAlias = Callable[..., Any]  # `guarded`, or `together`

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from written_files import read_json
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.states import StateFile
-from mpifed.core.algorithm import Algorithm
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array
 from mpifed.core.round import Round

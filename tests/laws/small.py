@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from mpifed import Privacy, StepSize
-from mpifed.core.exchange import Problem
 from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.job.schema import CLIENT, SERVER
 from mpifed.maths.objectives import OBJECTIVES
+from mpifed.maths.problem import Problem
 from mpifed.testing import ALGORITHMS
 
 Rows = tuple[Any, Any]  # X [s, p], y [s] of a client

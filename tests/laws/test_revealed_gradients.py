@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from jobs_in_python import checked
 
+from mpifed.algorithms.reveals import Received
 from mpifed.audit.reveals import revealed
-from mpifed.core.exchange import Weighted
 from mpifed.core.record import map_leaves
-from mpifed.core.reveals import Received
 from mpifed.core.round import Round
 from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
+from mpifed.maths.problem import Weighted
 from mpifed.run.setup import prepare
 from mpifed.testing import Solo, minibatches
 

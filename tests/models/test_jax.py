@@ -13,10 +13,10 @@ from records import flat
 
 from jobs.examples.own_jax import Tanh
 from mpifed import laws
-from mpifed.core.exchange import Problem
 from mpifed.core.record import map_leaves
 from mpifed.files.run_folder import summary
 from mpifed.maths.clipping import clipped_gradient
+from mpifed.maths.problem import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "jobs" / "examples" / "own_jax.toml"

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpifed.core.protocols import Parameters
 from mpifed.core.record import named_arrays
 from mpifed.files.model_file import read_model
 from mpifed.maths.objectives import TorchNetwork
+from mpifed.maths.parameters import Parameters
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 import nets  # noqa: E402  # needs torch

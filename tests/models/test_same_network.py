@@ -12,11 +12,11 @@ from jobs_in_python import checked
 from records import bare_leaves
 
 from mpifed.comm.rounds import play
-from mpifed.core.protocols import Parameters
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import MLP, TorchNetwork
+from mpifed.maths.parameters import Parameters
 from mpifed.run.setup import prepare
 from mpifed.testing import Solo
 

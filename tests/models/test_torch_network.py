@@ -18,11 +18,12 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from mpifed import laws
-from mpifed.core.exchange import Problem
-from mpifed.core.record import leaves, map_leaves, vectors
+from mpifed.core.record import leaves, map_leaves
+from mpifed.data.block import vectors
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import TorchNetwork, layout_of
 from mpifed.maths.objectives.network import NeuralNetwork
+from mpifed.maths.problem import Problem
 
 N, S = 3, 7
 KINDS = {

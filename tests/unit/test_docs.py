@@ -17,9 +17,9 @@ from documents import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings,
 from jobs_in_python import in_text
 from written_files import FIRST, LEDGER
 
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.cli import main
 from mpifed.core import errors
-from mpifed.core.algorithm import Algorithm
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.core.exchange import Exchange
 from mpifed.job.reading import read_table

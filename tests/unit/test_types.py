@@ -21,7 +21,7 @@ from mpifed.core.exchange import Exchange, Measure, Problem, fields_like
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Objective, Parameters
-from mpifed.core.privacy import Privacy
+from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
 

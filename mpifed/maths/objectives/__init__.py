@@ -1,6 +1,5 @@
 """Objectives by the names that jobs give them. All have the form that `form` describes."""
 
-from mpifed.core.protocols import Parameters, Slope
 from mpifed.maths.objectives.form import (
     Layer,
     LinearScores,
@@ -26,6 +25,7 @@ from mpifed.maths.objectives.linear import (
 from mpifed.maths.objectives.mlp import MLP, BiasedOutput, Output
 from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
 from mpifed.maths.objectives.torch_model import TorchNetwork
+from mpifed.maths.parameters import Parameters, Slope
 
 __all__ = [
     "MLP",

@@ -14,10 +14,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.random import Generator
 
-from mpifed.core.protocols import Parameters, Slope
 from mpifed.core.record import ABSENT, Array
 from mpifed.maths import losses
 from mpifed.maths.objectives.form import Layer, Layers, LinearScores
+from mpifed.maths.parameters import Parameters, Slope
 from mpifed.maths.ranges import Weight
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from mpifed.core.protocols import Backward, Features, Parameters, Slope
 from mpifed.core.record import (
     ABSENT,
     AnyRecord,
@@ -29,9 +28,11 @@ from mpifed.core.record import (
     named_arrays,
 )
 from mpifed.core.round import Round
+from mpifed.data.block import Features
 from mpifed.maths.arrays import namespace
 from mpifed.maths.losses import LOSSES, SampleLoss
 from mpifed.maths.objectives.form import Objective
+from mpifed.maths.parameters import Backward, Parameters, Slope
 
 # from the derivative by one client's outputs [s, L] to that by its parameters
 Pullback: TypeAlias = Callable[[Array], NamedArrays]

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.random import Generator
 
-from mpifed.core.contract import own_module, own_object
+from mpifed.contract import own_module, own_object
 from mpifed.core.errors import UsageError
-from mpifed.core.protocols import Head, Slope
-from mpifed.core.record import ABSENT, Array, NamedArrays, namespace, of_vectors
+from mpifed.core.record import ABSENT, Array, NamedArrays, namespace
+from mpifed.data.block import of_vectors
 from mpifed.maths.losses import LOSSES, SampleLoss
 from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
 from mpifed.maths.objectives.torch_samples import Gradients, by_layers, drawn_samples, layers_give
+from mpifed.maths.parameters import Head, Slope
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core import loops
-from mpifed.core.privacy import Privacy
 from mpifed.core.record import Array, beside, namespace, on_host
 from mpifed.core.refusals import Refusal
 from mpifed.maths.clipping import MODERATE
 from mpifed.maths.privacy.discrete import WIDEST, Words, draw, levels_of
 from mpifed.maths.privacy.release import Floats
+from mpifed.maths.privacy.settings import Privacy
 
 # upper bound of sqrt(values) * 2^-k: how far rounding can move neighbours apart, in sensitivities. It raises epsilon
 # by at most 0.2 %: with little noise and small sampling rates by three times the relative increase of the distance

@@ -11,8 +11,8 @@ from scipy.optimize import minimize
 
 from mpifed.algorithms.certificate import first_iterate, is_convex, report_certificate
 from mpifed.algorithms.functions import Tally, report_levels
-from mpifed.core.exchange import Problem
 from mpifed.maths.objectives import MLP, Logistic, Parameters
+from mpifed.maths.problem import Problem
 from mpifed.maths.regularizers import L1, Box
 
 SAMPLES, FEATURES = 40, 6

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from mpifed import FedAvg
-from mpifed.core.algorithm import Algorithm, wrong_exchanges
-from mpifed.core.contract import breaches
+from mpifed.algorithms.algorithm import Algorithm, wrong_exchanges
+from mpifed.contract import breaches
 from mpifed.core.exchange import Exchange
 from mpifed.maths.objectives import OBJECTIVES, LinearScores, Objective
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer

@@ -14,6 +14,7 @@ import pytest
 from lengths import covering
 
 from mpifed.core import loops
+from mpifed.maths.arrays import row_products
 
 pytestmark = pytest.mark.usefixtures("loops_by")
 dtypes = pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -120,8 +121,8 @@ def test_products_of_rows(squares: bool, n: int, p: int) -> None:
             half = len(sums) // 2
             sums = [a + b for a, b in zip(sums[:half], sums[half:], strict=True)]
         wanted[at] = sums[0]
-    same(loops.row_products(X, Y), wanted)
-    same(loops.row_products(np.asfortranarray(X), Y), wanted)
+    same(row_products(X, Y), wanted)
+    same(row_products(np.asfortranarray(X), Y), wanted)
 
 
 @dtypes

@@ -23,7 +23,7 @@ from limits import soft_limit
 from scipy import sparse
 
 from mpifed.core.errors import DataError
-from mpifed.core.record import vectors
+from mpifed.data.block import vectors
 from mpifed.data.partition import Partition, by_grid
 from mpifed.data.scaling import IDENTITY, Scaling
 from mpifed.data.shards import common_shard, hosted_blocks, shard_of

@@ -16,9 +16,9 @@ from mpifed import SGD, FedAvg, Privacy, StepSize
 from mpifed.algorithms.functions import Constraint
 from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Problem
 from mpifed.job.job import read_table, set_value
 from mpifed.maths.objectives import MLP, Softmax
+from mpifed.maths.problem import Problem
 from mpifed.maths.terms import ErrorRate, Loss, Norm
 from mpifed.testing import ALGORITHMS, Job
 

@@ -9,9 +9,9 @@ import pytest
 from jobs_in_python import checked
 
 from mpifed.comm.sums import Message
-from mpifed.core.exchange import Problem
 from mpifed.job.participation import arithmetic
 from mpifed.maths.objectives import Softmax
+from mpifed.maths.problem import Problem
 from mpifed.testing import Job
 
 FEW = {"clients_per_round": 100}

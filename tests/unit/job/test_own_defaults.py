@@ -11,7 +11,7 @@ from annotated_types import Gt, Lt
 from jobs_in_python import as_in_a_file
 
 from mpifed import FedAvg
-from mpifed.core.contract import remember
+from mpifed.contract import remember
 from mpifed.core.errors import UsageError
 from mpifed.explain.reference import entry_of
 from mpifed.maths.objectives import Softmax

@@ -14,9 +14,9 @@ from scipy.stats import norm
 
 from mpifed import FedAvg, Privacy
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Problem
 from mpifed.maths.objectives import Softmax
 from mpifed.maths.privacy.release import Release
+from mpifed.maths.problem import Problem
 from mpifed.privacy.calibration import settle
 from mpifed.testing import Job
 

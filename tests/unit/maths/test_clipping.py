@@ -12,13 +12,13 @@ from scipy.sparse import csr_matrix
 from test_objectives import CASES, FEATURES, N, S, data, flat, make, model_of
 
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.core.exchange import Problem
-from mpifed.core.privacy import Privacy
 from mpifed.core.record import leaves, map_leaves
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient
 from mpifed.maths.losses import CrossEntropy
 from mpifed.maths.objectives import MLP, Objective, Parameters, Softmax
 from mpifed.maths.optimizers import SGD
+from mpifed.maths.privacy.settings import Privacy
+from mpifed.maths.problem import Problem
 
 MILLIONTH = 2.0**-19  # twice what a clipped gradient may fall short of the bound
 

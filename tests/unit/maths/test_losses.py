@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import hinge_loss, log_loss
 
-from mpifed.core.record import vectors
+from mpifed.data.block import vectors
 from mpifed.maths import duals, losses
 from mpifed.maths.losses import CrossEntropy, HingeLoss, SampleLoss
 

@@ -11,7 +11,6 @@ from lengths import covering
 from scipy.sparse import csr_matrix
 from sklearn.metrics import log_loss
 
-from mpifed.core.exchange import Problem
 from mpifed.core.record import leaves, map_leaves
 from mpifed.laws import ModelFunction, check_function
 from mpifed.maths.objectives import (
@@ -29,6 +28,7 @@ from mpifed.maths.objectives import (
     penalty,
     penalty_gradient,
 )
+from mpifed.maths.problem import Problem
 from mpifed.maths.terms import ErrorRate, Loss
 
 FEATURES, OUTPUTS, N, S = 5, 4, 3, 6

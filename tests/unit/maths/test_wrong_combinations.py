@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mpifed import Privacy
-from mpifed.core.privacy import conflicts
 from mpifed.core.refusals import messages
+from mpifed.maths.privacy.settings import conflicts
 
 GIVEN: dict[str, Any] = {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0}
 

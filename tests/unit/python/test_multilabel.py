@@ -92,7 +92,7 @@ def test_measures_are_those_of_scikit_learn(model: str) -> None:
 
 def test_the_models_of_mpifed_and_of_pytorch_have_one_loss() -> None:
     pytest.importorskip("torch")
-    from mpifed.core.record import vectors
+    from mpifed.data.block import vectors
     from mpifed.maths.losses import BinaryCrossEntropy
     from mpifed.maths.objectives import TorchNetwork
 

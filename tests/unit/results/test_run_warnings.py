@@ -15,8 +15,8 @@ from written_runs import JOB, write_made_run, write_made_sweep
 import mpifed as mf
 from mpifed import CoCoA
 from mpifed.algorithms.cocoa import UNSAFE_SIGMA
-from mpifed.core.exchange import Problem
 from mpifed.maths.objectives import Hinge
+from mpifed.maths.problem import Problem
 from mpifed.results.choose import best
 from mpifed.results.frames import read
 from mpifed.results.run_warnings import run_warnings

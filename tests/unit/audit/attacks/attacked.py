@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from mpifed.core.record import map_leaves, vectors
+from mpifed.core.record import map_leaves
+from mpifed.data.block import vectors
 from mpifed.maths.objectives import OBJECTIVES, LinearScores, Parameters
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -7,9 +7,9 @@ import pytest
 from attacked import CASES, ONE_SCORE, digits, mean_gradient, model_of, objective_of
 from lengths import covering
 
+from mpifed.algorithms.reveals import MeanGradient
 from mpifed.audit.attack import match
 from mpifed.audit.inversion import rows_behind
-from mpifed.core.reveals import MeanGradient
 
 X, Y = digits()
 TELL = [case for case in CASES if case not in (*ONE_SCORE, "least-squares", "multilabel", "true-class-logistic")]

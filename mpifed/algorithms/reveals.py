@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from mpifed.core.exchange import Exchange
-from mpifed.core.protocols import Parameters
 from mpifed.core.record import Array
 from mpifed.core.round import Round
+from mpifed.maths.parameters import Parameters
 
 
 class Received(NamedTuple):

@@ -14,12 +14,6 @@ from mpifed.core.record import Array
 Head: TypeAlias = Any
 
 
-CsrRows: TypeAlias = Any  # a CSR matrix [s, p] of SciPy, which has no types
-# [b, p] rows of a shard, dense or CSR as its `sparse` says, which mypy cannot follow
-Piece: TypeAlias = Any
-Features: TypeAlias = "Array | tuple[CsrRows, ...]"  # [..., s, p], or n CSR matrices [s, p]
-
-
 class Parameters(NamedTuple):
     """A model: the weights of the features, and the head, the parameters that turn scores into predictions.
 

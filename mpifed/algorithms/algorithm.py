@@ -9,14 +9,40 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Generic, TypeAlias, cast
 
-from mpifed.core.contract import depth
-from mpifed.core.exchange import Block, Exchange, Measure, Problem
+from typing_extensions import TypeVar
+
+from mpifed.algorithms.reveals import Received, Revealed
+from mpifed.core.exchange import Block, Exchange, Server
 from mpifed.core.nearest import MadeByKeywords, nearest
 from mpifed.core.record import Record
-from mpifed.core.reveals import Received, Revealed
 from mpifed.core.round import Round
+from mpifed.maths.problem import Problem
+
+Columns: TypeAlias = dict[str, float | None]  # of one row of the history
+FirstNumbers: TypeAlias = dict[str, Any]  # numbers of the first iterate, in terms of JSON: any that JSON knows
+
+Outcome = TypeVar("Outcome", bound=Record, default=Record, covariant=True)
+
+
+@dataclass(frozen=True)
+class Measure(Generic[Server, Outcome]):
+    """Exchanges outside the measured time, run `turns` times, whose outcome becomes columns of the history.
+
+    They have client states of their own, which may begin with what the algorithm's clients keep, and change nothing
+    of it.
+    """
+
+    exchanges: tuple[Exchange, ...]
+    start: Callable[[Server], Record]  # (server) -> what the exchanges take as the server's state
+    # (server, that state at the end, what `first` has given of the first iterate) -> columns
+    report: Callable[[Server, Outcome, FirstNumbers], Columns]
+    start_clients: Callable[[Block, Record], Record] = lambda block, clients: ()  # (block, states) -> the measure's
+    turns: int = 1
+    certificate: tuple[str, ...] = ()  # the columns of a certificate, which is made when the job asks for one
+    # (server, state at the end) -> numbers of the first iterate: every checkpoint holds them
+    first: Callable[[Server, Outcome], FirstNumbers] | None = None
 
 
 @dataclass(frozen=True)
@@ -170,7 +196,7 @@ class Algorithm(MadeByKeywords, ABC):
         return cls.released is not Algorithm.released and cls.holds("released")
 
     def reveals(self, received: Received) -> Iterable[Revealed]:
-        """What one client's upload, or a sum, reveals about private rows: see `mpifed.core.reveals`.
+        """What one client's upload, or a sum, reveals about private rows: see `mpifed.algorithms.reveals`.
 
         An audit reports that an algorithm leaves this out, and attacks nothing of which nothing is declared.
         """
@@ -201,3 +227,8 @@ def wrong_exchanges(algorithm: Algorithm) -> Iterator[str]:
             continue
         if not (isinstance(given, tuple | list) and all(isinstance(exchange, Exchange) for exchange in given)):
             yield f"{where}: expected a property that is a tuple of Exchange; came {type(given).__name__}"
+
+
+def depth(kind: type, name: str) -> int:
+    """Index in the method resolution order of the class that defines a member."""
+    return next((i for i, ancestor in enumerate(kind.__mro__) if name in vars(ancestor)), len(kind.__mro__))

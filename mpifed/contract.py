@@ -1,14 +1,17 @@
-"""Classes of the user's own, named as "module:Class", and whether they keep to the base class of their kind."""
+"""Classes named as "module:Class", whether they keep to the base class of their kind, and what their fields mean."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import importlib
 import inspect
+import itertools
 import sys
+import textwrap
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from mpifed.core.errors import UsageError
@@ -65,11 +68,6 @@ def _is_final(member: object) -> bool:
         return "__final__" in vars(member)
     function = getattr(member, "fget", member)  # an object of a final class has the mark of its class
     return inspect.isfunction(function) and getattr(function, "__final__", False)
-
-
-def depth(kind: type, name: str) -> int:
-    """Index in the method resolution order of the class that defines a member."""
-    return next((i for i, ancestor in enumerate(kind.__mro__) if name in vars(ancestor)), len(kind.__mro__))
 
 
 def own_module(name: object) -> str | None:
@@ -152,3 +150,22 @@ def named(value: Any) -> str:  # a class or a function
 def fields_of(part: type) -> tuple[dataclasses.Field[object], ...]:
     """The fields of a class of a registry: a dataclass, though its base class need not be."""
     return dataclasses.fields(part)
+
+
+@cache
+def attribute_docs(kind: type) -> dict[str, str]:
+    """By name, the text below each annotated field of a class and its bases; empty where a source cannot be had."""
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__ in ("builtins", "typing", "abc") or base.__module__.startswith("pydantic"):
+            continue
+        try:
+            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        except (OSError, TypeError, SyntaxError):
+            continue
+        fields = body.body if isinstance(body, ast.ClassDef) else []
+        for field, after in itertools.pairwise(fields):
+            match field, after:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    docs[name] = " ".join(text.split())
+    return docs
