@@ -72,7 +72,10 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
     server, client = _parties(parties, replay.problem.clients)
     plain = replay
     if replay.channel != "plain":
-        plain = replay_job(replace(job, aggregation=replace(job.aggregation, security="plain")), replay.rounds)
+        plain = replay_job(
+            replace(job, aggregation=replace(job.aggregation, security="plain", min_clients=job.min_clients)),
+            replay.rounds,
+        )
     counts = [
         one for one in conditions(replay, client or 0) if (server if one.party == "server" else client is not None)
     ]

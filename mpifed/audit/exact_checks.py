@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.audit.recording import Replay
+from mpifed.comm.channels.base import withheld
 from mpifed.core.record import Array
 from mpifed.core.round import SETUP
 from mpifed.run.setup import all_exchanges
@@ -54,10 +55,14 @@ def exact_checks(replay: Replay, plain: Replay) -> ExactChecks:
             places = {client: np.arange(message.size)[message.own(client)] for client in sorted(clear.uploads)}
             filled = np.bincount(np.concatenate([*places.values(), []]).astype(int), minlength=message.size)
             before = np.zeros_like(filled)
+            present = np.isin(np.arange(message.clients), list(places))
+            few = withheld(message, replay.job.protection(), present)
             for client, at in places.items():
-                numbers = clear.uploads[client]
-                mask = sealed.uploads[client] - (numbers - last.get(client, 0))  # where all go on counting, of changes
-                last |= {client: numbers} if exchange.keeps else {}
+                numbers, before_it = clear.uploads[client], last.get(client, 0)
+                if exchange.keeps:  # all go on counting, and upload changes
+                    numbers = np.where(np.isin(at, few), before_it, numbers)
+                    last[client] = numbers
+                mask = sealed.uploads[client] - (numbers - before_it)
                 total[at] += mask
                 # who alone fills a place needs no mask there; of two clients, one has the negative of the other's
                 masked = own_masks | (filled[at] > 2) | ((filled[at] == 2) & (before[at] == 0))

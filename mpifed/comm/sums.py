@@ -94,11 +94,15 @@ class Place:
 
         What is sent to its holders alone returns to who sent it where that is a single client, and does not count.
         """
-        if self.held is None:
-            return int(np.count_nonzero(present))
-        filled = self.held.held_by(present)
+        filled = self.filled(present)
         filled = filled[filled > self.field.to_holders]
         return int(filled.min()) if len(filled) else 0
+
+    def filled(self, present: Flags) -> Integers:
+        """By how many participating clients each entry along the field's axis is filled."""
+        if self.held is None:
+            return np.full(self.shape[self.field.axis], np.count_nonzero(present))
+        return self.held.held_by(present)
 
     def positions(self, at: Positions) -> Positions:
         """Positions in a message of the entries `at` along the field's axis, in all its limbs."""

@@ -206,6 +206,11 @@ class Exchange(Generic[Server, Clients, Broadcast, Upload]):
     keeps: str = ""  # the name of a memory of last answers
     clear: bool = False  # in the clear in every channel, where a paper has it so
 
+    @property
+    def withholds(self) -> bool:
+        """Whether what too few clients fill in a round stays as it was in the sum, since the server keeps two sums."""
+        return bool(self.keeps) and self.hear is None and not self.clear
+
     def at(self, now: Round, number: int) -> Round:
         """The round as this exchange, the one of that number, has it."""
         here = now.at(number)

@@ -218,7 +218,13 @@ def _last_uploads(algorithm: Algorithm, view: View) -> list[str]:
     sealed = any(exchange.hear is not None for exchange in kept)
     which = "all of them" if view.one_key else "those for clients"
     how = f", {which} encrypted under the clients' common key" if sealed or view.one_key else ""
-    return [f"clients upload changes of their last uploads, and the server keeps the sums{how}", repeated]
+    lines = [f"clients upload changes of their last uploads, and the server keeps the sums{how}", repeated]
+    if any(exchange.withholds for exchange in kept) and view.protection.min_clients > 1:
+        lines.append(
+            f"of these, the server's own keep the last uploads wherever fewer than {view.protection.min_clients} "
+            "participating clients fill a position: there it learns no change" + _allowed(view.protection)
+        )
+    return lines
 
 
 def _allowed(protection: Protection) -> str:

@@ -265,8 +265,8 @@ def _of_releases(job: JobSettings, algorithm: Algorithm, privacy: Privacy) -> It
     )
     hidden = {exchange.name for exchange in algorithm.exchanges if not exchange.clear} - set(shared.allow)
     yield Refusal(
-        secret and job.channel != "plain" and shared.min_clients > 1 and hidden,
-        f"[aggregation] min_clients = {shared.min_clients}",
+        secret and job.channel != "plain" and job.min_clients > 1 and hidden,
+        f"[aggregation] min_clients = {job.min_clients}",
         'with [privacy] sampling = "poisson" of clients the run would end in a round of fewer, and tell their number, '
         "which is secret",
         'set min_clients = 1, or security = "plain": the server is trusted',
@@ -279,7 +279,7 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         algorithm.problem,
         job.participation,
         job.algorithm["name"],
-        job.aggregation.min_clients,
+        job.min_clients,
     )
     clients, privacy, most = problem.clients, problem.privacy, part.max_dropouts
     present, absent = part.clients_per_round or clients, f"[participation] dropout_rate = {part.dropout_rate:g}"

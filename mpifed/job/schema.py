@@ -98,8 +98,10 @@ class Aggregation(Settings):
     security: Security | None = None
     """plain: the server can see each upload; masked: pairwise masks that cancel in the sum; encrypted:
     homomorphic encryption. Where absent, the default of the algorithm, mostly plain."""
-    min_clients: Positive = 2
-    """Fewest clients whose sum is opened, if it is masked or encrypted."""
+    min_clients: Positive | None = None
+    """Fewest clients whose sum is opened, if it is masked or encrypted (2 where absent). Where absent clients go on
+    counting, the server's sum keeps the last uploads at positions that fewer fill; in the plain channel where this is
+    given."""
     allow: list[str] = field(default_factory=list)
     """Exchanges or fields, by name, that may reveal sums of fewer clients."""
     bounds: dict[str, Size] = field(default_factory=dict)
@@ -296,10 +298,15 @@ class JobSettings(Settings):
     observe: list[Annotated[Table, OBSERVER]] = field(default_factory=list, metadata=_FREE)
     """Who gets what is measured, when it is measured; a table for each. It changes no bit of the run."""
 
+    @property
+    def min_clients(self) -> int:
+        """Fewest clients whose sum is opened, with its default."""
+        return self.aggregation.min_clients or (1 if self.channel == "plain" else 2)
+
     def protection(self) -> Protection:
         """The settings of secure aggregation, as `mpifed.comm` takes them."""
         return Protection(
-            self.channel, self.aggregation.min_clients, tuple(self.aggregation.allow), self.participation.max_dropouts
+            self.channel, self.min_clients, tuple(self.aggregation.allow), self.participation.max_dropouts
         )
 
     @property

@@ -123,7 +123,7 @@ def job_of(one: One, folders: dict[str, Path]) -> dict[str, Any]:
     by_chance = case.tables is PEOPLE_BY_CHANCE
     if by_chance:  # whoever left, or a sum too small, would tell how many came
         way["participation"] = {"clients_per_round": 7}
-    least = 1 if by_chance or "some" in one.way else 2
+    least = 1 if by_chance else 2
     sums = {"security": one.channel, "allow": SINGLE.get(one.name, []), "min_clients": least}
     return (
         table(Path(), case.algorithm, rounds=ROUNDS, record=record, aggregation=sums)

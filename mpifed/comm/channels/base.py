@@ -15,7 +15,7 @@ import numpy as np
 
 from mpifed.comm.costs import Account, Spent
 from mpifed.comm.mpi import Comm
-from mpifed.comm.sums import Message, Sum, names_field
+from mpifed.comm.sums import Message, Place, Sum, names_field
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import answering, hearing
 from mpifed.core.holdings import Holdings
@@ -31,6 +31,10 @@ class Protection(NamedTuple):
     min_clients: int = 2  # fewest whose sum may be opened
     allow: tuple[str, ...] = ()  # exchanges or fields where single clients' values may be opened nevertheless
     max_dropouts: int = 0  # how many clients may leave within a round
+
+    def allows(self, place: Place) -> bool:
+        """Whether single clients' values of a field may be opened."""
+        return any(names_field(name, place.name) for name in self.allow)
 
 
 class ChannelSetting(NamedTuple):
@@ -63,6 +67,7 @@ class Plan:
         """`kept` is given for an exchange with `keeps`."""
         self.exchange, self.message, self.channel, self.kept = message.exchange, message, channel, kept
         self.sum = Sum(message)
+        self.withheld = np.zeros(0, np.int64)  # positions at which the last answers stand in this round
         self.reduced = np.empty_like(self.sum.numbers)  # the opened sum, where this rank may use it
         self.account, self.spent = Account(), Spent()
         self.noted = False  # whether every field has had values of many steps of its grid
@@ -87,8 +92,10 @@ class Plan:
         if self.kept is None:
             return integers
         own, change = self.message.own(client), np.zeros_like(integers)
-        change[own] = integers[own] - self.kept.sent.get(client, 0)
-        self.kept.sent[client] = integers[own].copy()
+        before = self.kept.sent.get(client, 0)
+        change[own] = integers[own] - before
+        change[self.withheld] = 0
+        self.kept.sent[client] = before + change[own]
         return change
 
 
@@ -112,6 +119,7 @@ class Channel:
         plan.sum.begin(plan.kept is None and len(located(participating, self.hosted)) > 0)
         if plan.kept is not None:
             plan.kept.answered[participating] = True
+            plan.withheld = withheld(plan.message, self.protection, now.present)
 
     def add(self, plan: Plan, answer: Record, clients: Integers, now: Round) -> None:
         """Add the answers [n, ...] of `clients` [n] of this rank."""
@@ -207,8 +215,19 @@ def small(message: Message, protection: Protection, present: Flags) -> Iterator[
     """(field, clients) of each field with sums of fewer clients than `min_clients`, unless the job allows it."""
     for place in message.places:
         count = place.fewest(present)
-        if 0 < count < protection.min_clients and not any(names_field(name, place.name) for name in protection.allow):
+        if 0 < count < protection.min_clients and not protection.allows(place):
             yield place.name, count
+
+
+def withheld(message: Message, protection: Protection, present: Flags) -> Integers:
+    """Positions that a sum for the server leaves as they were, where absent clients go on counting.
+
+    The difference of two such sums would be the changes of the few who are present and fill them.
+    """
+    places = [place for place in message.places if message.exchange.withholds and not protection.allows(place)]
+    few = (np.flatnonzero(place.filled(present) < protection.min_clients) for place in places)
+    parts = [np.r_[place.positions(at)] for place, at in zip(places, few, strict=True)]
+    return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 def check_groups(messages: Sequence[Message], protection: Protection, rounds: Iterable[Round]) -> None:
@@ -217,7 +236,7 @@ def check_groups(messages: Sequence[Message], protection: Protection, rounds: It
     for message in messages:
         everybody = np.ones(message.clients, dtype=bool)
         named |= {name: str(count) for name, count in small(message, protection, everybody)}
-    partial = [message for message in messages if any(place.held is not None for place in message.places)]
+    partial = [m for m in messages if any(place.held is not None for place in m.places) and not m.exchange.withholds]
     for now in rounds if partial else ():  # elsewhere all participating clients fill every entry
         for message in partial:
             for name, count in small(message, protection, message.exchange.at(now, 0).present):
@@ -229,7 +248,7 @@ def check_groups(messages: Sequence[Message], protection: Protection, rounds: It
 def refuse_small(message: Message, protection: Protection, now: Round) -> None:
     """Refuse to open a sum of too few uploads: on all ranks alike, TooFewClients naming the fields."""
     named = {name: f"{count} in round {now.index}" for name, count in small(message, protection, now.present)}
-    if named:
+    if named and not message.exchange.withholds:
         raise TooFewClients(_refusal(protection, named), agreed=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ CLIENTS, SIZE, ROUNDS = 7, 9000, 6
 # groups overlap in part, as arbitrary maps allow; the last one is one client's alone
 HELD = Holdings(SIZE, np.array([0, 1, 2, 0, 1, 2, 3]),
                 (slice(0, 4000), np.arange(3000, 8000, 2), slice(2000, 5000), slice(8000, 9000)))  # fmt: skip
+# of what is for the server, whose sum would be that client's value
+SHARED = Holdings(SIZE, HELD.groups, [*(HELD.members.of(group) for group in range(3)), np.zeros(0, np.int64)])
 HOLDS = np.array([np.isin(np.arange(SIZE), np.r_[HELD.of(client)]) for client in range(CLIENTS)])
 PRESENT = np.random.default_rng(5).random((ROUNDS, CLIENTS)) < 0.6
 PRESENT[0] = [1, 1, 0, 0, 1, 0, 0]  # some have not answered yet when others hear
@@ -47,22 +50,22 @@ def value(client: int, index: int) -> Any:
     return np.random.default_rng([client, index]).integers(-999, 999, SIZE) / 8 * HOLDS[client]
 
 
-def answer(states: Any, question: Any, block: Block, now: Round) -> Any:
+def answer(states: Any, question: Any, block: Block, now: Round, held: Holdings = HELD) -> Any:
     clients = block.clients.tolist()
-    at = [HELD.of(client) for client in clients]
+    at = [held.of(client) for client in clients]
     return states, Placed([value(c, int(now.index))[p] for c, p in zip(clients, at, strict=True)], at, SIZE)
 
 
 def exchanges() -> tuple[Exchange, ...]:
     ask = lambda server, now: np.zeros(1)  # noqa: E731
-    for_clients, field = Field((SIZE,), held=HELD, to_holders=True), Field((SIZE,), held=HELD)
+    for_clients, field = Field((SIZE,), held=HELD, to_holders=True), Field((SIZE,), held=SHARED)
     again = lambda s, total, block, now: s._replace(back=total * HOLDS[block.clients])  # noqa: E731
     hear = lambda s, total, block, now: s._replace(sums=total * HOLDS[block.clients])  # noqa: E731
     absorb = lambda server, total, now: [*server, np.array(total)]  # noqa: E731
     return (
         Exchange("back", for_clients, ask, None, hear=again, who=lambda now: now.back, keeps="rows"),
         Exchange("rows", for_clients, ask, answer, hear=hear, keeps="rows"),
-        Exchange("total", field, ask, answer, absorb, keeps="total"),
+        Exchange("total", field, ask, partial(answer, held=SHARED), absorb, keeps="total"),
     )
 
 
@@ -70,21 +73,22 @@ class Ends(NamedTuple):
     server: Any  # sums that the server heard, one after the other
     clients: dict[int, Heard]
     carried: list[Any]  # what the server keeps of the clients' sum, after each round
+    opened: list[Any]  # and of its own, in integers
 
 
-def run(comm: Any, channel: str, stop: int = ROUNDS) -> Ends:
+def run(comm: Any, channel: str, stop: int = ROUNDS, least: int = 1) -> Ends:
     """All rounds; where `stop` is before the end, in two parts, the second on what is kept of the first."""
     hosts = max(1, comm.size - 1)
     mine = [c for c in range(CLIENTS) if c % hosts + (comm.size > 1) == comm.rank]
     blocks: Any = [Block((Shard(client),), "float64") for client in mine]
 
     def anew() -> Ranks:
-        ranks = Ranks(comm, blocks, CLIENTS, Arithmetic("float64"), Protection(channel, min_clients=1))
+        ranks = Ranks(comm, blocks, CLIENTS, Arithmetic("float64"), Protection(channel, least))
         ranks.make_ready(exchanges())
         ranks.agree_on_keys()
         return ranks
 
-    ranks, server, carried = anew(), [] if comm.rank == 0 else None, []
+    ranks, server, carried, opened = anew(), [] if comm.rank == 0 else None, [], []
     clients: Any = ClientStates(np.array(mine), lambda _: Heard(np.zeros((1, SIZE)), np.zeros((1, SIZE))))
     for index, present in enumerate(PRESENT):
         if index == stop:
@@ -93,12 +97,13 @@ def run(comm: Any, channel: str, stop: int = ROUNDS) -> Ends:
         now = Round(index, 1, present, returning=present & ~PRESENT[index - 1] & (index > 0))
         server, clients = play(exchanges(), server, clients, now, ranks)
         carried.append(ranks.plan(exchanges()[1]).kept.total)  # type: ignore[union-attr]
-    return Ends(server, dict(zip(mine, clients, strict=True)), carried)
+        opened.append(ranks.plan(exchanges()[2]).reduced[:-1].copy())
+    return Ends(server, dict(zip(mine, clients, strict=True)), carried, opened)
 
 
-def check(found: list[Ends]) -> None:
+def check(found: list[Ends], least: int = 1) -> None:
     """A loop over clients and rounds that keeps everybody's last answers."""
-    last, server = np.zeros((CLIENTS, SIZE)), []
+    last, own, server = np.zeros((CLIENTS, SIZE)), np.zeros((CLIENTS, SIZE)), []
     told = np.zeros((CLIENTS, 2, SIZE))
     for index, present in enumerate(PRESENT):
         for client in np.flatnonzero(present & ~PRESENT[index - 1]).tolist() if index else ():
@@ -106,22 +111,25 @@ def check(found: list[Ends]) -> None:
         last[present] = [value(client, index) for client in np.flatnonzero(present)]
         for client in np.flatnonzero(present).tolist():
             told[client, 0] = last.sum(axis=0) * HOLDS[client]
-        server.append(last.sum(axis=0))
+        fresh = present[:, None] & (SHARED.held_by(present) >= least)
+        own[fresh] = last[fresh]
+        server.append(np.where(SHARED.holders, own.sum(axis=0), 0))
     np.testing.assert_array_equal(found[0].server, server)
     for client, heard in (one for rank in found for one in rank.clients.items()):
         np.testing.assert_array_equal(np.concatenate(heard), told[client], err_msg=str(client))
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("least", [1, 2])
 @pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
-def test_absent_clients_go_on_counting(channel: str, ranks: int) -> None:
-    check(on_ranks(ranks, lambda comm: run(comm, channel)))
+def test_absent_clients_go_on_counting(channel: str, least: int, ranks: int) -> None:
+    check(on_ranks(ranks, lambda comm: run(comm, channel, least=least)), least)
 
 
 @pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
 def test_on_from_what_is_kept(channel: str) -> None:
     """With new keys, on three ranks."""
-    check(on_ranks(3, lambda comm: run(comm, channel, stop=3)))
+    check(on_ranks(3, lambda comm: run(comm, channel, stop=3, least=2)), 2)
 
 
 def test_a_carrier_learns_nothing_from_two_sums_for_clients() -> None:
@@ -139,11 +147,20 @@ def test_a_carrier_learns_nothing_from_two_sums_for_clients() -> None:
         assert chi_square(one[np.sum(moved[: i + 1], axis=0) > 0]) < CHANCE
 
 
-def test_a_sum_for_the_server_is_not_renewed_by_too_few() -> None:
-    for to_clients in (False, True):
-        now = Round(3, 1, np.arange(6) == 4)
-        for error in errors_of(vector(to_clients=to_clients, now=now, keeps=True)):
-            assert isinstance(error, TooFewClients) and "(1 in round" in str(error)
+def test_the_server_learns_nothing_from_two_of_its_sums_of_what_too_few_fill() -> None:
+    """Where one client alone is present and fills a place, the two differ by nothing."""
+    opened = on_ranks(3, lambda comm: run(comm, "masked", least=2))[0].opened
+    bare = run(Solo(), "plain").opened
+    for i in range(1, ROUNDS):
+        alone = SHARED.held_by(PRESENT[i]) == 1
+        np.testing.assert_array_equal(opened[i][alone], opened[i - 1][alone])
+        assert not alone.any() or (bare[i] != bare[i - 1])[alone].mean() > 0.9
+    assert sum((SHARED.held_by(present) == 1).any() for present in PRESENT[1:]) > 1
+
+
+def test_a_sum_for_clients_is_not_renewed_by_too_few() -> None:
+    for error in errors_of(vector(to_clients=True, now=Round(3, 1, np.arange(6) == 4), keeps=True)):
+        assert isinstance(error, TooFewClients) and "(1 in round" in str(error)
 
 
 def test_if_the_one_who_moves_the_stream_leaves_nothing_is_opened() -> None:

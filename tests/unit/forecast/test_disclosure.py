@@ -10,8 +10,6 @@ import pytest
 from forecasts import forecast, forecast_text
 from jobs_in_python import fedavg, job_table
 
-from mpifed.core.errors import UsageError
-
 VERTICAL = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
 ALLOW = 'aggregation.allow=["slopes", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
 HYBRID = (
@@ -167,12 +165,14 @@ def test_cells_some_of_which_are_absent(job: Path, patches: Path, channel: str) 
 
 
 @pytest.mark.parametrize("channel", ["masked", "encrypted"])
-def test_rounds_in_which_one_holder_is_there_are_found_before_the_first(job: Path, patches: Path, channel: str) -> None:
-    """All fields are named at once, each with the first of its rounds."""
+def test_what_too_few_fill_in_a_round_is_said(job: Path, patches: Path, channel: str) -> None:
+    """Where absent clients go on counting, it stays in the sum as it was."""
     sealed = 'algorithm={name = "hyfdca", rule = "damped"}'
     given = (f"data.path={patches}", *HYBRID, sealed, "participation.clients_per_round=4", "rounds=40")
-    with pytest.raises(UsageError) as refused:
-        learns(job, channel, *given)
-    assert "primal.pulled (1 in round " in str(refused.value)
-    assert '[aggregation] allow = ["primal", "return-primal"]' in str(refused.value)
-    assert learns(job, channel, *given, 'aggregation.allow=["primal", "return-primal"]')
+    said = "keep the last uploads wherever fewer than 2 participating clients fill a position: there it"
+    assert said in told(job, channel, *given)
+    assert f"{said} learns no change, except those allowed by name: primal" in told(
+        job, channel, *given, 'aggregation.allow=["primal"]'
+    )
+    assert said not in told(job, channel, *given, "aggregation.min_clients=1")
+    assert said not in told(job, "plain", *given)
