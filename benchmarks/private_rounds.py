@@ -16,10 +16,10 @@ from threadpoolctl import threadpool_limits
 
 from mpifed.comm.mpi import Solo
 from mpifed.comm.rounds import play
-from mpifed.core.record import flat
 from mpifed.core.round import Round
 from mpifed.job.job import Job
 from mpifed.job.participation import next_round
+from mpifed.maths.arrays import flat
 from mpifed.maths.privacy.mechanism import Noise
 from mpifed.run.environment import keep_freed_memory
 from mpifed.run.setup import prepare

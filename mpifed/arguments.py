@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from mpifed.core.text import shown, wrong_line
+from mpifed.text import shown, wrong_line
 
 Given: TypeAlias = Any  # a value on the command line, before click has converted it and after
 _NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems

@@ -15,14 +15,14 @@ from mpifed import __version__
 from mpifed.arguments import FOLDER, Finite
 from mpifed.audit.cli import audit
 from mpifed.batch.cli import status, submit
-from mpifed.core.errors import ENDS, MpifedError
+from mpifed.core.errors import MpifedError
 from mpifed.core.io_errors import explaining
-from mpifed.core.text import shown_lines
 from mpifed.data.command import data
 from mpifed.explain.cli import explain, new
+from mpifed.files.ends import ENDS
 from mpifed.plots.cli import plot
 from mpifed.results.cli import compare
-from mpifed.screen import on_screen, say_at_end, screen_width
+from mpifed.text import on_screen, say_at_end, screen_width, shown_lines
 
 _EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
 

@@ -24,11 +24,10 @@ from mpifed.batch.slurm import has, misconfigured
 from mpifed.comm.mpi import Solo, connect, launched_rank, launched_ranks, library
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
-from mpifed.core.text import counted
 from mpifed.results.text import human_bytes
 from mpifed.run.environment import hdf5_version, versions
 from mpifed.run.launch import guarded
-from mpifed.screen import on_screen
+from mpifed.text import counted, on_screen
 
 _SLURM_S = 5.0  # that a command of Slurm may take
 _PMI, _PMIX = "MPICH or Intel MPI", "Open MPI"  # families whose launchers and libraries fit each other

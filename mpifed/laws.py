@@ -15,8 +15,9 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import ArrayLike
 
-from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, flat, leaves, map_leaves, unflat
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
 from mpifed.core.round import Round
+from mpifed.maths.arrays import flat, unflat
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Objective
 from mpifed.maths.parameters import Parameters

@@ -20,12 +20,12 @@ from mpifed.algorithms.reveals import DualSum, DualVariables, InnerProducts, Mea
 from mpifed.algorithms.rows import Rows
 from mpifed.algorithms.scaffold import Scaffold
 from mpifed.core.exchange import Exchange, Field, Lazy, Placed
-from mpifed.core.record import Array, beside, leaves, map_leaves, zeros
+from mpifed.core.record import Array, beside, leaves, map_leaves
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Batch, Block
-from mpifed.maths.arrays import column
+from mpifed.maths.arrays import column, zeros
 from mpifed.maths.objectives import Parameters, penalty_gradient
 from mpifed.maths.optimizers import SGD, ServerOptimizer, ServerSGD
 from mpifed.maths.privacy.release import Release

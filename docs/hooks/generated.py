@@ -14,9 +14,9 @@ from method_rows import method_rows
 
 from mpifed.audit.findings import NAMES
 from mpifed.cli import main
-from mpifed.core.errors import ENDS
 from mpifed.explain.reference import Key, entries
 from mpifed.files.columns import shown
+from mpifed.files.ends import ENDS
 
 PLURALS = {
     "job": "Top level", "table": "Tables", "algorithm": "Algorithms", "model": "Models", "term": "Terms",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.errors import FINISHED
+from mpifed.files.ends import FINISHED
 from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import job_of

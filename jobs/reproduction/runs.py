@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from jobs.reproduction.results import ended
-from mpifed.core.errors import FINISHED, NumericalError
+from mpifed.core.errors import NumericalError
+from mpifed.files.ends import FINISHED
 from mpifed.files.run_folder import summary
 from mpifed.job.job import read_table
 from mpifed.results.text import toml_text

@@ -19,11 +19,12 @@ from mpifed.algorithms.algorithm import Algorithm, Columns, FirstNumbers, Measur
 from mpifed.algorithms.certificate import STEP
 from mpifed.algorithms.functions import constrains, refused, squares_alone
 from mpifed.algorithms.initial import model_template
-from mpifed.core.exchange import Exchange, Field, OwnRecord, Placed, power_of_two
+from mpifed.core.exchange import Exchange, Field, OwnRecord, Placed
 from mpifed.core.holdings import Holdings, span
-from mpifed.core.record import ABSENT, AnyRecord, Array, Record, beside, by_columns, index, namespace
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, beside, by_columns, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData, Piece
+from mpifed.maths.arrays import index, power_of_two
 from mpifed.maths.certificates import ROUNDING, dual_value
 from mpifed.maths.objectives import Parameters, penalty
 from mpifed.maths.problem import Problem

@@ -9,8 +9,9 @@ import numpy as np
 
 from mpifed.algorithms.algorithm import FirstNumbers
 from mpifed.algorithms.functions import CHUNK, Tally, all_terms, levels, objective_term, sampled, smooth_value, terms
-from mpifed.core.record import Array, Record, bare_leaves, flat, map_leaves, unflat
+from mpifed.core.record import Array, Record, bare_leaves, map_leaves
 from mpifed.maths import certificates
+from mpifed.maths.arrays import flat, unflat
 from mpifed.maths.certificates import CertifiedPoint, FirstIterate, Floats
 from mpifed.maths.objectives import Parameters, penalty_gradient, squares
 from mpifed.maths.problem import Problem

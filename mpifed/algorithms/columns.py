@@ -29,20 +29,10 @@ from mpifed.algorithms.functions import CHUNK, Statistics, Tally, refused, sampl
 from mpifed.algorithms.initial import model_template
 from mpifed.algorithms.measures import Evaluation, measured_rows, measures_of_functions, tally_fields
 from mpifed.core.exchange import Exchange, Field, Placed
-from mpifed.core.record import (
-    ABSENT,
-    AnyRecord,
-    Array,
-    Record,
-    by_columns,
-    in_memory,
-    index,
-    map_leaves,
-    namespace,
-    repeated,
-)
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, by_columns, in_memory, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block
+from mpifed.maths.arrays import index, repeated
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.parameters import Slope
 from mpifed.maths.problem import Problem

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Exchange, Field, power_of_two
+from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block
+from mpifed.maths.arrays import power_of_two
 from mpifed.maths.objectives import Parameters, penalty
 from mpifed.maths.parameters import Slope
 from mpifed.maths.problem import Problem

@@ -23,7 +23,8 @@ from typing_extensions import Self, final
 
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.core.loops import combination
-from mpifed.core.record import Array, added, beside, take
+from mpifed.core.record import Array, beside, take
+from mpifed.maths.arrays import added
 from mpifed.maths.objectives import concave_gradient, penalty_gradient
 from mpifed.maths.optimizers import ClientOptimizer
 from mpifed.maths.ranges import Count, Repeats

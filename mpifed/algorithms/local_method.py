@@ -20,7 +20,8 @@ from mpifed.algorithms.initial import model_layout, model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps
 from mpifed.algorithms.rows import Rows, lazy_change
 from mpifed.core.exchange import Exchange, OwnRecord
-from mpifed.core.record import Array, as_before, bare_leaves, map_leaves, read_only
+from mpifed.core.record import Array, bare_leaves, map_leaves
+from mpifed.maths.arrays import as_before, read_only
 from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ from mpifed.algorithms.algorithm import Algorithm, Columns, FirstNumbers, Measur
 from mpifed.algorithms.certificate import STEP, certificate_columns, first_iterate, report_certificate
 from mpifed.algorithms.functions import CHUNK, Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
 from mpifed.algorithms.initial import model_template
-from mpifed.core.exchange import Exchange, Field, fields_like, of_each, power_of_two
-from mpifed.core.record import ABSENT, Array, Record, added, map_leaves
+from mpifed.core.exchange import Exchange, Field, of_each
+from mpifed.core.record import ABSENT, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.data.block import Batch, Block, Features
+from mpifed.maths.arrays import added, power_of_two
 from mpifed.maths.objectives import Parameters
-from mpifed.maths.problem import Problem
+from mpifed.maths.problem import Problem, fields_like
 
 
 def tally_fields(problem: Problem, rows: int, sender: int | None = None) -> Tally:

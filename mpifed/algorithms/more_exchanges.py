@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import Record, as_before, map_leaves, read_only
+from mpifed.core.record import Record, map_leaves
+from mpifed.maths.arrays import as_before, read_only
 from mpifed.maths.problem import Weighted
 
 if TYPE_CHECKING:

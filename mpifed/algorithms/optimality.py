@@ -16,10 +16,11 @@ from mpifed.algorithms.algorithm import Columns, FirstNumbers, Measure
 from mpifed.algorithms.functions import CHUNK
 from mpifed.algorithms.local import Local
 from mpifed.algorithms.local_method import LocalMethod, Sent, Server
-from mpifed.core.exchange import Exchange, Field, Lazy, of_each, power_of_two
-from mpifed.core.record import Array, added, take
+from mpifed.core.exchange import Exchange, Field, Lazy, of_each
+from mpifed.core.record import Array, take
 from mpifed.core.round import Round
 from mpifed.data.block import Block
+from mpifed.maths.arrays import added, power_of_two
 from mpifed.maths.objectives import penalty_gradient, squares
 
 

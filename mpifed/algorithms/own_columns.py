@@ -22,12 +22,13 @@ from mpifed.algorithms.cells import Grid, check_cells, own_part, padded, placed_
 from mpifed.algorithms.functions import refused
 from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps, slices
-from mpifed.core.exchange import Exchange, Field, OwnRecord, power_of_two
+from mpifed.core.exchange import Exchange, Field, OwnRecord
 from mpifed.core.record import Array, by_columns, leaves, map_leaves
 from mpifed.core.refusals import messages
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Block
+from mpifed.maths.arrays import power_of_two
 from mpifed.maths.objectives import LinearScores, Parameters
 from mpifed.maths.ranges import Weight
 from mpifed.privacy.open import LocalWork, Open

@@ -10,7 +10,8 @@ import numpy as np
 
 from mpifed.algorithms.algorithm import Algorithm, Measure
 from mpifed.core.exchange import Lazy
-from mpifed.core.record import Array, added, beside
+from mpifed.core.record import Array, beside
+from mpifed.maths.arrays import added
 from mpifed.maths.objectives import concave_gradient
 from mpifed.maths.problem import Problem, Weighted
 

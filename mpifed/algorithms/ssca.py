@@ -44,9 +44,10 @@ from mpifed.algorithms.ssca_tuning import (
     steer,
 )
 from mpifed.core.exchange import Exchange, Lazy
-from mpifed.core.record import ABSENT, Array, added, beside, in_memory, map_leaves, on_host, zeros
+from mpifed.core.record import ABSENT, Array, beside, in_memory, map_leaves, on_host
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block, Features
+from mpifed.maths.arrays import added, zeros
 from mpifed.maths.dual import multipliers
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.problem import Weighted, weighted_fields

@@ -9,7 +9,7 @@ import click
 
 from mpifed.arguments import FOLDER
 from mpifed.core.errors import LeakFound
-from mpifed.screen import on_screen
+from mpifed.text import on_screen
 
 
 @click.command(short_help="What each party of a run could learn.")

@@ -22,7 +22,6 @@ from mpifed.audit.received import EACH, SEALED, SUM, Reader
 from mpifed.audit.recording import LIMIT_BYTES, replay_job
 from mpifed.core.errors import DataError, LeakFound, UsageError
 from mpifed.core.tables import Table
-from mpifed.core.text import counted
 from mpifed.data.store import open_federation
 from mpifed.files.json_file import write_json
 from mpifed.files.run_folder import RUN
@@ -32,6 +31,7 @@ from mpifed.job.sweep import points
 from mpifed.privacy.disclosure import mark
 from mpifed.results.text import human_bytes, line_of
 from mpifed.run.identity import check_same_data
+from mpifed.text import counted
 
 PARTIES = ("server", "client:0")
 ROUNDS = 12  # recorded for an audit, unless messages are large

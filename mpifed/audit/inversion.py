@@ -29,7 +29,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.algorithms.reveals import MeanGradient
-from mpifed.core.record import Array, flat, leaves, map_leaves
+from mpifed.core.record import Array, leaves, map_leaves
+from mpifed.maths.arrays import flat
 from mpifed.maths.objectives import Objective, Parameters
 from mpifed.maths.parameters import Slope
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpifed.core.errors import MpifedError, UsageError
-from mpifed.core.text import shown
+from mpifed.text import shown
 
 _LIMIT_S = 60
 

@@ -12,11 +12,11 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from mpifed.batch.slurm import Task, tasks_of
-from mpifed.core.errors import FINISHED, DataError, Interrupted, NumericalError, UsageError, end_of
+from mpifed.core.errors import DataError, Interrupted, NumericalError, UsageError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import Table
-from mpifed.core.text import command_line, leads_to
 from mpifed.files.columns import of_kind
+from mpifed.files.ends import FINISHED, end_of
 from mpifed.files.expected import Count, Text
 from mpifed.files.history import last_row
 from mpifed.files.json_file import read_json, write_json
@@ -26,6 +26,7 @@ from mpifed.files.scratch import is_alive
 from mpifed.results.points import is_sweep, point_settings
 from mpifed.run.checkpoint import generations
 from mpifed.run.outcome import FAILURE
+from mpifed.text import command_line, leads_to
 
 STATES = ("done", "running", "queued", "resumable", "waiting", "unknown", "failed")
 _RECORD = ".submitted.json"

@@ -13,8 +13,8 @@ from pandas import DataFrame
 
 from mpifed.batch.states import STATES, RunStatus, found_in, status_of
 from mpifed.core.errors import DataError
-from mpifed.core.text import shown
 from mpifed.results.text import value_of
+from mpifed.text import shown
 
 _WIDEST = 160  # characters of a reason; --json has all of it
 

@@ -19,14 +19,15 @@ from typing import NamedTuple
 
 from mpifed.batch.slurm import call, has
 from mpifed.batch.states import RunStatus, Submission, Submissions, read_record, status_of, write_record
-from mpifed.core.errors import FINISHED, MpifedError, UsageError
-from mpifed.core.text import command_line, wrong_line
+from mpifed.core.errors import MpifedError, UsageError
+from mpifed.files.ends import FINISHED
 from mpifed.files.run_folder import JOB, job_of
 from mpifed.job.job import read_table
 from mpifed.job.reading import check_data
 from mpifed.job.sweep import SweepPoint, points
 from mpifed.results.points import is_sweep
 from mpifed.run.folder import same_job
+from mpifed.text import command_line, wrong_line
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.sbatch"
 

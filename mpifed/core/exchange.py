@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 from typing_extensions import TypeVar
 
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import AnyRecord, Array, Integers, Record, leaves, map_leaves, namespace
+from mpifed.core.record import Array, Integers, Record, leaves, map_leaves, namespace
 from mpifed.core.round import Round
 
 Block: TypeAlias = Any  # mpifed.data.block.Block, which stands above
@@ -91,19 +91,7 @@ class Field(_InPlaceOfArray):
         return Holdings.of_one(clients, self.sender, self.shape[0] if self.shape else 1)
 
 
-def fields_like(
-    record: AnyRecord, scale: float = 2.0**-40, bound: float = 2.0**10, sender: int | None = None, wide: bool = False
-) -> AnyRecord:
-    """A field in the shape of each leaf of `record`."""
-    return map_leaves(lambda leaf: Field(np.shape(leaf), scale, bound, sender=sender, wide=wide), record)
-
-
 OwnRecord: TypeAlias = Any  # [n, ...], a record of a method's own class
-
-
-def power_of_two(value: float) -> float:
-    """The smallest power of two that is at least `value` and at least 1."""
-    return float(2.0 ** max(0, int(np.ceil(np.log2(value)))))
 
 
 def fields_of(exchange: Exchange) -> dict[str, Field]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import traceback
@@ -53,15 +52,6 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         return file
     file.close()
     raise OSError(EINVAL, "a pipe, a device or a folder, and no file", str(path))
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    with open_regular(path) as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -7,9 +7,8 @@ alike. Fields that Python reads, and that therefore never go to a device, are na
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial, reduce
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -104,11 +103,6 @@ def beside(like: Record, values: ArrayLike, dtype: DTypeLike | None = None) -> A
     return namespace(like).asarray(values, dtype=dtype)
 
 
-def index(like: Array, at: slice | Array) -> slice | Array:
-    """The positions `at`, a slice or an array, as `like` can be indexed with."""
-    return at if isinstance(at, slice) else beside(like, at)
-
-
 def on_host(array: Array) -> Array:
     """`array` in memory: a copy of what is on a device, else itself."""
     if namespace(array) is np:
@@ -161,29 +155,6 @@ def map_leaves(function: Callable[..., object], record: AnyRecord, *others: Reco
     return type(record)(*values) if record else record  # type: ignore[arg-type]
 
 
-def repeated(leaf: Array, times: int) -> Array:
-    """[times, ...] the same array so many times, read-only and without copies."""
-    if type(leaf) is not np.ndarray or not leaf.flags.c_contiguous:
-        return namespace(leaf).broadcast_to(leaf, (times, *leaf.shape))
-    view: Array = np.ndarray((times, *leaf.shape), leaf.dtype, leaf, 0, (0, *leaf.strides))  # a fifth of the time
-    view.flags.writeable = False
-    return view
-
-
-def assign(out: tuple[Record, ...], values: tuple[Record, ...]) -> None:
-    """Put the leaves of a record into those of another, where they are not there yet."""
-    for there, leaf in zip(out, values, strict=True):
-        if isinstance(there, tuple):
-            assign(there, cast("tuple[Record, ...]", leaf))
-        elif leaf is not there:
-            cast("Array", there)[...] = leaf
-
-
-def added(records: Iterable[AnyRecord]) -> AnyRecord:
-    """The sum of records of one structure, in the arrays of the first; of one at least."""
-    return reduce(partial(map_leaves, operator.iadd), records)
-
-
 def take(record: AnyRecord, who: Array) -> AnyRecord:
     """The entries `who`, in ascending order, of every leaf's leading axis."""
     return map_leaves(lambda leaf: leaf if len(who) == len(leaf) else leaf[beside(leaf, who)], record)
@@ -208,45 +179,6 @@ def writable(leaf: Array) -> bool:
     if namespace(leaf) is np:
         return bool(leaf.flags.writeable)
     return not any(stride == 0 and size > 1 for stride, size in zip(leaf.strides, leaf.shape, strict=True))
-
-
-def read_only(leaf: Array) -> Array:
-    """The same array, which cannot be written to by this name; as it is on a device."""
-    if isinstance(leaf, np.ndarray):
-        leaf = leaf.view()
-        leaf.flags.writeable = False
-    return leaf
-
-
-def as_before(leaf: Array, before: Array) -> Array:
-    """The same array in the dtype of the one in whose place it comes, which a guard's may be wider than."""
-    same: Array = leaf.astype(before.dtype, copy=False)
-    return same
-
-
-def flat(record: Record) -> Array:
-    """[d] all leaves in float64, one after the other."""
-    parts = [leaf.reshape(-1) for leaf in bare_leaves(record)]
-    whole: Array = namespace(parts[0]).concatenate(parts, dtype=np.float64)
-    return whole
-
-
-def unflat(values: Array, like: AnyRecord) -> AnyRecord:
-    """The record of which `values` [d] are the leaves one after the other, in the shapes of those of `like`."""
-    start = 0
-
-    def next_part(leaf: Array) -> Array:
-        nonlocal start
-        start += leaf.size
-        part: Array = values[start - leaf.size : start].reshape(leaf.shape)
-        return part
-
-    return map_leaves(next_part, like)
-
-
-def zeros(like: AnyRecord) -> AnyRecord:
-    """Zeros in the shapes and dtypes of `like`."""
-    return map_leaves(lambda leaf: namespace(leaf).zeros_like(leaf), like)
 
 
 def nbytes(record: Record) -> int:

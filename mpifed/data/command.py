@@ -14,7 +14,7 @@ from mpifed.contract import attribute_docs, fields_of, own_class, own_module
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
-from mpifed.screen import on_screen
+from mpifed.text import on_screen
 
 if TYPE_CHECKING:
     from mpifed.data.options import Options

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 import mpifed
 from mpifed.core.errors import UsageError
-from mpifed.core.io_errors import sha256
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.data.block import Piece
@@ -34,6 +33,7 @@ from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.data.source_files import listed
 from mpifed.data.statistics import statistics, target_scale
 from mpifed.data.store import Federation, Inputs, ScalingJson, Step, make_federation
+from mpifed.files.write import sha256
 
 NOISE_ROWS = 1024  # whose noise is drawn at once: how rows are cut changes nothing
 

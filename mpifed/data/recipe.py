@@ -19,10 +19,10 @@ import numpy as np
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
-from mpifed.core.text import shown
 from mpifed.data.natural import identifiers, plain, text_of
 from mpifed.data.scaling import Scaling
 from mpifed.files.expected import Checked
+from mpifed.text import shown
 
 if sys.version_info >= (3, 11):
     import tomllib

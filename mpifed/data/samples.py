@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
-from mpifed.core.text import shown, wrong_line
 from mpifed.data.block import Piece
 from mpifed.data.natural import identifiers, owners_of
 from mpifed.data.partition import Partition, training_rows
 from mpifed.data.recipe import RawColumns, check_feature
+from mpifed.text import shown, wrong_line
 
 Values: TypeAlias = Any  # whatever NumPy makes an array of, and SciPy's sparse matrices and arrays
 

@@ -37,13 +37,13 @@ from mpifed.core.errors import DataError
 from mpifed.core.holdings import narrow, span
 from mpifed.core.record import Array, Integers
 from mpifed.core.tables import Table
-from mpifed.core.text import command_line, leads_to
 from mpifed.data.block import Piece, of_vectors, vectors
 from mpifed.data.recipe import Encoding, Recipe
 from mpifed.data.scaling import Scaling
 from mpifed.files.expected import MOST, Checked, Count, Digest, NotNegative, Pattern, Positive, Text
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.write import replaced, sync
+from mpifed.text import command_line, leads_to
 
 if TYPE_CHECKING:
     from mpifed.data.partition import Partition

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from mpifed.core.text import shown
 from mpifed.data.block import of_vectors
 from mpifed.data.store import Federation
+from mpifed.text import shown
 
 MOST_SHOWN = 20  # clients whose counts of labels are printed, and classes
 _NAME = 24  # characters of an identifier or the name of a class

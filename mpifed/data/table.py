@@ -19,7 +19,6 @@ import numpy as np
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
-from mpifed.core.text import shown, wrong_line
 from mpifed.data.natural import distinct_names
 from mpifed.data.recipe import (
     FILLS,
@@ -40,6 +39,7 @@ from mpifed.data.recipe import (
 )
 from mpifed.data.samples import Samples, Source
 from mpifed.data.source_files import check_choices, check_file, listed, numbers_rows, open_packed, train_and_test
+from mpifed.text import shown, wrong_line
 
 if TYPE_CHECKING:
     import pyarrow as pa

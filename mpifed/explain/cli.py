@@ -10,8 +10,7 @@ import click
 
 from mpifed.arguments import FOLDER, algorithms, models
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.text import command_line, wrong_name
-from mpifed.screen import prose, screen_width
+from mpifed.text import command_line, prose, screen_width, wrong_name
 
 
 @click.command(short_help="Write a short job that runs as it is.")

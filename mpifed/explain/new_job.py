@@ -9,11 +9,11 @@ import tomli_w
 
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
-from mpifed.core.text import shown
 from mpifed.data import store
 from mpifed.job.job import Job
 from mpifed.job.schema import ALGORITHM, CLIENT, MODEL, SERVER
 from mpifed.job.settings import Kind, keys_of
+from mpifed.text import shown
 
 _DUAL = {"name": "hinge", "l2": 0.001}  # of two classes, with the penalty that dual variables need
 _MODELS: dict[str, Table] = {

@@ -13,12 +13,12 @@ from pydantic_core.core_schema import DataclassSchema, ModelSchema
 
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.contract import attribute_docs, fields_of, own_class, own_module
-from mpifed.core.errors import ENDS, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.core.text import shown
 from mpifed.files.columns import column_of
 from mpifed.files.columns import shown as shown_columns
+from mpifed.files.ends import ENDS
 from mpifed.job.job import Job, adapter
 from mpifed.job.schema import LimitKeys, ModelKeys
 from mpifed.job.settings import REGISTRIES, key_of, keys_of, made_of, tables_in
@@ -28,6 +28,7 @@ from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.schedules import SCHEDULES
 from mpifed.maths.terms import Term
 from mpifed.observers import Observer
+from mpifed.text import shown
 
 _MANY = 10**6  # from which upper bounds are left out of the help
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}

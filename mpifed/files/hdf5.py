@@ -18,7 +18,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.core.text import shown
+from mpifed.text import shown
 
 _HEADER = 1 << 13  # bytes that HDF5 needs for an array besides its values, at most
 # exceptions of h5py for damaged files

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
-from mpifed.core.text import shown
+from mpifed.text import shown
 
 HISTORY = "history.csv"
 FIRST = ("round", "elapsed_s", "train_loss", "test_accuracy")

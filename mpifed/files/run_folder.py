@@ -10,16 +10,17 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifed.core.errors import FINISHED, DataError
-from mpifed.core.io_errors import sha256
+from mpifed.core.errors import DataError
 from mpifed.core.tables import Table
-from mpifed.core.text import shown
 from mpifed.files import columns
+from mpifed.files.ends import FINISHED
 from mpifed.files.history import last_row
 from mpifed.files.history_csv import FIRST, LEDGER
 from mpifed.files.json_file import RUN as RUN
 from mpifed.files.json_file import content, read_json
 from mpifed.files.model_file import MODEL, model_sha256, read_model
+from mpifed.files.write import sha256
+from mpifed.text import shown
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from mpifed.core.errors import DataError
 from mpifed.core.tables import Table
-from mpifed.core.text import shown
 from mpifed.files.expected import Count, Digest, NotNegative, Positive, Text, expected
+from mpifed.text import shown
 
 _SHOWN = 80  # characters of an invalid value
 Number = Annotated[float, Field(allow_inf_nan=False)]

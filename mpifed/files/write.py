@@ -6,6 +6,7 @@ killed before leaves it under that name, which nobody reads.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from mpifed.core.errors import UsageError
-from mpifed.core.io_errors import named_in_errors
+from mpifed.core.io_errors import named_in_errors, open_regular
 
 PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.new")  # that name; its group is the file's own
 
@@ -67,3 +68,12 @@ def sync(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()

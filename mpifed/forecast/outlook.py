@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.core.tables import Table
-from mpifed.core.text import counted
 from mpifed.job.job import Job
 from mpifed.privacy.calibration import budget_of, spending_of
 from mpifed.privacy.ledger import finite, most_within
 from mpifed.privacy.protection import collusion, from_whom, not_private, what_is_protected
+from mpifed.text import counted
 
 
 def outlook(job: Job, algorithm: Algorithm) -> Table | None:

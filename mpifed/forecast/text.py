@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from mpifed.core.tables import Table
-from mpifed.core.text import counted
 from mpifed.forecast.disclosure import disclosure_lines
 from mpifed.forecast.outlook import outlook_lines
 from mpifed.results.text import human_bytes, human_seconds
-from mpifed.screen import fitted
+from mpifed.text import counted, fitted
 
 _WIDTH = 100
 _FIELDS = 8  # of an exchange that are listed; `check --json` has all

@@ -17,7 +17,6 @@ from mpifed.algorithms.initial import model_template
 from mpifed.algorithms.local_method import LocalMethod
 from mpifed.core.record import bare_leaves
 from mpifed.core.refusals import Refusal, messages
-from mpifed.core.text import shown
 from mpifed.data.statistics import intercept_warnings
 from mpifed.data.store import Federation
 from mpifed.files.columns import column_of
@@ -27,6 +26,7 @@ from mpifed.job.time_model import wrong_network
 from mpifed.maths.objectives import LinearScores, Objective
 from mpifed.maths.privacy.settings import Privacy, conflicts
 from mpifed.maths.regularizers import Regularizer
+from mpifed.text import shown
 
 _KIND = {
     "classification": "classes",

@@ -12,7 +12,7 @@ from pathlib import Path
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.core.text import command_line, counted, leads_to, shown, wrong_line
+from mpifed.text import command_line, counted, leads_to, shown, wrong_line
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -14,7 +14,6 @@ from mpifed.comm.channels.base import Protection
 from mpifed.contract import fields_of
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.core.text import wrong_name
 from mpifed.files.columns import HistoryTarget, target_of
 from mpifed.files.expected import Checked
 from mpifed.job.settings import Kind, Optimizer, Settings, tables_in
@@ -25,6 +24,7 @@ from mpifed.maths.ranges import Size, Weight
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
 from mpifed.observers import Observer
+from mpifed.text import wrong_name
 
 # marks keys and tables on which no bit of a run depends
 _FREE = {"free": True}

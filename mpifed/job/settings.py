@@ -35,7 +35,6 @@ from mpifed.core.errors import UsageError
 from mpifed.core.nearest import MadeByKeywords, nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.core.text import shown
 from mpifed.files.expected import expected
 from mpifed.job.reading import listed_errors, where_is
 from mpifed.maths.adaptive import CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS
@@ -45,6 +44,7 @@ from mpifed.maths.regularizers import REGULARIZERS, Regularizer
 from mpifed.maths.schedules import SCHEDULES
 from mpifed.maths.terms import TERMS, Term
 from mpifed.observers import OBSERVERS, Observer
+from mpifed.text import shown
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, ValidationInfo

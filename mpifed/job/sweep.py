@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
-from mpifed.core.text import shown, wrong_line
 from mpifed.job.job import Job
 from mpifed.job.reading import put_key
+from mpifed.text import shown, wrong_line
 
 MOST = 10_000  # points of a sweep: their names have four digits
 METHODS = "methods"  # of [sweep]: tables that change together, as [algorithm] and [client_optimizer]

@@ -17,9 +17,9 @@ from typing import Any, cast
 
 import numpy as np
 
-from mpifed.core.record import ABSENT, AnyRecord, Array, NamedArrays, Record, added, bare_leaves, map_leaves
+from mpifed.core.record import ABSENT, AnyRecord, Array, NamedArrays, Record, bare_leaves, map_leaves
 from mpifed.data.block import Features
-from mpifed.maths.arrays import column, namespace, row_products, square_norms, transposed_product
+from mpifed.maths.arrays import added, column, namespace, row_products, square_norms, transposed_product
 from mpifed.maths.objectives import Layer, LinearScores, NeuralNetwork, Objective
 from mpifed.maths.objectives.form import head_slope
 from mpifed.maths.parameters import Parameters

@@ -9,18 +9,26 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from mpifed.core.exchange import Field, OwnRecord, power_of_two
+from mpifed.core.exchange import Field, OwnRecord
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array, Integers, Record, map_leaves
-from mpifed.core.text import shown
+from mpifed.core.record import AnyRecord, Array, Integers, Record, map_leaves
+from mpifed.maths.arrays import power_of_two
 from mpifed.maths.parameters import Parameters
 from mpifed.maths.privacy.settings import Privacy
+from mpifed.text import shown
 
 if TYPE_CHECKING:
     from mpifed.maths.duals import Dual
     from mpifed.maths.objectives import LinearScores, Objective
     from mpifed.maths.regularizers import Regularizer
     from mpifed.maths.terms import Constraint, Term
+
+
+def fields_like(
+    record: AnyRecord, scale: float = 2.0**-40, bound: float = 2.0**10, sender: int | None = None, wide: bool = False
+) -> AnyRecord:
+    """A field in the shape of each leaf of `record`."""
+    return map_leaves(lambda leaf: Field(np.shape(leaf), scale, bound, sender=sender, wide=wide), record)
 
 
 class Weighted(NamedTuple):

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from mpifed.core.errors import FINISHED, Interrupted
+from mpifed.core.errors import Interrupted
 from mpifed.core.tables import ReadOnlyTable
+from mpifed.files.ends import FINISHED
 from mpifed.files.json_file import read_json, write_json
 from mpifed.observers.base import ObservedRun, Observer, RunOutcome
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.core.text import shown
 from mpifed.data.block import of_vectors
 from mpifed.data.shards import shard_of
 from mpifed.data.store import Federation
 from mpifed.plots.style import COLOURS, plain, style_of
+from mpifed.text import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,23 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.exchange import Block, Field, OwnRecord, power_of_two
-from mpifed.core.record import (
-    AnyRecord,
-    Array,
-    Record,
-    assign,
-    bare_leaves,
-    beside,
-    leaves,
-    map_leaves,
-    namespace,
-)
+from mpifed.core.exchange import Block, Field, OwnRecord
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, beside, leaves, map_leaves, namespace
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import without_rows
-from mpifed.maths.arrays import column
+from mpifed.maths.arrays import assign, column, power_of_two
 from mpifed.maths.clipping import clip_record, clippable, clipped_gradient, record_factors
 from mpifed.maths.objectives import LinearScores
 from mpifed.maths.parameters import Parameters

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.io_errors import sha256
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
 from mpifed.data.applied import APPLIED, Applied, applied, read_applied
@@ -27,7 +26,7 @@ from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import digest_of
 from mpifed.files.model_file import MODEL, model_arrays, model_sha256, read_model
 from mpifed.files.run_folder import JOB, RUN, summary
-from mpifed.files.write import replace_text
+from mpifed.files.write import replace_text, sha256
 from mpifed.job.job import Job
 from mpifed.maths.metrics import r2
 from mpifed.maths.objectives import Objective

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.mpi import Comm
 from mpifed.core.errors import BudgetSpent, MpifedError, NumericalError, TooFewClients, UsageError
-from mpifed.core.text import counted
 from mpifed.files.run_folder import RUN, SUMMARY
 from mpifed.job.sweep import SweepPoint
 from mpifed.maths.objectives import Objective
@@ -26,7 +25,7 @@ from mpifed.run.agreement import begin_call
 from mpifed.run.agreement import settings as settings_of
 from mpifed.run.setup import Cache
 from mpifed.run.sweep import play_points
-from mpifed.screen import say
+from mpifed.text import counted, say
 
 _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
 

@@ -17,7 +17,6 @@ from pandas import DataFrame, Series
 
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.core.text import shown
 from mpifed.files.columns import CRITERIA, of_kind
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.compare import (
@@ -31,6 +30,7 @@ from mpifed.results.compare import (
 )
 from mpifed.results.frames import FAILED, RunFrames, listed
 from mpifed.results.text import is_number, line_of, toml_text, value_of
+from mpifed.text import shown
 
 # relative: by how much two executions of the same job may differ, where the clock or the machine decides
 NOISE = {"elapsed_s": 0.05, "seconds_per_round": 0.05, "peak_rss_bytes": 0.05, "rss_bytes": 0.05, "simulated_s": 0.01}

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from mpifed.arguments import FOLDER
-from mpifed.core.text import shown_lines
-from mpifed.screen import screen_width
+from mpifed.text import screen_width, shown_lines
 
 
 @click.command(short_help="Compare runs and sweeps.")

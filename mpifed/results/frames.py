@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 from pandas import DataFrame, Series
 
-from mpifed.core.errors import FINISHED, NumericalError, UsageError
+from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.core.text import leads_to
+from mpifed.files.ends import FINISHED
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.run_folder import JOB, RUN, job_of, read_run, summary
@@ -31,6 +31,7 @@ from mpifed.results.objectives import objective_of
 from mpifed.results.points import is_sweep, point_settings
 from mpifed.results.run_warnings import run_warnings
 from mpifed.results.text import is_number, meaning, toml_text
+from mpifed.text import leads_to
 
 FAILED = NumericalError.exit_code
 _NAMING = (LABEL, "name", "algorithm.name", "model.name", "data")  # values that say enough without their keys

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from mpifed.core.errors import DataError
 from mpifed.core.tables import Table
-from mpifed.core.text import shown
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import RUN, SUMMARY, summary
 from mpifed.files.write import replace_text
 from mpifed.job.sweep import LABEL, SweepPoint, point_name
+from mpifed.text import shown
 
 SWEEP = "sweep.csv"
 

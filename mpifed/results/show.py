@@ -10,7 +10,6 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.tables import Table
-from mpifed.core.text import shown
 from mpifed.files import columns
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
@@ -24,6 +23,7 @@ from mpifed.privacy.ledger_file import read_compared
 from mpifed.results.costs import cost_lines, simulated_lines
 from mpifed.results.run_warnings import run_warnings
 from mpifed.results.text import line_of, meaning, value_of
+from mpifed.text import shown
 
 _LABELS = {
     "kkt_residual": "KKT residual",

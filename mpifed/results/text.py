@@ -6,8 +6,8 @@ import json
 import re
 from typing import TypeGuard
 
-from mpifed.core.errors import end_of
 from mpifed.files import columns
+from mpifed.files.ends import end_of
 
 
 def human_bytes(count: float) -> str:

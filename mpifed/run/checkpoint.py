@@ -25,13 +25,12 @@ from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.rounds import LastAnswers, Ranks
 from mpifed.comm.states import STATE, Arrays, ClientStates, StateFile, fitted, named
 from mpifed.core.errors import DataError
-from mpifed.core.io_errors import sha256
 from mpifed.core.record import Array, Record
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
 from mpifed.files.json_file import read_json, write_json
-from mpifed.files.write import sync
+from mpifed.files.write import sha256, sync
 
 SCHEMA = 6
 KEPT = 2  # checkpoints

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from mpifed.comm.mpi import JOINED
 from mpifed.core import loops
-from mpifed.core.errors import FINISHED, Interrupted, MpifedError, UsageError
-from mpifed.core.text import command_line, counted
+from mpifed.core.errors import Interrupted, MpifedError, UsageError
+from mpifed.files.ends import FINISHED
 from mpifed.job.job import read_table
 from mpifed.job.reading import check_data
 from mpifed.job.sweep import SweepPoint, points
@@ -24,7 +24,7 @@ from mpifed.run.launch import guarded
 from mpifed.run.progress import reporter
 from mpifed.run.setup import Cache
 from mpifed.run.sweep import on_server, play_points
-from mpifed.screen import on_screen, say, screen_width
+from mpifed.text import command_line, counted, on_screen, say, screen_width
 
 
 class How(NamedTuple):

@@ -16,12 +16,12 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 
-from mpifed.core.errors import FINISHED, DataError, NumericalError, UsageError
+from mpifed.core.errors import DataError, NumericalError, UsageError
 from mpifed.core.tables import Table
-from mpifed.core.text import command_line
 from mpifed.data.applied import APPLIED
 from mpifed.data.store import open_federation
 from mpifed.files.clients import CLIENTS
+from mpifed.files.ends import FINISHED
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.model_file import MODEL
 from mpifed.files.run_folder import JOB, RUN, changed_since, ended, job_of, read_run
@@ -40,6 +40,7 @@ from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
 from mpifed.run import environment
 from mpifed.run.identity import changes
 from mpifed.run.outcome import FAILURE, Opened
+from mpifed.text import command_line
 
 LOCK = "lock"  # locked by flock, or where the file system has none the file `HELD`, which says who holds it
 HELD = "lock-held"

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from mpifed.comm.mpi import Comm
-from mpifed.core.errors import FINISHED, DataError, Interrupted, MpifedError, UnexpectedError, UsageError
+from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explained, explaining
 from mpifed.core.tables import Table
-from mpifed.core.text import shown_lines
+from mpifed.files.ends import FINISHED
 from mpifed.job.job import Job
 from mpifed.run.agreement import begin_call, settings
 from mpifed.run.api import run
 from mpifed.run.outcome import FAILURE, STANDING, Result, code_of
 from mpifed.run.progress import reporter
 from mpifed.run.signals import process_ends_with_run
-from mpifed.screen import say_at_end
+from mpifed.text import say_at_end, shown_lines
 
 _GRACE_S = 3.0
 _HEARD_S = 0.2

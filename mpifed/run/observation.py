@@ -19,7 +19,6 @@ import numpy as np
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import explained
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.core.text import shown
 from mpifed.files.history import last_row
 from mpifed.files.json_file import write_json
 from mpifed.files.run_folder import RUN, read_run, summary
@@ -29,7 +28,7 @@ from mpifed.observers.base import ObservedRun, Observer, RunOutcome
 from mpifed.run.outcome import code_of
 from mpifed.run.own_classes import restored_generators
 from mpifed.run.progress import Reporter
-from mpifed.screen import say
+from mpifed.text import say, shown
 
 OBSERVED = "observed"  # in run.json: by observer, the last round that it was given before the run went on
 

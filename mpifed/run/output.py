@@ -16,10 +16,8 @@ import numpy as np
 from mpifed.comm.mpi import Comm, library
 from mpifed.core import loops
 from mpifed.core.errors import DataError
-from mpifed.core.io_errors import sha256
 from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.core.text import counted
 from mpifed.data.applied import APPLIED, applied
 from mpifed.files.clients import CLIENTS, ClientScores, write_clients
 from mpifed.files.history import History, read_history
@@ -28,7 +26,7 @@ from mpifed.files.json_file import write_json
 from mpifed.files.model_file import MODEL, model_arrays, write_arrays
 from mpifed.files.run_folder import job_of
 from mpifed.files.scratch import this_process
-from mpifed.files.write import replace_text
+from mpifed.files.write import replace_text, sha256
 from mpifed.job.combinations import data_warnings
 from mpifed.job.time_model import Simulation, described, played_once, simulate
 from mpifed.privacy.disclosure import mark
@@ -42,6 +40,7 @@ from mpifed.run.identity import Identity
 from mpifed.run.observation import Observation
 from mpifed.run.progress import Reporter
 from mpifed.run.setup import Ready
+from mpifed.text import counted
 
 
 @dataclass

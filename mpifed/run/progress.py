@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from mpifed.core.tables import Table
 from mpifed.files.columns import column_of, shown
-from mpifed.screen import say
+from mpifed.text import say
 
 
 class Reporter:

@@ -27,7 +27,6 @@ from mpifed.core.exchange import Exchange, ServerRecord
 from mpifed.core.holdings import Holdings, Members
 from mpifed.core.record import Array, bare_leaves, map_leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.core.text import shown
 from mpifed.data import store
 from mpifed.data.block import Block
 from mpifed.data.memory import room
@@ -39,6 +38,7 @@ from mpifed.maths.parameters import Parameters
 from mpifed.maths.problem import Problem
 from mpifed.run.scoring import TestRows
 from mpifed.run.state_check import Specs, check_state
+from mpifed.text import shown
 
 if TYPE_CHECKING:
     from mpifed.privacy.ledger_file import Header

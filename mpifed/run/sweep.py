@@ -12,7 +12,7 @@ from mpifed.comm.mpi import Comm, agreed
 from mpifed.core.errors import MpifedError, NumericalError
 from mpifed.job.sweep import SweepPoint
 from mpifed.run.setup import Cache
-from mpifed.screen import say
+from mpifed.text import say
 
 Value = TypeVar("Value")
 Guard: TypeAlias = Callable[..., Any]  # `guarded`, or `together`

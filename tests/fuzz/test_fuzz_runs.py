@@ -18,9 +18,9 @@ from written_files import read_json, write_json
 
 import mpifed.batch.status
 import mpifed.plots.curves  # noqa: F401
-from mpifed.core.io_errors import sha256
 from mpifed.files.json_file import as_json
 from mpifed.files.model_file import model_sha256, read_model
+from mpifed.files.write import sha256
 
 pytestmark = pytest.mark.long
 

@@ -13,9 +13,10 @@ from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.refused_steps import check_rows
 from mpifed.algorithms.rows import Rows
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import Array, map_leaves, zeros
+from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Block
+from mpifed.maths.arrays import zeros
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.problem import Weighted, mean, weighted_fields
 

@@ -17,7 +17,7 @@ from mpifed.cli import main
 from mpifed.comm.channels.masked import Masked
 from mpifed.comm.mpi import connect
 from mpifed.core import loops
-from mpifed.core.errors import FINISHED
+from mpifed.files.ends import FINISHED
 
 
 def ended(job: Path, out: Path) -> int:

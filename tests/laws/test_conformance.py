@@ -18,7 +18,7 @@ from registry import CASES, FEW, NAMES, Case, table
 
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
-from mpifed.core.exchange import Exchange, Lazy, States, fields_like
+from mpifed.core.exchange import Exchange, Lazy, States
 from mpifed.core.record import Record, leaves, map_leaves, of_columns
 from mpifed.core.round import Round
 from mpifed.data.block import Block
@@ -26,6 +26,7 @@ from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 from mpifed.job.participation import returning, round_of
+from mpifed.maths.problem import fields_like
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import Ready, prepare
 from mpifed.testing import ALGORITHMS, Job, Solo

@@ -22,6 +22,7 @@ from mpifed.cli import main
 from mpifed.core import errors
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.core.exchange import Exchange
+from mpifed.files.ends import ENDS
 from mpifed.job.reading import read_table
 from mpifed.job.sweep import points
 
@@ -267,7 +268,7 @@ def test_columns_and_codes_are_described() -> None:
     assert not [name for name in FIRST + LEDGER if f"| `{name}` | " not in whole]
     kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, MpifedError)]
     codes = {kind.exit_code for kind in kinds}
-    assert {0, *codes} == {end.code for end in errors.ENDS}
+    assert {0, *codes} == {end.code for end in ENDS}
     assert not [code for code in codes if f"| {code} | " not in whole]
 
 

@@ -16,17 +16,17 @@ import pytest
 from package_sources import FILES, PACKAGE, nodes
 
 # what each package may import of the others: core <- data.block <- maths, comm; maths, data <- algorithms
-_JOB = ["contract", "core", "maths", "data", "algorithms", "comm", "files", "observers", "job"]
+_JOB = ["contract", "text", "core", "maths", "data", "algorithms", "comm", "files", "observers", "job"]
 MAY = {
     "core": ["core"],
-    "maths": ["contract", "core", "data.block", "maths"],
-    "data": ["contract", "core", "files", "screen", "data"],
+    "maths": ["contract", "core", "text", "data.block", "maths"],
+    "data": ["contract", "core", "files", "text", "data"],
     "algorithms": ["core", "maths", "data", "privacy.guards", "privacy.open", "algorithms"],
     "comm": ["core", "data.block", "data.roster", "comm", "maths.fixedpoint"],
-    "files": ["core", "files"],
+    "files": ["core", "text", "files"],
     "observers": ["core", "files", "observers"],
     "job": [
-        *("contract", "core", "maths", "data", "algorithms", "comm"),
+        *("contract", "text", "core", "maths", "data", "algorithms", "comm"),
         *("files.columns", "files.expected", "observers", "job"),
     ],
     "privacy": [
@@ -39,11 +39,11 @@ MAY = {
         "job",
         "privacy",
     ],
-    "results": ["arguments", "screen", "core", "maths", "algorithms", "files", "job", "privacy", "results"],
+    "results": ["arguments", "text", "core", "maths", "algorithms", "files", "job", "privacy", "results"],
     "explain": [
         "arguments",
         "contract",
-        "screen",
+        "text",
         "core",
         "maths",
         "data",
@@ -54,12 +54,12 @@ MAY = {
         "audit.findings",
         "explain",
     ],
-    "run": [*_JOB, "screen", "privacy", "results", "laws", "run"],
-    "forecast": [*_JOB, "screen", "privacy", "results", "run", "forecast"],
-    "batch": ["arguments", "core", "data", "comm", "files", "job", "results", "run", "batch"],
-    "audit": ["arguments", "screen", *_JOB, "privacy", "results.text", "run", "audit"],
-    "python": [*_JOB, "screen", "privacy", "results", "run", "forecast", "plots", "python"],
-    "plots": ["core", "data", "files", "job.reading", "job.schema", "results", "arguments", "plots"],
+    "run": [*_JOB, "text", "privacy", "results", "laws", "run"],
+    "forecast": [*_JOB, "text", "privacy", "results", "run", "forecast"],
+    "batch": ["arguments", "text", "core", "data", "comm", "files", "job", "results", "run", "batch"],
+    "audit": ["arguments", "text", *_JOB, "privacy", "results.text", "run", "audit"],
+    "python": [*_JOB, "text", "privacy", "results", "run", "forecast", "plots", "python"],
+    "plots": ["text", "core", "data", "files", "job.reading", "job.schema", "results", "arguments", "plots"],
 }
 
 

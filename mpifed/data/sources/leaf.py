@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 
 from mpifed.core.errors import DataError
-from mpifed.core.text import shown
 from mpifed.data.samples import Samples, Source
 from mpifed.data.source_files import Part, files_in, of_clients, open_packed, train_and_test
+from mpifed.text import shown
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.text import shown
 from mpifed.data.samples import Samples, Source
 from mpifed.data.source_files import check_file, listed
+from mpifed.text import shown
 
 SAMPLES, LABELS = ("X", "x", "x_train", "X_train", "data", "images"), ("y", "y_train", "labels", "target", "targets")
 

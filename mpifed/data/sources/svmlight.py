@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from mpifed.core.errors import DataError
-from mpifed.core.text import shown
 from mpifed.data.samples import Samples, Source, rows_of
 from mpifed.data.source_files import open_packed
+from mpifed.text import shown
 
 DENSE_ABOVE = 0.3  # fraction of nonzero values; at 0.5, CSR takes as much memory as dense float32
 

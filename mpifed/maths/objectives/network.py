@@ -18,18 +18,10 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from mpifed.core.record import (
-    ABSENT,
-    AnyRecord,
-    Array,
-    NamedArrays,
-    added,
-    map_leaves,
-    named_arrays,
-)
+from mpifed.core.record import ABSENT, AnyRecord, Array, NamedArrays, map_leaves, named_arrays
 from mpifed.core.round import Round
 from mpifed.data.block import Features
-from mpifed.maths.arrays import namespace
+from mpifed.maths.arrays import added, namespace
 from mpifed.maths.losses import LOSSES, SampleLoss
 from mpifed.maths.objectives.form import Objective
 from mpifed.maths.parameters import Backward, Parameters, Slope

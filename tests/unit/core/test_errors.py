@@ -10,8 +10,8 @@ import pytest
 
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import explaining
-from mpifed.core.text import shown_lines
 from mpifed.files.json_file import write_json
+from mpifed.text import shown_lines
 
 
 def test_nothing_steers_a_terminal() -> None:
