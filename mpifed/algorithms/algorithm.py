@@ -183,8 +183,8 @@ class Algorithm(MadeByKeywords, ABC):
 
     # --- privacy, and what an audit must know -----------------------------------------------------------------------
 
-    def released(self, index: int) -> Any:
-        """What the server releases in round `index`: `mpifed.maths.privacy.release.Release`.
+    def released(self) -> Any:
+        """What the server releases in each round, the same in all: `mpifed.maths.privacy.release.Release`.
 
         An algorithm without it is refused with `[privacy]`.
         """

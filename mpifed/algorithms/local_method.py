@@ -354,12 +354,12 @@ class LocalMethod(LocalSteps, Rows):
         """Not of what clients send before local steps, nor where their number differs from round to round."""
         return super().accounts() and cls.prepare is None and cls.in_round is LocalSteps.in_round
 
-    def released(self, index: int) -> Release:
-        """What the guard says of the round's step size."""
+    def released(self) -> Release:
+        """What the guard says."""
         from mpifed.algorithms.refused_steps import check_method
 
         check_method(self)
-        return self.guard.released(self.step_of(index + 1))
+        return self.guard.released()
 
     # --- refusals ---------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from mpifed.core.errors import DataError
-from mpifed.core.tables import Table
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files import columns
 from mpifed.files.ends import FINISHED
 from mpifed.files.history import last_row
@@ -94,12 +94,12 @@ def finished(run_dir: Path) -> bool:
     return ended(run_dir) in FINISHED
 
 
-def summary(run_dir: str | os.PathLike[str]) -> Table:
+def summary(run_dir: str | os.PathLike[str], spent: ReadOnlyTable | None = None) -> Table:
     """What `mpifed show RUN --json` prints: exactly the keys `SUMMARY`, None for values that the run does not have.
 
     Values are those of run.json, else of the last row of history.csv (a number that is not finite counts as absent);
     `constraint_values` lists the columns `constraint_*` in their order, `multipliers` the columns `multiplier_*`; the
-    hash and the count of nonzero entries come from model.safetensors.
+    hash and the count of nonzero entries come from model.safetensors. What a private run has spent is in `spent`.
     """
     run = Path(run_dir)
     result = dict.fromkeys(["round", *SUMMARY]) | last_row(run)
@@ -109,6 +109,7 @@ def summary(run_dir: str | os.PathLike[str]) -> Table:
             name: result[name] for name in _OF_ROW if result[name] is not None
         }
     result |= {name: value for name, value in about.items() if value is not None or name not in FIRST + LEDGER}
+    result |= spent or {}
     result = {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in result.items()
     }

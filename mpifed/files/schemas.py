@@ -38,10 +38,10 @@ class Process(Schema):
 
 
 class HeadJson(Schema):
-    """Length and last hash of a ledger."""
+    """Length and last CRC of a ledger."""
 
     lines: Count
-    sha256: Digest
+    crc: Count
 
 
 class CostJson(Schema):
@@ -131,6 +131,7 @@ class RunJson(Schema):
     epsilon_unamplified: NotNegative | None = None
     epsilon_paper: NotNegative | None = None
     epsilon_if_secret: NotNegative | None = None
+    epsilon_other_client: NotNegative | None = None
     epsilon_colluding: NotNegative | None = None
     colluding: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
 

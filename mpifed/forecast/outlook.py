@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.core.tables import Table
 from mpifed.job.job import Job
 from mpifed.privacy.calibration import budget_of, spending_of
-from mpifed.privacy.ledger import finite, most_within
-from mpifed.privacy.protection import collusion, from_whom, not_private, what_is_protected
+from mpifed.privacy.ledger_file import columns_of, others_of
+from mpifed.privacy.protection import from_whom, not_private, shares, what_is_protected
+from mpifed.privacy.spending import Spending
 from mpifed.text import counted
 
 
@@ -18,12 +20,15 @@ def outlook(job: Job, algorithm: Algorithm) -> Table | None:
     privacy, budget = algorithm.problem.privacy, budget_of(job)
     if privacy is None:
         return None
-    spending, released = spending_of(job, algorithm, job.rounds), algorithm.released(0)
+    nothing, released = Spending.of(algorithm), algorithm.released()
+    spending = spending_of(job, nothing, 0, job.rounds)
     ends = None
     if budget is not None and budget.cost(spending) > budget.epsilon:
-        ends = most_within(
-            lambda rounds: budget.cost(spending_of(job, algorithm, rounds)) <= budget.epsilon, job.rounds
-        )
+
+        def over(rounds: int) -> bool:
+            return budget.cost(spending_of(job, nothing, 0, rounds)) > budget.epsilon
+
+        ends = bisect_left(range(1, job.rounds), True, key=over)
     return {
         "protects": what_is_protected(privacy),
         "from": from_whom(privacy, job.protection()),
@@ -42,8 +47,8 @@ def outlook(job: Job, algorithm: Algorithm) -> Table | None:
         "rates": [float(released.rate.min()), float(released.rate.max())],
         "most_sampled": [client := int(released.rate.argmax()), int(algorithm.problem.counts[client])],
         "rounds_counted": [int(spending.rounds.min()), int(spending.rounds.max())],
-        **finite(spending.costs()),
-        **collusion(job, spending),
+        **columns_of(spending),
+        **others_of(spending, shares(job, algorithm.problem.clients)),
         "budget": budget.epsilon if budget else None,
         "budget_of": budget.key if budget else None,
         "budget_ends_after": ends,
@@ -84,6 +89,7 @@ def outlook_lines(summary: Table, rounds: int) -> Iterator[str]:
         yield f"{indent}  epsilon {shown('epsilon')} for the client who spends most"
         yield f"{indent}  without amplification by sampling {shown('epsilon_unamplified')}"
     if "colluding" in summary:
+        yield f"{indent}  against another client, who knows its own noise, {shown('epsilon_other_client')}"
         colluding, fewest = summary["colluding"]
         yield (
             f"{indent}  if {colluding} of a round's {fewest} clients reveal their noise to the server, "

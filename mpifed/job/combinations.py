@@ -241,7 +241,7 @@ def wrong_fit(job: JobSettings, algorithm: Algorithm) -> list[str]:
 
 def _of_releases(job: JobSettings, algorithm: Algorithm, privacy: Privacy) -> Iterator[Refusal]:
     """Where epsilon assumes a secret that the job does not keep: who takes part, or how many."""
-    release, part, name = algorithm.released(0), job.participation, f'[algorithm] name = "{job.algorithm["name"]}"'
+    release, part, name = algorithm.released(), job.participation, f'[algorithm] name = "{job.algorithm["name"]}"'
     secret, shared = release.by_chance, job.aggregation
     yield Refusal(
         privacy.level == "client" and not privacy.by_coins and (secret or (release.rate < 1).any()),

@@ -21,7 +21,7 @@ def is_secure(job: JobSettings) -> bool:
 
 def is_secret(job: JobSettings, algorithm: Algorithm) -> bool:
     """Whether epsilon assumes that participation is secret; the algorithm must have its noise multiplier."""
-    return job.privacy is not None and bool(algorithm.released(0).by_chance)
+    return job.privacy is not None and bool(algorithm.released().by_chance)
 
 
 def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = None) -> Round:

@@ -141,10 +141,9 @@ class NoisyGradients(_Private):
             noisy = _in_floats(purpose, moved, spread, clients, now)
         assign(out, noisy)
 
-    def released(self, step: float) -> Release:
-        ones, fraction = np.ones(self.problem.clients), np.minimum(1.0, self.work.batch / self.problem.counts)
-        rate, z = np.where(fraction < 1, fraction, 1.0), self.privacy.multiplier
-        return Release(self.work.taken, _multiplier(self, ones), rate, ones * z, fraction)
+    def released(self) -> Release:
+        rate = np.minimum(1.0, self.work.batch / self.problem.counts)
+        return Release(self.work.taken, _multiplier(self, np.ones(self.problem.clients)), rate, paper_rate=rate)
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,19 +294,17 @@ class NoisyUploads(_Private):
             value = _in_floats("server", value, np.array([privacy.multiplier * unit]), SERVER, now)
         return mean(Weighted(self.layout.flat(value)[0], np.array(self.present(total))))
 
-    def released(self, step: float) -> Release:
-        problem, privacy, unit = self.problem, self.privacy, self.unit(step)
-        ones, none = np.ones(problem.clients), np.full(problem.clients, np.nan)
+    def released(self) -> Release:
+        problem, privacy = self.problem, self.privacy
+        ones = np.ones(problem.clients)
         if privacy.level == "client":
             per_round = problem.clients_per_round or problem.clients
             secret = privacy.by_coins and not self.work.remembers and per_round < problem.clients
             rate = ones * per_round / problem.clients if secret else ones
-            distance = ones * self.sensitivity(step) / unit
-            return Release(1, _multiplier(self, distance), rate, none, none, by_chance=secret)
+            return Release(1, _multiplier(self, ones), rate, by_chance=secret)
         drawn = np.minimum(1.0, self.work.taken * np.minimum(1.0, self.work.batch / problem.counts))
         part = ones if privacy.trust == "local" else self.weights / self.heaviest
-        paper = privacy.multiplier * unit / (part * self.paper_sensitivity(step))
-        return Release(1, _multiplier(self, part * self.sensitivity(step) / unit), drawn, paper, drawn)
+        return Release(1, _multiplier(self, part), drawn)
 
     def conflicts(self) -> Iterator[Refusal]:
         work, privacy, upload = self.work, self.privacy, '[privacy] noise_on = "upload"'
@@ -363,6 +360,11 @@ class PaperUploads(NoisyUploads):
 
     def unit(self, step: float) -> float:
         return self.paper_sensitivity(step)
+
+    def released(self) -> Release:
+        """(19) is no less than the sensitivity that is proven."""
+        release = super().released()
+        return release._replace(paper_rate=release.rate)
 
 
 def private_guard(problem: Problem, layout: Layout, like: Parameters, work: LocalWork) -> Open:

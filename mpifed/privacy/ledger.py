@@ -1,21 +1,21 @@
 """The ledger of a private run: what every round releases, written before it is run; on rank 0.
 
-`ledger.jsonl` begins with a header: the job as run and its noise multiplier. A line for each round follows, which is on
-the disk before the round begins, so that after a kill at any moment a release too many may be counted, but never one
-too few. Where noise is secure, a round that is run again after a resume is another release and another line. With
-noise = "test" it has the same bits, and so its line counts once. A round that too many clients leave is
-void, and run again with the uploads of others: each attempt is a release with a line of its own.
+`ledger.jsonl` begins with a header: the job as run, its noise, and what each round releases. A line for each round
+follows, which is on the disk before the round begins, so that after a kill at any moment a release too many may be
+counted, but never one too few. Where noise is secure, a round that is run again after a resume is another release and
+another line. With noise = "test" it has the same bits, and so its line counts once. A round that too many clients leave
+is void, and run again with the uploads of others: each attempt is a release with a line of its own.
 
-What is read on a resume must agree: the lines with each other, with checkpoint, run.json and model.safetensors (see
-`mpifed.privacy.ledger_file`, also for what is not detected), the header with the job
+What is read on a resume must agree: the lines with each other, with checkpoint and run.json (see
+`mpifed.privacy.ledger_file`, also for what is not detected), the header with the job and its data
 (`mpifed.privacy.calibration`), and the participating clients with the job's seed.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -24,24 +24,30 @@ import numpy as np
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.core.errors import DataError
 from mpifed.core.round import Round
-from mpifed.core.tables import ReadOnlyTable
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.write import append, replaced, sync
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
-from mpifed.privacy.calibration import budget_of
-from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, LedgerHead, ReleasedRound, linked, read_ledger
-from mpifed.privacy.spending import Costs, Spending
-
-
-def write_header(run_dir: Path, header: Header) -> None:
-    """Write a ledger without rounds."""
-    with replaced(run_dir / LEDGER) as file:
-        file.write(linked(header, "")[0])
-    sync(run_dir)
+from mpifed.privacy import protection
+from mpifed.privacy.calibration import budget_of, spending_of
+from mpifed.privacy.ledger_file import (
+    LEDGER,
+    REMEDY,
+    SCHEMA,
+    LedgerHead,
+    ReleasedRound,
+    add,
+    columns_of,
+    header_of,
+    others_of,
+    read_ledger,
+    sealed,
+)
+from mpifed.privacy.spending import Spending
 
 
 class SavedProgress(Protocol):
-    """What a checkpoint says of a private run: rounds done, void attempts at the next one, and the ledger's `Head`."""
+    """What a checkpoint says of a private run: rounds done, void attempts at the next one, and the ledger's head."""
 
     @property
     def round(self) -> int: ...
@@ -56,21 +62,29 @@ class SavedProgress(Protocol):
 class Ledger:
     """Counts the releases of a run, and their epsilons; its algorithm must have its noise multiplier."""
 
-    def __init__(self, run_dir: Path, job: Job, algorithm: Algorithm, saved: SavedProgress | None = None) -> None:
-        """Reads the ledger of `run_dir`; `saved` is the progress of a run that is resumed from a checkpoint.
+    def __init__(
+        self, run_dir: Path, job: Job, settings: Table, algorithm: Algorithm, saved: SavedProgress | None, anew: bool
+    ) -> None:
+        """Begin the ledger of `run_dir` with the job's `settings` if `anew`, else read it.
 
-        Raises DataError when it is damaged, or does not agree with the checkpoint or the job.
+        `saved` is the progress of a run that is resumed from a checkpoint. Raises DataError when the ledger is damaged,
+        or does not agree with the checkpoint or the job.
         """
-        self._dir, self._path, self._job, self._algorithm = run_dir, run_dir / LEDGER, job, algorithm
-        problem = algorithm.problem
-        privacy = problem.private
-        self.secure = privacy.noise == "secure"
-        self.spending = Spending(privacy, problem.clients)
+        self._dir, self._path, self._job = run_dir, run_dir / LEDGER, job
+        self.spending = Spending.of(algorithm)
+        self.secure = self.spending.privacy.noise == "secure"
+        self.shares = protection.shares(job, algorithm.problem.clients)
         self.refusal = ""  # why the budget allows no further round
-        self._budget = budget_of(job)
-        self._allowed = range(0)  # rounds that are surely within it, each run once
+        self._allowed = range(0)  # rounds that are surely within the budget, each run once
+        header = header_of(settings, self.spending, self.shares)
+        if anew:
+            with replaced(self._path) as file:
+                file.write(sealed({"schema": SCHEMA, **header.model_dump()}, 0)[0])
+            sync(run_dir)
         contents = read_ledger(run_dir)
         lines, self.head = contents.lines, contents.head
+        if contents.header.release != header.release:
+            raise DataError(f"{self._path}: line 1 says that rounds release other than this job's do; {REMEDY}")
         done, attempt = (saved.round, saved.attempt) if saved else (0, 0)
         if saved:
             contents.compare(f"the checkpoint of round {done} in {run_dir}", saved.ledger)
@@ -83,18 +97,18 @@ class Ledger:
             again = [line for line in lines if line.round == done][:attempt]
             lines = [line for line in lines if line.round < done] + again
         for line in lines:
-            self._add(line)
+            self.spending = add(self.spending, line)
 
     def _check(self, lines: list[ReleasedRound], done: int) -> None:
         """DataError where a line is of a round that this job cannot have run, or a line is missing."""
         upto = 0  # every round below has a line
         for number, line in enumerate(lines, 2):
-            if not 0 <= line.round <= upto:
+            if line.round > upto:
                 raise DataError(f"{self._path}: line {number} is of round {line.round}, 0 to {upto} expected; {REMEDY}")
             upto = max(upto, line.round + 1)
-            expected = self._counted(round_of(self._job, self.spending.clients, line.round))
+            expected = self._line(round_of(self._job, len(self.spending.rounds), line.round)).clients
             # an incomplete line was replaced by one with all clients
-            if line.clients is not None and line.clients != expected:
+            if line.clients not in ("all", expected):
                 raise DataError(
                     f"{self._path}: line {number}: in round {line.round} clients {_shown(line.clients)} took part, and "
                     f"by the job's seed {_shown(expected)} do; {REMEDY}"
@@ -106,99 +120,84 @@ class Ledger:
 
     def _mend(self, lines: list[ReleasedRound], done: int) -> None:
         """Replace an incomplete last line: with secure noise the round may have been run, with any of the clients."""
-        whole, newline, _ = self._path.read_bytes().rpartition(b"\n")
+        text = self._path.read_bytes()
+        whole = text[: text.rfind(b"\n") + 1]
         if self.secure:
-            lines.append(ReleasedRound(lines[-1].round + 1 if lines else done, None))
+            lines.append(ReleasedRound(round=lines[-1].round + 1 if lines else done, clients="all"))
+            whole += self._sealed(lines[-1])
         with replaced(self._path) as file:
-            file.write(whole + newline + (self._link(lines[-1]) if self.secure else b""))
+            file.write(whole)
 
-    def _link(self, line: ReleasedRound) -> bytes:
-        text, sha256 = linked(line, self.head.sha256)
-        self.head = LedgerHead(self.head.lines + 1, sha256)
+    def _sealed(self, line: ReleasedRound) -> bytes:
+        text, crc = sealed(line.model_dump(), self.head.crc)
+        self.head = LedgerHead(self.head.lines + 1, crc)
         return text
+
+    def _line(self, now: Round) -> ReleasedRound:
+        """Everybody counts where participation is secret."""
+        everybody = now.present.all() or self.spending.release.by_chance
+        return ReleasedRound(round=now.index, clients="all" if everybody else np.flatnonzero(now.present).tolist())
 
     def note(self, now: Round) -> None:
         """Write the line of round `now`, which is about to be run."""
-        line = ReleasedRound(now.index, self._counted(now))
+        line = self._line(now)
         self._noted[line.round] += 1
         if self.secure or self._noted[line.round] > self._written[line.round]:
-            append(self._path, self._link(line), self.secure)
+            append(self._path, self._sealed(line), self.secure)
             self._written[line.round] += 1
         self._allowed = range(now.index + 1, self._allowed.stop)
-        self._add(line)
+        self.spending = add(self.spending, line)
 
-    def _counted(self, now: Round) -> list[int] | None:
-        """The clients that are counted in a round; None: all, as where participation is secret."""
-        all_counted = now.present.all() or self._algorithm.released(now.index).by_chance
-        return None if all_counted else np.flatnonzero(now.present).tolist()
-
-    def _add(self, line: ReleasedRound) -> None:
-        present = np.full(self.spending.clients, line.clients is None)
-        if line.clients is not None:
-            present[line.clients] = True
-        self.spending.add(self._algorithm.released(line.round), present)
-
-    def sync(self) -> LedgerHead:
+    def sync(self) -> Table:
         """Flush the file to the disk; its head, which other files record."""
         sync(self._path)
-        return self.head
+        return self.head._asdict()
 
     def allows(self, now: Round) -> bool:
         """Whether round `now` keeps every client within the budget.
 
         The participating clients of later rounds are known, so all are looked at together, and again after a void one.
         """
-        budget, left = self._budget, self._job.rounds - now.index
+        job, budget = self._job, budget_of(self._job)
         if budget is None or now.index in self._allowed:
             return True
 
-        def within(count: int) -> bool:
-            return budget.cost(self._after(now.index, count)) <= budget.epsilon  # nan is over it
+        def after(stop: int) -> Spending:
+            return spending_of(job, self.spending, now.index, stop)
 
-        self._allowed = range(now.index, now.index + (left if within(left) else most_within(within, left)))
+        def over(stop: int) -> bool:
+            return not budget.cost(after(stop)) <= budget.epsilon  # nan is over it
+
+        stop = job.rounds
+        if over(stop):
+            stop = now.index + bisect_left(range(now.index + 1, stop), True, key=over)
+        self._allowed = range(now.index, stop)
         if self._allowed:
             return True
-        after, privacy = self._after(now.index, 1), self.spending.privacy
+        once, whole = after(now.index + 1), budget.cost(after(job.rounds))
         self.refusal = (
             f"{budget.key} = {budget.epsilon:g}: {budget.cost(self.spending):.4g} is spent after "
             f"{now.index} rounds by the client that spent most; with another round it would be "
-            f"{budget.cost(after):.4g}, at delta = {privacy.delta:g}"
+            f"{budget.cost(once):.4g}, at delta = {once.privacy.delta:g}"
         )
-        whole = budget.cost(self._after(now.index, left))
-        if left > 1 and math.isfinite(whole):
-            self.refusal += f", and with all {self._job.rounds} {math.ceil(whole * 1000) / 1000:g}"
+        if job.rounds > now.index + 1 and math.isfinite(whole):
+            self.refusal += f", and with all {job.rounds} {math.ceil(whole * 1000) / 1000:g}"
         if budget.by_paper:
-            self.refusal += f" by the paper's formula; [stop] epsilon, which is rigorous, would be {after.worst():.4g}"
+            self.refusal += f" by the paper's formula; [stop] epsilon, which is rigorous, would be {once.worst():.4g}"
         return False
 
-    def _after(self, index: int, count: int) -> Spending:
-        """The spending after `count` more rounds from `index` on, each run once."""
-        after = self.spending.copy()
-        for ahead in range(index, index + count):
-            after.add(self._algorithm.released(ahead), round_of(self._job, after.clients, ahead).present)
-        return after
-
-    def columns(self) -> dict[str, float | None]:
+    def columns(self) -> Table:
         """The epsilons so far, by column; None where infinite."""
-        return finite(self.spending.costs())
+        return columns_of(self.spending)
+
+    def totals(self) -> Table:
+        """The same with what is known to who knows a part of the noise."""
+        return self.columns() | others_of(self.spending, self.shares)
 
 
-def most_within(within: Callable[[int], bool], most: int) -> int:
-    """The largest count up to `most` for which the monotone condition `within(count)` holds; 0 if none."""
-    low, high = 0, 1
-    while high <= most and within(high):
-        low, high = high, high + min(high, max(most - high, 1))
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if within(middle) else (low, middle)
-    return low
-
-
-def finite(costs: Costs) -> dict[str, float | None]:
-    """The epsilons by column; None where infinite or not defined."""
-    return {name: value if math.isfinite(value) else None for name, value in costs._asdict().items()}
-
-
-def _shown(clients: list[int] | None) -> str:
-    return "all" if clients is None else f"[{', '.join(map(str, clients[:8]))}{', ...' if len(clients) > 8 else ''}]"
+def _shown(clients: object) -> str:
+    return (
+        f"[{', '.join(map(str, clients[:8]))}{', ...' if len(clients) > 8 else ''}]"
+        if isinstance(clients, list)
+        else "all"
+    )

@@ -1,180 +1,237 @@
-"""The file of a ledger: reading it, and comparing it with what the other files of its run say of it.
+"""The file of a ledger: its lines, and what follows from it, compared with what the other files of its run say.
 
-The first line is the header. Each line ends with `"sha256"`: the SHA-256 of that of the line before it (the header has
-none before it) and of the line without this key. How many rounds' lines there are, and the last SHA-256, are in each
-checkpoint, in run.json and in what the model's file says about it (`Head`). So damage, an edited line, and a line that
-is missing, swapped or written twice are detected, and so is a ledger that ends earlier than one of these files says.
+The first line is the header, with all that the accountant needs; a line for each round follows. Each ends with `"crc"`:
+the CRC-32 of all lines up to it, without this key. How many rounds' lines there are, and the last CRC, are in each
+checkpoint and in run.json. So damage, an edited line, and a line that is missing, swapped or written twice are found,
+and so is a ledger that ends earlier than one of these files says.
 
-What is not detected: lines cut off that none of these files counts yet (they are written at the start of a run or of
-its resumption, at checkpoints and at the end), and a folder in which the ledger AND all of these files have been
-rewritten so that they agree. There is no secret key, and nothing outside the folder is read.
+What is not: lines cut off that none of these files counts yet (they are written at the start of a run or of its
+resumption, at checkpoints and at the end), and files that somebody has rewritten so that they agree.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable
-from contextlib import suppress
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
+import numpy as np
+from pydantic import Field, TypeAdapter
 from pydantic_core import from_json
 
 from mpifed.core.errors import DataError
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.expected import MOST, Count, NotNegative
 from mpifed.files.json_file import content, read_json
-from mpifed.files.model_file import MODEL, read_about
-from mpifed.files.run_folder import job_of
+from mpifed.files.run_folder import RUN, job_of
 from mpifed.files.schemas import RunJson, Schema, checked, conforming
+from mpifed.maths.privacy.release import Release
+from mpifed.maths.privacy.settings import Privacy
+from mpifed.privacy.spending import Spending
 
 LEDGER = "ledger.jsonl"
-SCHEMA = 2
+SCHEMA = 3
 REMEDY = "what was released is not known; restore the file, or start anew without --resume, into another folder"
-_EVERYBODY = "all"
-_KEY = b', "sha256": "'
-_PREFIX = "ledger_"  # of attributes
-_MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of edited values
-Content = TypeVar("Content")
+_NEAR = 2e-4  # how far the epsilons of two versions of the accountant may be apart
+_MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError)  # of edited values
+_PRIVACY = TypeAdapter(Privacy)
+_Each = Annotated[float, Field(ge=0)]
+_Rate = Annotated[float, Field(ge=0, le=1)]
 
 
-class LedgerPrivacy(Schema):
-    """[privacy] of the job in a ledger's first line."""
+class LedgerRelease(Schema):
+    """What each round releases; one number where all clients are alike."""
 
-    delta: Annotated[float, Field(gt=0, lt=1)]
+    mechanisms: Count
+    multiplier: _Each | list[_Each]
+    rate: _Rate | list[_Rate]
+    by_chance: bool
+    paper_rate: _Rate | list[_Rate] | None
 
 
 class LedgerJob(Schema):
     """The job in a ledger's first line."""
 
     rounds: Annotated[int, Field(ge=1, le=MOST)]
-    privacy: LedgerPrivacy
+    privacy: Table
 
 
-class LedgerHeader(Schema):
-    """The first line of a ledger."""
-
-    job: LedgerJob
-    noise_multiplier: NotNegative
-
-
-class LedgerLine(Schema):
-    """Each other line of a ledger."""
-
-    round: Count
-    clients: Literal["all"] | list[Count]
-
-
-class Header(NamedTuple):
+class Header(Schema):
     """The first line of a ledger; it stays the same when the run is resumed."""
 
     job: Table  # all its tables
-    noise_multiplier: float
+    noise_multiplier: NotNegative
+    clients: Annotated[int, Field(ge=1, le=MOST)]
+    shares: Count  # of a round's noise, of clients that a server who sees the sum alone may collude with; 0: none
+    release: LedgerRelease
 
-    def line(self) -> Table:
-        return {"schema": SCHEMA, **self._asdict()}
+    @property
+    def spending(self) -> Spending:
+        """That of no round."""
+        table = conforming(LedgerJob, self.job).privacy
+        privacy = replace(_PRIVACY.validate_json(json.dumps(table)), noise_multiplier=self.noise_multiplier)
+        arrays = {
+            name: np.broadcast_to(np.asarray(value), self.clients)
+            for name, value in self.release
+            if name in ("multiplier", "rate", "paper_rate") and value is not None
+        }
+        release = Release(mechanisms=self.release.mechanisms, by_chance=self.release.by_chance, **arrays)
+        return Spending(privacy, release, np.zeros(self.clients, np.int64))
 
 
-class ReleasedRound(NamedTuple):
+class ReleasedRound(Schema):
     """A round that was run, or was about to be."""
 
-    round: int
-    clients: list[int] | None  # the participating clients; None: all clients are counted
-
-    def line(self) -> Table:
-        return {"round": self.round, "clients": _EVERYBODY if self.clients is None else self.clients}
+    round: Count
+    clients: Literal["all"] | list[Count]  # who take part; "all" also where who does is secret
 
 
 class LedgerHead(NamedTuple):
-    """The length of a ledger, and the hash of its last line."""
+    """The length of a ledger, and the CRC of all its lines."""
 
     lines: int  # of rounds
-    sha256: str  # of the last line, which may be the header
-
-    def attributes(self) -> dict[str, int | str]:
-        """The attributes of model.safetensors."""
-        return {f"{_PREFIX}{name}": value for name, value in self._asdict().items()}
+    crc: int
 
 
 class Contents(NamedTuple):
-    """A ledger whose hashes are right."""
+    """A ledger whose CRCs are right."""
 
     path: Path
     header: Header
     lines: list[ReleasedRound]
-    hashes: list[str]  # of the header and of each line
+    crcs: list[int]  # up to the header and to each line
     torn: bool  # whether the last line is incomplete
 
     @property
     def head(self) -> LedgerHead:
-        return LedgerHead(len(self.lines), self.hashes[-1])
+        return LedgerHead(len(self.lines), self.crcs[-1])
 
-    def compare(self, source: str, head: ReadOnlyTable | None) -> None:
-        """DataError unless the ledger begins with the lines whose number and last SHA-256 another file states."""
-        try:
-            lines, sha256 = (int(head["lines"]), str(head["sha256"])) if head else (-1, "")
-            if lines < 0:
-                raise ValueError
-        except _MALFORMED as error:
-            raise DataError(
-                f"{source}: says {head!r} of {self.path}, and the number of its lines with the sha256 of the last "
-                f"one were expected; {REMEDY}"
-            ) from error
+    def compare(self, source: str, said: ReadOnlyTable | None) -> None:
+        """DataError unless the ledger begins with the lines whose number and CRC another file states."""
+        if said is None:
+            raise DataError(f"{source}: says nothing of {self.path}, which counts its rounds; {REMEDY}")
+        lines, crc = said["lines"], said["crc"]
         if lines > len(self.lines):
             raise DataError(
-                f"{self.path}: ends with line {len(self.hashes)}, and {source} says that there is a line {lines + 1}; "
+                f"{self.path}: ends with line {len(self.crcs)}, and {source} says that there is a line {lines + 1}; "
                 f"{REMEDY}"
             )
-        if self.hashes[lines] != sha256:
+        if self.crcs[lines] != crc:
             raise DataError(
-                f"{self.path}: line {lines + 1} has sha256 {self.hashes[lines]}, and {source} says {sha256}; {REMEDY}"
+                f"{self.path}: line {lines + 1} has crc {self.crcs[lines]}, and {source} says {crc}; {REMEDY}"
             )
 
-
-def linked(line: Header | ReleasedRound, before: str) -> tuple[bytes, str]:
-    """(the bytes of a line, its SHA-256), from the SHA-256 of the line before it."""
-    return _linked(json.dumps(line.line()).encode(), before)
-
-
-def _linked(content: bytes, before: str) -> tuple[bytes, str]:
-    sha256 = hashlib.sha256(before.encode() + content).hexdigest()
-    return content[:-1] + _KEY + sha256.encode() + b'"}\n', sha256
+    def spending(self) -> Spending:
+        """After all lines; an incomplete one counts for everybody."""
+        spending = self.header.spending
+        for line in self.lines:
+            spending = add(spending, line)
+        return spending.after(True) if self.torn and spending.privacy.noise == "secure" else spending
 
 
-def read_compared(run_dir: Path) -> Contents | None:
-    """The ledger of a run, compared with run.json and the model; None where nothing says that the run is private.
+def add(spending: Spending, line: ReleasedRound) -> Spending:
+    """The spending after a line; IndexError where it has clients that there are not."""
+    if line.clients == "all":
+        return spending.after(True)
+    present = np.zeros(len(spending.rounds), bool)
+    present[line.clients] = True
+    return spending.after(present)
 
-    Raises DataError when it is missing, damaged, or not what run.json or a readable model says; it may be ahead.
+
+def header_of(job: Table, algorithm_spending: Spending, shares: int) -> Header:
+    """The header of a run that begins."""
+
+    def short(value: object) -> object:
+        if not isinstance(value, np.ndarray):
+            return value
+        return float(value[0]) if (value == value[0]).all() else value.tolist()
+
+    release = {name: short(value) for name, value in algorithm_spending.release._asdict().items()}
+    clients, z = len(algorithm_spending.rounds), algorithm_spending.privacy.multiplier
+    return Header(
+        job=job, noise_multiplier=z, clients=clients, shares=shares, release=conforming(LedgerRelease, release)
+    )
+
+
+def sealed(table: ReadOnlyTable, before: int) -> tuple[bytes, int]:
+    """(the bytes of a line, the CRC up to it), from the CRC up to the line before."""
+    text = json.dumps(table).encode()
+    crc = zlib.crc32(text, before)
+    return text[:-1] + b', "crc": %d}\n' % crc, crc
+
+
+def columns_of(spending: Spending) -> Table:
+    """All epsilons by column; None where infinite or not defined."""
+    return _finite(spending.costs()._asdict())
+
+
+def others_of(spending: Spending, shares: int) -> Table:
+    """The same against who knows a part of distributed noise, by key of run.json; empty without such.
+
+    That is another client, who knows its own share, or a server that colludes with a third of a round's clients, at
+    least one: the other shares are left.
     """
-    run_json, model, heads = run_dir / "run.json", run_dir / MODEL, dict[Path, Table | None]()
+    if not (shares and spending.privacy.protects):
+        return {}
+    colluding = max(1, shares // 3)
+    return {"colluding": [colluding, shares]} | _finite(
+        {
+            "epsilon_other_client": spending.worst((shares - 1) / shares),
+            "epsilon_colluding": spending.worst((shares - colluding) / shares),
+        }
+    )
+
+
+def _finite(values: Mapping[str, float]) -> Table:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def spent(run_dir: Path) -> Table | None:
+    """What a run has spent, by its ledger: a table of its epsilons; None where nothing says that it is private.
+
+    The one function behind all that prints an epsilon of a run.
+
+    Raises
+    ------
+    DataError
+        when the ledger is missing or damaged, or not what run.json says; it may be ahead.
+    """
+    path, run_json = run_dir / LEDGER, run_dir / RUN
     about = read_json(run_json) if run_json.exists() else {}  # read before the ledger, which may grow meanwhile
     if about:
         checked(run_json, RunJson, about, REMEDY)
-    if run_json.exists():
-        heads[run_json] = about.get("ledger")
-    with suppress(DataError):  # missing or damaged it is written again, and run.json says the same of the ledger
-        said = read_about(model)
-        names = [name for name in LedgerHead._fields if f"{_PREFIX}{name}" in said]
-        heads[model] = {name: said[f"{_PREFIX}{name}"] for name in names} or None
-    private = (run_dir / LEDGER).exists() or "privacy" in job_of(run_dir) or "delta" in about
-    if not private and not any(heads.values()):
+    if not path.exists() and "privacy" not in job_of(run_dir) and "delta" not in about:
         return None
     ledger = read_ledger(run_dir)
-    for path, head in heads.items():
-        ledger.compare(str(path), head)
-    header = {"noise_multiplier": ledger.header.noise_multiplier, "delta": ledger.header.job["privacy"]["delta"]}
-    for name, value in header.items() if run_json.exists() else ():
-        if about.get(name) != value:
-            raise DataError(
-                f"{run_json}: {name} = {about.get(name)}, and line 1 of {ledger.path} has {value}; {REMEDY}"
-            )
-    return ledger
+    if run_json.exists():
+        ledger.compare(str(run_json), about.get("ledger"))
+    try:
+        spending = ledger.spending()
+    except IndexError as error:
+        raise DataError(f"{path}: has clients that there are not; {REMEDY}") from error
+    found = columns_of(spending) | others_of(spending, ledger.header.shares)
+    follows = {"noise_multiplier": ledger.header.noise_multiplier, "delta": spending.privacy.delta}
+    ahead = ledger.torn or about.get("exit") is None or about["ledger"]["lines"] < ledger.head.lines
+    if not ahead:
+        follows |= found
+    for name, value in follows.items() if about else ():
+        said = about.get(name)
+        if said != value and not _are_near(said, value):
+            raise DataError(f"{run_json}: {name} = {said}, and {value} follows from {path}; {REMEDY}")
+    return found
+
+
+def _are_near(said: object, value: object) -> bool:
+    """Whether two epsilons are the same but for the version of the accountant."""
+    return isinstance(said, float) and isinstance(value, float) and math.isclose(said, value, rel_tol=_NEAR)
 
 
 def read_ledger(run_dir: Path) -> Contents:
-    """The ledger of a run by itself; DataError when there is none, its hashes are wrong, or its version is unknown."""
+    """The ledger of a run by itself; DataError when there is none, its CRCs are wrong, or its version is unknown."""
     path = run_dir / LEDGER
     try:
         whole, _, rest = content(path).rpartition(b"\n")
@@ -183,37 +240,27 @@ def read_ledger(run_dir: Path) -> Contents:
             f"{path}: cannot be read ({error.strerror}), and without it nobody knows what was released; restore the "
             "file, or start anew without --resume, into another folder"
         ) from error
-    texts = whole.split(b"\n")
-    schema = _parsed(path, 1, texts[0], lambda table: table["schema"])
-    if schema != SCHEMA:
-        raise DataError(f"{path}: has schema {schema}, and this version reads {SCHEMA}; resume with that")
-    hashes = [""]
-    for number, text in enumerate(texts, 1):
-        line, key, tail = text.rpartition(_KEY)
-        expected, sha256 = _linked(line + b"}", hashes[-1])
-        if text + b"\n" != expected:
-            stated = tail.removesuffix(b'"}')[:64].decode(errors="replace") if key else "missing"
-            raise _damaged(path, number, f"its sha256 is {stated}, and {sha256} follows from it and the line before")
-        hashes.append(sha256)
-
-    def header_of(table: Table) -> Header:
-        return Header(table["job"], conforming(LedgerHeader, table).noise_multiplier)
-
-    def line_of(table: object) -> ReleasedRound:
-        line = conforming(LedgerLine, table)
-        return ReleasedRound(line.round, None if isinstance(line.clients, str) else line.clients)
-
-    header = _parsed(path, 1, texts[0], header_of)
-    lines = [_parsed(path, number, text, line_of) for number, text in enumerate(texts[1:], 2)]
-    return Contents(path, header, lines, hashes[1:], bool(rest))
-
-
-def _parsed(path: Path, number: int, text: bytes, make: Callable[[Any], Content]) -> Content:  # of JSON
-    try:
-        return make(from_json(text, allow_inf_nan=False))
-    except _MALFORMED as error:
-        raise _damaged(path, number, f"{type(error).__name__}: {error}"[:200]) from error
-
-
-def _damaged(path: Path, number: int, why: str) -> DataError:
-    return DataError(f"{path}: line {number} is damaged ({why}); {REMEDY}")
+    rows: list[Schema] = []
+    crcs = [0]
+    for number, text in enumerate(whole.split(b"\n"), 1):
+        try:
+            table: Table = from_json(text)
+            if number == 1 and table["schema"] != SCHEMA:
+                raise DataError(
+                    f"{path}: has schema {table['schema']}, and this version reads {SCHEMA}; resume with that"
+                )
+            crc = table.pop("crc")
+            expected, found = sealed(table, crcs[-1])
+            if text + b"\n" != expected:
+                raise ValueError(f"its crc is {crc}, and {found} follows from it and the lines before")
+            rows.append(conforming(ReleasedRound if rows else Header, table))
+            if isinstance(rows[-1], Header):
+                _ = rows[-1].spending  # whose job and arrays are checked by it
+        except _MALFORMED as error:
+            raise DataError(
+                f"{path}: line {number} is damaged ({type(error).__name__}: {error}"[:300] + f"); {REMEDY}"
+            ) from error
+        crcs.append(crc)
+    header, *lines = rows
+    assert isinstance(header, Header)
+    return Contents(path, header, [line for line in lines if isinstance(line, ReleasedRound)], crcs[1:], bool(rest))

@@ -135,8 +135,8 @@ class Open:
         """The mean upload."""
         return mean(total)
 
-    def released(self, step: float) -> Release:
-        """What a round of this step size releases."""
+    def released(self) -> Release:
+        """What each round releases."""
         raise NotImplementedError
 
     def conflicts(self) -> Iterator[Refusal]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.core.tables import ReadOnlyTable
+from mpifed.maths.privacy.settings import Privacy
 
 if TYPE_CHECKING:
     from mpifed.comm.channels.base import Protection
     from mpifed.job.job import Job
-    from mpifed.maths.privacy.settings import Privacy
-    from mpifed.privacy.spending import Spending
 
 _NEIGHBOURS = {
     "sample": "one record of one client, exchanged for another",
@@ -60,20 +58,15 @@ def from_whom(privacy: Privacy, how: Protection) -> str:
     )
 
 
-def collusion(job: Job, spending: Spending) -> Table:
-    """Epsilon with distributed noise against a server that colludes with a third of a round's clients.
+def shares(job: Job, clients: int) -> int:
+    """The fewest clients that share a round's noise which a server sees in the sum alone; 0 where there is none such.
 
-    With the fewest clients n that may stay in a round, and c of them colluding, n - c shares of the noise are left.
-    Empty in the plain channel, where the server sees every upload with its share of the noise alone, and for local and
-    central noise, which a single party draws.
+    That is so in the plain channel, where the server sees every upload with its share of the noise alone, and for local
+    and central noise, which a single party draws.
     """
-    privacy, participation = spending.privacy, job.participation
-    if privacy.trust != "distributed" or job.channel == "plain" or not privacy.protects:
-        return {}
-    fewest = min(participation.clients_per_round or spending.clients, spending.clients) - participation.max_dropouts
-    colluding = fewest // 3
-    epsilon = spending.worst_with((fewest - colluding) / fewest)
-    return {"epsilon_colluding": epsilon if math.isfinite(epsilon) else None, "colluding": [colluding, fewest]}
+    if job.privacy is None or job.privacy.trust != "distributed" or job.channel == "plain":
+        return 0
+    return min(job.participation.clients_per_round or clients, clients) - job.participation.max_dropouts
 
 
 def not_private(privacy: Privacy) -> str | None:
@@ -138,35 +131,32 @@ def _shared(job: Job) -> Iterator[str]:
         )
 
 
-def shown(run: Table, summary: ReadOnlyTable) -> Iterator[tuple[str, str]]:
-    """(label, text) on the privacy of a run, from run.json and its summary; empty for a run without [privacy]."""
-    if run.get("delta") is None:
-        return
-    yield "privacy", run.get("protects", "") if run["private"] else "NOT private: see the warning"
-    yield "epsilon", "; ".join(_parts(run, summary))
+def shown(run: ReadOnlyTable, spent: ReadOnlyTable | None) -> Iterator[tuple[str, str]]:
+    """(label, text) on the privacy of a run, from run.json and what it has spent; empty without [privacy]."""
+    if spent is not None:
+        yield "privacy", run.get("protects", "") if run["private"] else "NOT private: see the warning"
+        yield "epsilon", "; ".join(_parts(run, spent))
 
 
-def _parts(run: Table, summary: ReadOnlyTable) -> Iterator[str]:
+def _parts(run: ReadOnlyTable, spent: ReadOnlyTable) -> Iterator[str]:
     """The statements on epsilon."""
-    epsilon, conditional = summary["epsilon"], summary["epsilon_if_secret"]
+    epsilon, conditional, at = spent["epsilon"], spent["epsilon_if_secret"], f"at delta = {run['delta']:g}"
     if run["noise_multiplier"] == 0:
         yield "infinite: there is no noise"
         return
-    name = "epsilon" if epsilon is not None else "epsilon_if_secret"
-    # run.json has it only if the run ended normally
-    last = "" if run.get(name) is not None else ", when it was last measured; later rounds are in the ledger alone"
     if epsilon is not None:
-        yield f"{epsilon:.6g} at delta = {run['delta']:g}, of the client who spent most{last}"
-    elif conditional is None:
-        yield "infinite: there is too little noise" if run.get("ended") else "not known"
-    else:
-        at = f"at delta = {run['delta']:g}{last}"
+        yield f"{epsilon:.6g} {at}, of the client who spent most"
+    elif conditional is not None:
         yield f"none; were its noise secret, and integers, it would be {conditional:.6g} {at}"
-    if run.get("epsilon_unamplified") is not None:
-        yield f"without amplification by sampling {run['epsilon_unamplified']:.6g}"
-    if run.get("epsilon_colluding") is not None:
-        colluding, fewest = run["colluding"]
+    else:
+        yield "infinite: there is too little noise"
+    if spent["epsilon_unamplified"] is not None:
+        yield f"without amplification by sampling {spent['epsilon_unamplified']:.6g}"
+    if spent.get("epsilon_other_client") is not None:
+        yield f"against another client, who knows its own noise, {spent['epsilon_other_client']:.6g}"
+    if spent.get("epsilon_colluding") is not None:
+        colluding, fewest = spent["colluding"]
         text = f"if {colluding} of a round's {fewest} clients tell the server their noise"
-        yield f"{text}, {run['epsilon_colluding']:.6g}, which the budget does not cover"
-    if run.get("epsilon_paper") is not None:
-        yield f"by the formula of the FedPDM-DP paper, which is no bound, {run['epsilon_paper']:.6g}"
+        yield f"{text}, {spent['epsilon_colluding']:.6g}, which the budget does not cover"
+    if spent["epsilon_paper"] is not None:
+        yield f"by the formula of the FedPDM-DP paper, which is no bound, {spent['epsilon_paper']:.6g}"

@@ -31,7 +31,7 @@ from mpifed.job.job import Job
 from mpifed.maths.metrics import r2
 from mpifed.maths.objectives import Objective
 from mpifed.maths.parameters import Head, Parameters
-from mpifed.privacy.ledger_file import read_compared
+from mpifed.privacy.ledger_file import spent
 from mpifed.python import describe
 from mpifed.python.ranks import spoken
 from mpifed.python.values import by_name, check_index, columns_of
@@ -301,10 +301,10 @@ def read_run(folder: Path) -> Run:
     if not (folder / JOB).exists() or not (folder / RUN).exists():
         there = "no run here" if folder.is_dir() else "no such folder"
         raise DataError(f"{folder}: {there}; give the folder that a run has written, its out")
-    read_compared(folder)
+    released = spent(folder)
     warnings = tuple(str(warning) for warning in run_warnings(folder))
     digests = {name: digest for name in (HISTORY, CLIENTS, JOB) if (digest := _digest(folder / name)) is not None}
-    return Run(folder, dict(summary(folder)), warnings, digests)
+    return Run(folder, dict(summary(folder, released)), warnings, digests)
 
 
 def _digest(path: Path) -> str | None:

@@ -26,7 +26,7 @@ from mpifed.files.run_folder import JOB, RUN, job_of, read_run, summary
 from mpifed.job.reading import dotted, put_key
 from mpifed.job.schema import free_in, is_free
 from mpifed.job.sweep import LABEL
-from mpifed.privacy.ledger_file import read_compared
+from mpifed.privacy.ledger_file import spent
 from mpifed.results.objectives import objective_of
 from mpifed.results.points import is_sweep, point_settings
 from mpifed.results.run_warnings import run_warnings
@@ -184,8 +184,8 @@ def _flat(job: ReadOnlyTable) -> Iterator[tuple[str, object]]:
 def _row(member: _Member, in_grid: bool) -> Table:
     """What is known of a run; `numbers` has the names of the columns that can be averaged."""
     folder, job = member.folder, member.job
-    read_compared(folder)
-    about = summary(folder) if (folder / RUN).exists() else {}
+    released = spent(folder)
+    about = summary(folder, released) if (folder / RUN).exists() else {}
     limits = [constraint["limit"] for constraint in job.get("constraint", [])]
     values: list[float | None] = about.get("constraint_values") or []
     numbers = {name: value for name, value in about.items() if is_number(value) and name != "exit"}

@@ -15,6 +15,7 @@ from mpifed.files.json_file import content
 from mpifed.files.run_folder import RUN, SUMMARY, summary
 from mpifed.files.write import replace_text
 from mpifed.job.sweep import LABEL, SweepPoint, point_name
+from mpifed.privacy.ledger_file import spent
 from mpifed.text import shown
 
 SWEEP = "sweep.csv"
@@ -31,7 +32,7 @@ def write_sweep(folder: Path, points: Sequence[SweepPoint]) -> None:
     rows.writerow(["point", *points[0].settings, *SUMMARY])
     for point in points:
         run_dir = folder / point.name
-        values = summary(run_dir) if (run_dir / RUN).exists() else dict.fromkeys(SUMMARY)
+        values = summary(run_dir, spent(run_dir)) if (run_dir / RUN).exists() else dict.fromkeys(SUMMARY)
         rows.writerow([point.name, *point.settings.values(), *values.values()])
     replace_text(folder / SWEEP, text.getvalue())
 

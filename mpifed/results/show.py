@@ -19,7 +19,7 @@ from mpifed.files.schemas import RunJson
 from mpifed.job.goals import contradiction
 from mpifed.privacy import protection
 from mpifed.privacy.disclosure import uncovered
-from mpifed.privacy.ledger_file import read_compared
+from mpifed.privacy.ledger_file import spent
 from mpifed.results.costs import cost_lines, simulated_lines
 from mpifed.results.run_warnings import run_warnings
 from mpifed.results.text import line_of, meaning, value_of
@@ -44,9 +44,9 @@ def run_summary(folder: Path) -> Table:
         if (folder / "job.toml").exists() or any(folder.glob("ledger.*")):
             raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
         raise DataError(f"{folder}: no run.json; give the folder of a run")
-    read_compared(folder)
+    released = spent(folder)
     run = read_run(folder)  # costs of key agreement and of each exchange, up to the last checkpoint
-    return summary(folder) | {
+    return summary(folder, released) | {
         "exchanges": run.get("exchanges"),
         "simulated": run.get("simulated"),
         "warnings": _warnings(folder, run),
@@ -70,7 +70,7 @@ def run_text(folder: Path) -> str:
     if run.get("simulated"):
         lines += [line_of("simulated seconds", value_of("simulated_s", run.get("simulated_s")))]
         lines += simulated_lines(run["simulated"], run.get("rounds", 0), "  ")
-    lines += [line_of(label, text) for label, text in protection.shown(run, summary)]
+    lines += [line_of(label, text) for label, text in protection.shown(run, spent(folder))]
     if run.get("delta") is not None:
         lines.append(line_of("epsilon does not cover", "; ".join(uncovered(folder))))
     lines += [line_of(label, text) for label, text in _certificate(folder)]

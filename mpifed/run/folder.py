@@ -35,7 +35,7 @@ from mpifed.observers.mlflow_store import NOTED
 from mpifed.observers.tensorboard import EVENTS
 from mpifed.observers.weights_and_biases import FILES
 from mpifed.privacy.disclosure import RAW_FOLDERS
-from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_compared
+from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_ledger, spent
 from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
 from mpifed.run import environment
 from mpifed.run.identity import changes
@@ -188,8 +188,9 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
     For a run without privacy, a `damaged` run.json does not matter.
     """
     uncounted = damaged and job.privacy is None and not (out / LEDGER).exists()
-    if uncounted or (ledger := read_compared(out)) is None:
+    if uncounted or spent(out) is None:
         return None
+    ledger = read_ledger(out)
     written = job_of(out)
     if written and (shown := changes_of(ledger.header.job, written)):
         raise DataError(f"{out / 'job.toml'}: is not the job in line 1 of {ledger.path} ({shown}); {REMEDY}")

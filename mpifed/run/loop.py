@@ -273,7 +273,7 @@ class RunLoop:
         costs = self.ranks.accounts(self.spent)
         self.progress = self.progress._replace(exchanges=costs, first=self.evaluation.first)
         if self.ledger is not None:
-            self.progress = self.progress._replace(ledger=self.ledger.sync()._asdict())
+            self.progress = self.progress._replace(ledger=self.ledger.sync())
         if self.results is not None and self.results.history is not None:
             self.progress = self.progress._replace(rows=self.results.history.sync())
         run: Table = {"job": self.settings, "identity": self.identity._asdict() if self.identity else None}
@@ -308,12 +308,10 @@ class RunLoop:
 
         ledger = None
         if self.job.privacy is not None:
-            from mpifed.privacy.ledger import Ledger, write_header
-            from mpifed.privacy.ledger_file import Header
+            from mpifed.privacy.ledger import Ledger
 
-            if self.header is None and not resumed:
-                write_header(self.out, Header(self.settings, self.algorithm.problem.private.multiplier))
-            ledger = Ledger(self.out, self.job, self.algorithm, self.progress if resumed else None)
+            anew, saved = self.header is None and not resumed, self.progress if resumed else None
+            ledger = Ledger(self.out, self.job, self.settings, self.algorithm, saved, anew)
         if self.ready.tests.own is None:
             (self.out / CLIENTS).unlink(missing_ok=True)  # that of an earlier round, and of a job that recorded it
         assert self.observation is not None and self.identity is not None

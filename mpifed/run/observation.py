@@ -99,7 +99,9 @@ class Observation:
             return
         results: Table = {}
         try:
-            results = {**summary(self._folder), "exit": code}
+            from mpifed.privacy.ledger_file import spent
+
+            results = {**summary(self._folder, spent(self._folder)), "exit": code}
         except (DataError, OSError, ValueError) as error:
             self._warn(f"observers get no summary: {shown(str(error))}")
         self._call("end", lambda _, observer: observer.end(RunOutcome(code, copy.deepcopy(results))))

@@ -31,7 +31,7 @@ from mpifed.job.combinations import data_warnings
 from mpifed.job.time_model import Simulation, described, played_once, simulate
 from mpifed.privacy.disclosure import mark
 from mpifed.privacy.ledger import Ledger
-from mpifed.privacy.protection import collusion, in_short, not_private, warnings_of
+from mpifed.privacy.protection import in_short, not_private, warnings_of
 from mpifed.privacy.spending import without_epsilon
 from mpifed.results.run_warnings import worse_than_measured
 from mpifed.run import environment
@@ -157,8 +157,7 @@ class Results:
         job = self.ready.job
         names = {"name": job.name, "objective": job.model["name"], "algorithm": job.algorithm["name"]}
         digests = {key: self.about[key] for key in ("job_sha256", "data_sha256") if key in self.about}
-        spent = self.ledger.sync().attributes() if self.ledger else {}
-        write_arrays(self.out / MODEL, model_arrays(self.ready.algorithm.model(server)), names | digests | spent)
+        write_arrays(self.out / MODEL, model_arrays(self.ready.algorithm.model(server)), names | digests)
         # it says what data are, as no release does
         if job.privacy is None and (kept := applied(self.ready.data)) is not None:
             replace_text(self.out / APPLIED, json.dumps(asdict(kept)))
@@ -171,8 +170,6 @@ class Results:
             self.about["warnings"] += remarks
         self.about["warnings"] += self.observation.failures
         self.about |= {name: value if value is None or math.isfinite(value) else None for name, value in late.items()}
-        if self.ledger is not None:
-            self.about |= collusion(job, self.ledger.spending)
 
     def write(
         self, progress: Progress, code: int | None, round_s: Sequence[float], cpu_s: float, peak_rss: Sequence[int]
@@ -203,8 +200,8 @@ class Results:
             written = [path for name in (HISTORY, CLIENTS, MODEL, APPLIED) if (path := self.out / name).exists()]
             state["digests"] = {path.name: sha256(path) for path in written}
         # before the end, these are in the history
-        spent = {} if self.ledger is None or code is None else self.ledger.columns()
-        ledger = {} if self.ledger is None else {"ledger": self.ledger.sync()._asdict()}
+        spent = {} if self.ledger is None or code is None else self.ledger.totals()
+        ledger = {} if self.ledger is None else {"ledger": self.ledger.sync()}
         write_json(self.out / "run.json", self.about | state | spent | ledger)
 
 

@@ -21,7 +21,7 @@ from mpifed.privacy.disclosure import RAW_FOLDERS
 
 RELEASED, PUBLIC, RAW, TIMING = "released", "public", "raw", "timing"
 _EPSILONS = "epsilon_unamplified epsilon_paper epsilon_if_secret"
-_COLLUDING = "epsilon_colluding colluding"
+_COLLUDING = "epsilon_colluding epsilon_other_client colluding"
 # (file, keys): a file without keys counts as a whole; keys of JSON are dotted; what is said about a model is in "...@"
 _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     RELEASED: (
@@ -35,9 +35,9 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         ("lock*", ""),  # that of a run which was killed; host and process stand in run.json too
         ("failure.txt", ""),  # the class of an error, and its exit code
         ("history.*", "round up_bytes down_bytes gradients"),
-        ("ledger.jsonl", "schema job.* noise_multiplier round clients sha256"),
-        (f"{MODEL}@", "ledger_lines ledger_sha256 name objective algorithm job_sha256"),
-        ("run.json", f"protects ledger.lines ledger.sha256 {_COLLUDING}"),
+        ("ledger.jsonl", "schema job.* noise_multiplier shares release.* round clients crc"),
+        (f"{MODEL}@", "name objective algorithm job_sha256"),
+        ("run.json", f"protects ledger.lines ledger.crc {_COLLUDING}"),
         ("run.json", "name seed host ranks commit device versions.* blas loops mpi slurm_job process.* warnings"),
         ("run.json", "sources sources.* distributions distributions.* accepted_changes observed observed.*"),
         ("run.json", "job_sha256 private delta noise_multiplier rounds exit up_bytes down_bytes simulated.network.*"),

@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Noise(Algorithm):
-    """Every client's answer is `mechanisms` mechanisms, whose multiplier grows by `growth` in every round.
+    """Every client's answer is `mechanisms` mechanisms.
 
     `uneven` gives client i the rate `rate` / (1 + i). With `rates_by_participation`, the rate is the chance to take
     part, which counts for all clients in every round.
@@ -41,7 +41,6 @@ class Noise(Algorithm):
 
     mechanisms: int = 1
     rate: float = 1.0
-    growth: float = 0.0
     uneven: bool = False
     rates_by_participation: bool = False
     paper: bool = True
@@ -56,14 +55,14 @@ class Noise(Algorithm):
     def measures(self) -> tuple[Measure, ...]:
         return (Measure((), lambda server: server, lambda server, found, first: {"train_loss": 1.0, "size": 2.0}),)
 
-    def released(self, index: int) -> Release:
+    def released(self) -> Release:
         ones = np.ones(self.problem.clients)
-        z = self.problem.privacy.noise_multiplier * (1 + self.growth * index)
+        z = self.problem.privacy.noise_multiplier
         rate = self.rate / (1 + np.arange(self.problem.clients)) if self.uneven else self.rate * ones
         if self.rates_by_participation:
             rate = ones * self.problem.clients_per_round / self.problem.clients
-        stated = ones * z if self.paper else ones * np.nan
-        return Release(self.mechanisms, ones * z, rate, stated, rate, self.rates_by_participation)
+        stated = rate if self.paper else None
+        return Release(self.mechanisms, ones * z, rate, self.rates_by_participation, stated)
 
     def start_server(self, now: Round) -> Server:
         return Server(Parameters(np.zeros((self.problem.features, self.problem.outputs), self.problem.dtype), ()))
@@ -89,6 +88,6 @@ class Count(Noise):
         clients, answer = super().answer(clients, question, block, now)
         return clients, Answer(np.ones_like(answer.value))
 
-    def released(self, index: int) -> Release:
+    def released(self) -> Release:
         """As before: what is counted is as wide as what had noise."""
-        return super().released(index)
+        return super().released()

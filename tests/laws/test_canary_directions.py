@@ -44,10 +44,7 @@ def made(case: dict[str, Any], weaker: float, noise: str) -> Any:
 def printed(case: dict[str, Any]) -> float:
     """The ledger's epsilon after all rounds."""
     one = made(case, 1.0, "secure")
-    spending = Spending(one.problem.privacy, 2 * RUNS)
-    for index in range(ROUNDS):
-        spending.add(one.released(index), np.ones(2 * RUNS, dtype=bool))
-    return spending.worst()
+    return Spending.of(one).after(True, ROUNDS).worst()
 
 
 def sent(one: Any, label: int, pulls: bool, now: Round, shard: type) -> Any:

@@ -17,8 +17,7 @@ from written_files import read_json, write_json
 
 from mpifed.cli import main
 from mpifed.core.errors import DataError, UsageError
-from mpifed.files.model_file import read_about, read_model, write_arrays
-from mpifed.privacy.ledger_file import LEDGER, linked
+from mpifed.privacy.ledger_file import LEDGER, sealed
 from mpifed.testing import Job, Solo
 
 ROUNDS = 6
@@ -85,21 +84,14 @@ def lines(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[Path], None
 
 
 def forge(change: Callable[[Any, list[Any]], None]) -> Callable[[Path], None]:
-    """Another header and other lines, whose SHA-256 follow from each other again."""
-
-    class Forged:
-        def __init__(self, values: Any) -> None:
-            self.values = values
-
-        def line(self) -> Any:
-            return {name: value for name, value in self.values.items() if name != "sha256"}
+    """Another header and other lines, whose CRCs follow from each other again."""
 
     def act(out: Path) -> None:
         header, *rest = [json.loads(text) for text in (out / LEDGER).read_bytes().splitlines()]
         change(header, rest)
-        before, written = "", b""
+        before, written = 0, b""
         for values in (header, *rest):
-            text, before = linked(Forged(values), before)  # type: ignore[arg-type]
+            text, before = sealed({name: value for name, value in values.items() if name != "crc"}, before)
             written += text
         (out / LEDGER).write_bytes(written)
 
@@ -112,16 +104,6 @@ def about(**changes: Any) -> Callable[[Path], None]:
     def act(out: Path) -> None:
         found = read_json(out / "run.json") | changes
         write_json(out / "run.json", {name: value for name, value in found.items() if value is not None})
-
-    return act
-
-
-def attribute(name: str, value: Any) -> Callable[[Path], None]:
-    """Something else said about the model."""
-
-    def act(out: Path) -> None:
-        path = out / "model.safetensors"
-        write_arrays(path, read_model(path), read_about(path) | {name: value})
 
     return act
 
@@ -143,8 +125,7 @@ def alone(forged: Callable[[Path], None]) -> Callable[[Path], None]:
     def act(out: Path) -> None:
         forged(out)
         shutil.rmtree(out / "checkpoint")
-        for name in ("run.json", "model.safetensors"):
-            (out / name).unlink()
+        (out / "run.json").unlink()
 
     return act
 
@@ -164,6 +145,15 @@ def header(header: Any, rest: list[Any]) -> Any:
     return header
 
 
+def release(header: Any, rest: list[Any]) -> Any:
+    return header["release"]
+
+
+def scaled(factor: float) -> Callable[[Path], None]:
+    """A forged ledger with more noise, or less, in its header."""
+    return forge(lambda header, rest: header.update(noise_multiplier=factor * header["noise_multiplier"]))
+
+
 def fourth(header: Any, rest: list[Any]) -> Any:
     return rest[3]
 
@@ -171,19 +161,24 @@ def fourth(header: Any, rest: list[Any]) -> Any:
 SAID = "restore the file, or start anew without --resume"
 # in the ledger, its lines, or one of the files that count them
 EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a byte of a line": (edit(lambda text: text.replace(b'"round": 3', b'"round": 2')), "line 5 is damaged .its sha"),
-    "delta": (edit(lambda text: text.replace(b'"delta": 0.0001', b'"delta": 0.001')), "line 1 is damaged .its sha256"),
+    "a byte of a line": (edit(lambda text: text.replace(b'"round": 3', b'"round": 2')), "line 5 .* its crc"),
+    "delta": (edit(lambda text: text.replace(b'"delta": 0.0001', b'"delta": 0.001')), "line 1 .* its crc"),
     "other bytes": (edit(lambda text: bytes(range(256)) * 9), "line 1 is damaged"),
     "cut in a line": (edit(lambda text: text[:-5]), "ends with line 6, and .*run.json says that there is a line 7"),
     "last line cut": (lines(lambda found: found[:-1]), "ends with line 6, and .*run.json says that there is a line 7"),
     "a line missing": (lines(lambda found: [*found[:3], *found[4:]]), "line 4 is damaged"),
     "deleted": (lambda out: (out / LEDGER).unlink(), "cannot be read .* nobody knows what was released"),
     "a folder": (as_folder, "is no regular file; remove it, or put it back"),
-    "an older one": (edit(lambda text: text.replace(b'"schema": 2', b'"schema": 1')), "has schema 1, and this"),
-    "forged clients": (put(fourth, "clients", []), r"line 7 has sha256 \w+, and .*run.json says \w+"),
+    "an older one": (edit(lambda text: text.replace(b'"schema": 3', b'"schema": 1')), "has schema 1, and this"),
+    "forged clients": (put(fourth, "clients", []), r"line 7 has crc \d+, and .*run.json says \d+"),
     "forged kind": (put(fourth, "clients", "some"), "line 5 is damaged .ValueError"),
     "run.json: a list": (about(ledger=[6]), r"run.json: ledger = \[6\]"),
-    "model.safetensors: more": (attribute("ledger_lines", 9), "model.safetensors says that there is a line 10"),
+    "run.json: a smaller epsilon": (about(epsilon_if_secret=0.5), r"epsilon_if_secret = 0\.5, and \d.* follows from"),
+    "run.json: no epsilon": (about(epsilon_if_secret=None), r"epsilon_if_secret = None, and \d\.\d+ follows from"),
+    "run.json: epsilon of a test": (about(epsilon=0.5), r"epsilon = 0\.5, and None follows from"),
+    "run.json: other noise": (about(noise_multiplier=9.0), r"noise_multiplier = 9\.0, and 5\.0 follows from"),
+    "run.json: forgets it": (about(ledger=None), "says nothing of .*ledger.jsonl, which counts its rounds"),
+    "nobody of those": (put(fourth, "clients", [800]), r"line 7 has crc \d+, and .*run.json says"),
 }  # fmt: skip
 
 
@@ -204,11 +199,17 @@ def test_what_is_edited_is_found(name: str, copied: Callable[..., tuple[Job, Pat
 
 # what only a run that goes on can tell: from its checkpoint, its job and its seed
 RESUMED: dict[str, tuple[str, Callable[[Path], None], str]] = {
-    "checkpoint: fewer": ("plain", manifests({"lines": 2, "sha256": "0" * 64}), "line 3 .*checkpoint .* says 0"),
+    "checkpoint: fewer": ("plain", manifests({"lines": 2, "crc": 0}), "line 3 .*checkpoint .* says 0"),
     "job.toml": ("plain", edit(lambda text: text.replace(b"delta = 0.0001", b"delta = 0.001"), "job.toml"),
         "job.toml: is not the job in line 1 of .*privacy.delta: 0.0001 before, 0.001 now"),
     "more noise": ("calibrated", alone(put(header, "noise_multiplier", 50.0)), "= 50.0, and .* 6 rounds"),
-    "others": ("plain", alone(put(fourth, "clients", [1, 2, 800])), r"line 5: .*\[1, 2, 800\] took part"),
+    **{
+        f"noise times {factor}": ("calibrated", alone(scaled(factor)), r"line 1 has noise_multiplier = .* gives")
+        for factor in (0.7, 0.99, 1.0005, 1.01, 1.3)
+    },
+    "less released": ("plain", alone(put(release, "rate", 0.5)), "line 1 says that rounds release other than this job"),
+    "others": ("plain", alone(put(fourth, "clients", [1, 2, 800])), "has clients that there are not"),
+    "other clients": ("plain", alone(put(fourth, "clients", [1, 2, 3])), r"line 5: .*\[1, 2, 3\] took part"),
     "a later round": ("plain", alone(put(fourth, "round", 10**12)), "line 5 is of round 1000000000000, 0 to 3"),
 
 }  # fmt: skip
@@ -230,9 +231,6 @@ def test_the_ledger_of_another_run(copied: Callable[..., tuple[Job, Path]]) -> N
     with pytest.raises(DataError, match=r"run\.json says"):
         run(job, Solo(), out, resume=True)
     shutil.copy(other / "run.json", out / "run.json")
-    with pytest.raises(DataError, match=r"model\.safetensors says"):
-        run(job, Solo(), out, resume=True)
-    shutil.copy(other / "model.safetensors", out / "model.safetensors")
     with pytest.raises(DataError, match=r"job\.toml: is not the job in line 1 of .*seed: 6 before, 5 now"):
         run(job, Solo(), out, resume=True)
     shutil.copy(other / "job.toml", out / "job.toml")

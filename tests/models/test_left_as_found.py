@@ -113,6 +113,7 @@ def of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         warnings.simplefilter("once", BytesWarning)
         yield
     signal.signal(signal.SIGUSR1, before)
+    gc.freeze()  # as the session's own objects were
     torch.set_num_threads(threads)
     torch.set_default_dtype(dtype)
 

@@ -1,27 +1,44 @@
-"""Privacy accounting: the epsilon of a job's releases, and the noise for a given epsilon.
+"""Privacy accounting by Google's dp-accounting: the epsilon of a client's releases, and the noise for an epsilon.
 
-Every epsilon is an upper bound for the given settings. `spent` describes the releases of a client: the number of
-mechanisms of each (multiplier, rate). The multiplier is the standard deviation of the noise / the sensitivity,
-the distance between the outputs of two neighbours (Privacy.reach: 2 G where a sample is replaced, G where a client is
-left out); the rate is the probability that it is in a mechanism, 1 without amplification by sampling.
+Every epsilon is an upper bound. `spent` says how many mechanisms of each (multiplier, rate) a client has released. The
+multiplier is the standard deviation of the noise / the distance between the outputs of two neighbours
+(`Privacy.reach`); the rate is the probability that the record, or the client, is in a mechanism, and 1 where everybody
+knows.
+
+Mechanisms compose by convolution of their privacy losses, on a grid of losses, rounded pessimistically (Doroshenko,
+Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots", PETS 2022, arXiv:2207.04380). A pair of distributions whose
+profile delta(e) = sup over events of P(event) - exp(e) Q(event) lies above that of every pair of neighbours dominates
+them all, also when composed adaptively (Zhu, Dong, Wang, AISTATS 2022, arXiv:2106.08567).
+
+Given that a replaced record is not drawn, drawn, or its replacement is drawn, outputs are A, B and B', Gaussians no
+farther apart than the sensitivity. So (1 - q) A + q B and (1 - q) A + q B' have, by advanced joint convexity (Balle,
+Barthe, Gaboardi, NeurIPS 2018, arXiv:1807.01647, Theorems 2 and 10), delta'(log(1 + q (exp(e) - 1))) <= q delta(e) for
+e >= 0. That is the profile of (1 - q) A + q B against A, which dp-accounting has; for e < 0 the same holds with the two
+exchanged, so that the curve is mirrored: delta(-e) = 1 - exp(-e) + exp(-e) delta(e).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.maths.privacy.profile import composed_epsilon, gaussian_epsilon
 
 Spent: TypeAlias = Mapping[tuple[float, float], int]
-Plan: TypeAlias = Iterable[tuple[float, float, int]]  # (multiplier / the job's multiplier, rate, count)
 Parts: TypeAlias = tuple[tuple[float, float, int], ...]  # (multiplier, rate, count)
 
-CALIBRATED = 1e-4  # relative error of the multiplier of `calibrate`
-DISTINCT = 16  # distinct amplified mechanisms; of more, multipliers are rounded down by up to 2 %
+CALIBRATED = 1e-4  # relative error of `calibrate`
+_POINTS = 2**17  # approximate upper bound of the points of a grid
+_FINE = 1 / 64  # spacing of a grid / standard deviation of a loss
+_WIDEST = 64.0  # spacing above which a grid gives no useful bound
+_ROUNDOFF = 1e-12  # rounding error of the convolutions, subtracted from delta
+_TAILS = 9.0  # standard deviations within which nearly all losses of a composition are
+_MOST = 2.0**26  # steps of a grid by which losses may be rounded, all together
+_MANY = 64  # doublings of a multiplier after which no more noise helps
 
 
 def epsilon(spent: Spent, delta: float, *, sampling: str = "fixed") -> float:
@@ -36,125 +53,149 @@ def epsilon(spent: Spent, delta: float, *, sampling: str = "fixed") -> float:
 
     Returns
     -------
-    The smaller of two bounds: by privacy loss distributions, and that without amplification (which is exact). inf when
-    a mechanism has no noise.
+    The smaller of two bounds: by privacy losses, and that without amplification (which is exact). inf when a mechanism
+    has no noise.
     """
-    parts = _parts(spent)
     plain = unamplified(spent, delta)
-    if all(rate == 1 for _, rate, _ in parts) or plain in (0.0, math.inf):
+    amplified = tuple(part for part in _parts(spent) if part[1] < 1)
+    if not amplified or plain in (0.0, math.inf) or delta <= 10 * _ROUNDOFF:
         return plain
+    public = _together(tuple(part for part in _parts(spent) if part[1] == 1))
+    parts = amplified if public == math.inf else (*amplified, (public, 1.0, 1))
     return min(plain, _by_losses(parts, delta, sampling))
 
 
 def unamplified(spent: Spent, delta: float) -> float:
-    """Epsilon without amplification: the bound against an adversary who knows which records were drawn.
+    """Epsilon against an adversary who knows which records, or clients, were drawn: exact.
 
-    Gaussian mechanisms of multipliers m_j compose to a single one of 1 / sqrt(sum 1/m_j^2), whose epsilon is exact.
+    Gaussian mechanisms of multipliers m_j compose to a single one of 1 / sqrt(sum 1/m_j^2).
     """
-    parts = _parts(spent)
-    return gaussian_epsilon(_together(parts), delta) if parts else 0.0
+    return _of_gaussian(_together(_parts(spent)), delta)
 
 
-def calibrate(target: float, delta: float, plan: Plan, *, sampling: str = "fixed") -> float:
-    """The noise multiplier with which the planned releases stay within an epsilon.
+def calibrate(cost: Callable[[float], float], target: float) -> float:
+    """The noise multiplier with which a plan stays within an epsilon.
 
     Parameters
     ----------
+    cost : the epsilon that a noise multiplier comes to, roundings included; it decreases
     target : positive
-    delta : strictly between 0 and 1
-    plan : (factor, rate, count) of each part: `count` mechanisms whose multiplier is `factor` times the result
-    sampling : as in `epsilon`
 
     Returns
     -------
-    A multiplier whose `epsilon` is at most `target`, less than 1.0001 times the smallest such multiplier.
+    A multiplier whose cost is at most `target`, less than 1.0001 times the smallest such multiplier.
 
     Raises
     ------
-    UsageError : for a plan that releases nothing.
+    UsageError : where nothing is released, or no noise is enough.
     """
-    planned = [entry for entry in plan if entry[1] > 0 and entry[2] > 0 and entry[0] < math.inf]
-    if not planned or not all(factor > 0 for factor, _, _ in planned):
-        raise UsageError(
-            "[privacy] epsilon: no noise multiplier can be computed for it, since the job releases nothing, or releases"
-            " something without noise; check rounds and who participates, or give noise_multiplier instead"
-        )
-
-    def spent(multiplier: float) -> Spent:
-        gathered: dict[tuple[float, float], int] = {}
-        for factor, rate, count in planned:
-            gathered[multiplier * factor, rate] = gathered.get((multiplier * factor, rate), 0) + count
-        return gathered
-
-    def cheaply(multiplier: float) -> float:
-        return unamplified(spent(multiplier), delta)
+    from scipy.optimize import brentq
 
     @cache
-    def truly(multiplier: float) -> float:
-        return epsilon(spent(multiplier), delta, sampling=sampling)
+    def excess(logarithm: float) -> float:
+        return math.log1p(min(cost(math.exp(logarithm)), 1e300)) - math.log1p(target)
 
-    return _least(truly, target, _least(cheaply, target, 1.0))
-
-
-# --- the bounds --------------------------------------------------------------------------------------------------
+    high, double = 0.0, math.log(2)
+    while excess(high) > 0 and high < _MANY * double:
+        high += double
+    while excess(high - double) <= 0 and high > -_MANY * double:
+        high -= double
+    if abs(high) >= _MANY * double:
+        raise UsageError(
+            "[privacy] epsilon: no noise multiplier can be computed for it, since the job releases nothing, or "
+            "something without noise; check rounds and who participates, or give noise_multiplier instead"
+        )
+    step = CALIBRATED / 8
+    if excess(high) < 0:
+        high = min(high, brentq(excess, high - double, high, xtol=step) + step)
+    while excess(high) > 0:
+        high += CALIBRATED / 4
+    return math.exp(high)
 
 
 def _parts(spent: Spent) -> Parts:
     """`spent` sorted, without mechanisms that release nothing."""
-    return tuple(
-        sorted(
-            (float(multiplier), float(rate), int(count))
-            for (multiplier, rate), count in spent.items()
-            if count > 0 and rate > 0 and multiplier < math.inf
-        )
-    )
+    parts = [(float(multiplier), float(rate), int(count)) for (multiplier, rate), count in spent.items()]
+    return tuple(sorted(part for part in parts if part[1] > 0 and part[2] > 0 and part[0] < math.inf))
 
 
 def _together(parts: Parts) -> float:
     """The multiplier of the single Gaussian mechanism equivalent to their composition, without amplification."""
     if any(multiplier == 0 for multiplier, _, _ in parts):
         return 0.0
-    return 1 / math.sqrt(math.fsum(count / multiplier**2 for multiplier, _, count in parts))
+    inverse = math.fsum(count / multiplier**2 for multiplier, _, count in parts)
+    return 1 / math.sqrt(inverse) if inverse else math.inf
 
 
-def _by_losses(parts: Parts, delta: float, sampling: str) -> float:
-    unsampled_parts = tuple(part for part in parts if part[1] == 1)
-    amplified = tuple(part for part in parts if part[1] < 1)
-    if len(amplified) > DISTINCT:
-        amplified = _rounded(amplified)
-    unsampled = ((_together(unsampled_parts), 1.0, 1),) if unsampled_parts else ()
-    return composed_epsilon(amplified + unsampled, delta, sampling)
+@lru_cache(maxsize=4096)
+def _of_gaussian(multiplier: float, delta: float) -> float:
+    from dp_accounting import get_epsilon_gaussian
+
+    if multiplier in (0.0, math.inf):
+        return math.inf if multiplier == 0 else 0.0
+    return float(get_epsilon_gaussian(multiplier, delta)) * (1 + 1e-12)
 
 
-def _rounded(parts: Parts) -> Parts:
-    """Fewer mechanisms: multipliers are rounded down to powers of 1.02, which can only raise epsilon."""
-    gathered: dict[tuple[float, float], int] = {}
+def _farthest(multiplier: float, rate: float) -> float:
+    """A loss that a single amplified mechanism exceeds with probability below 1e-23."""
+    loss = 0.5 / multiplier**2 + 10 / multiplier
+    return loss + math.log(rate + (1 - rate) * math.exp(-loss))
+
+
+def _spacing(parts: Parts) -> float:
+    """The spacing of the grid of a composition, a power of two.
+
+    It affects speed and tightness only: small relative to the standard deviation of a loss, but with at most about
+    2 POINTS points for a single loss, and for the composition, as if its losses were normal. inf where there would be
+    too many points all the same, since a loss that is not zero is rounded up to the next one.
+    """
+    variance, many = 0.0, 0
     for multiplier, rate, count in parts:
-        coarse = min(1.02 ** math.floor(math.log(multiplier, 1.02)), multiplier)
-        gathered[coarse, rate] = gathered.get((coarse, rate), 0) + count
-    return _parts(gathered)
+        # chi^2 divergence, approximately the variance of a loss
+        small = math.expm1(min(1 / multiplier**2, 700)) * rate**2
+        variance, many = variance + count * min(small, 1 / multiplier**2), many + count
+    if math.sqrt(variance * many) > _MOST:
+        return math.inf
+    widest = max(_farthest(multiplier, rate) for multiplier, rate, _ in parts)
+    width = max(widest, variance / 2 + _TAILS * math.sqrt(variance))
+    return float(2.0 ** math.floor(math.log2(max(_FINE * math.sqrt(variance / many), 2 * width / _POINTS))))
 
 
-# --- inverse ---------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=32)
+def _single(multiplier: float, rate: float, sampling: str, grid: float) -> Any:  # dp_accounting has no types
+    """The privacy loss distribution of a single mechanism."""
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as losses
+    from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
+    from dp_accounting.privacy_accountant import NeighboringRelation
+
+    if rate == 1.0 or sampling == "poisson":
+        return losses.from_gaussian_mechanism(
+            multiplier, sampling_prob=rate, value_discretization_interval=grid,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+        )  # fmt: skip
+    last = math.ceil(_farthest(multiplier, rate) / grid)
+    positive = np.arange(last + 1) * grid
+    loss = GaussianPrivacyLoss(multiplier, sampling_prob=rate, adjacency_type=AdjacencyType.REMOVE)
+    above = np.asarray(loss.get_delta_for_epsilon(positive))
+    with np.errstate(under="ignore"):
+        below = -np.expm1(-positive) + np.exp(-positive) * above
+    deltas = np.clip(np.concatenate([below[:0:-1], above]), 0, 1)
+    found = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, -last, last, deltas)
+    # of sparse ones self_compose computes size^count, a number of megabytes for many rounds
+    return losses.PrivacyLossDistribution(found.to_dense_pmf())
 
 
-def _least(cost: Callable[[float], float], target: float, start: float) -> float:
-    """The smallest multiplier with cost, a decreasing function, at most `target`; rounded up by at most CALIBRATED."""
-    from scipy.optimize import brentq
-
-    high = start
-    while cost(high) > target:
-        high *= 2
-    low = high / 2
-    while cost(low) <= target:
-        low, high = low / 2, low
-
-    def excess(logarithm: float) -> float:
-        return math.log1p(min(cost(math.exp(logarithm)), 1e300)) - math.log1p(target)
-
-    if excess(math.log(high)) < 0:
-        step = CALIBRATED / 8
-        high = min(high, math.exp(brentq(excess, math.log(low), math.log(high), xtol=step) + step))
-    while cost(high) > target:
-        high *= 1 + CALIBRATED / 4
-    return high
+@lru_cache(maxsize=256)
+def _by_losses(parts: Parts, delta: float, sampling: str) -> float:
+    """Epsilon of a composition, by privacy losses; inf where the grid would be too coarse or too large."""
+    grid = _spacing(parts)
+    if grid > _WIDEST:
+        return math.inf
+    composition = None
+    for multiplier, rate, count in parts:
+        part = _single(multiplier, rate, sampling, grid)
+        part = part.self_compose(count) if count > 1 else part
+        composition = part if composition is None else composition.compose(part)
+    assert composition is not None  # there are amplified mechanisms
+    return float(composition.get_epsilon_for_delta(delta - _ROUNDOFF))

@@ -43,8 +43,8 @@ class Renamed:
 
         return tuple(renamed(one) for one in super().measures)  # type: ignore[misc]
 
-    def released(self, index: int) -> Any:  # the same, says who changes no more than names
-        return super().released(index)  # type: ignore[misc]
+    def released(self) -> Any:  # the same, says who changes no more than names
+        return super().released()  # type: ignore[misc]
 
 
 def renamed(name: str) -> str:

@@ -43,10 +43,10 @@ class Told(FedAvg):
     def check(self) -> list[str]:
         return []
 
-    def released(self, index: int) -> Release:
+    def released(self) -> Release:
         ones = np.ones(self.problem.clients)
         z = ones * self.problem.privacy.noise_multiplier
-        return Release(1, z, self.rate * ones, z * np.nan, ones)
+        return Release(1, z, self.rate * ones)
 
 
 def said_of(table_: dict[str, Any]) -> list[str]:

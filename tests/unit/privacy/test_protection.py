@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from jobs_in_python import checked
 from mpifed import Privacy
 from mpifed.maths.privacy import accounting
 from mpifed.maths.privacy.release import Release
-from mpifed.privacy.protection import collusion, warnings_of
+from mpifed.privacy.ledger_file import others_of
+from mpifed.privacy.protection import shares, warnings_of
 from mpifed.privacy.spending import Spending
 from mpifed.testing import Job
 
@@ -46,20 +48,20 @@ def test_who_is_warned(model: str, channel: str, write_job: Callable[..., Path],
 def test_clients_who_tell_the_server_their_noise(channel: str, leave: int) -> None:
     """Of 9 clients, or the 7 who stay, a third: what is left of the variance is the others'."""
     job = distributed(channel, {"clients_per_round": 9, "max_dropouts": leave})
-    spending = Spending(Privacy(delta=1e-5, clip=1.0, noise_multiplier=2.0, trust="distributed"), 30)
-    ones, none = np.ones(30), np.full(30, np.nan)
-    spending.add(Release(1, 2.0 * ones, ones, none, none), np.ones(30, bool), 5)
-    found = collusion(job, spending)
+    privacy, ones = Privacy(delta=1e-5, clip=1.0, noise_multiplier=2.0, trust="distributed"), np.ones(30)
+    spending = Spending(privacy, Release(1, 2.0 * ones, ones), np.full(30, 5))
+    found = others_of(spending, shares(job, 30))
     stay = 9 - leave
     tell = stay // 3
     assert found["colluding"] == [tell, stay]
-    expected = accounting.epsilon({(2.0 * math.sqrt((stay - tell) / stay), 1.0): 5}, 1e-5 * (1 - 1e-9))
-    assert found["epsilon_colluding"] == pytest.approx(expected, rel=1e-12)
-    assert found["epsilon_colluding"] > spending.worst()
-    for settings in ({"trust": "local"}, {"noise": "test"}, {"distribution": "float"}):
-        other = Spending(Privacy(**{**vars(spending.privacy), **settings}), 30)
-        assert collusion(job, other) == {}
-    assert collusion(distributed("plain", {}), spending) == {}
+    for name, who in (("epsilon_colluding", tell), ("epsilon_other_client", 1)):
+        expected = accounting.epsilon({(2.0 * math.sqrt((stay - who) / stay), 1.0): 5}, 1e-5 * (1 - 1e-9))
+        assert found[name] == pytest.approx(expected, rel=1e-12)
+    assert found["epsilon_colluding"] > found["epsilon_other_client"] > spending.worst()
+    assert others_of(spending, 2)["colluding"] == [1, 2]
+    unprotected = replace(spending, privacy=replace(privacy, noise="test"))
+    assert others_of(unprotected, shares(job, 30)) == {}
+    assert shares(distributed("plain", {}), 30) == 0
 
 
 def distributed(channel: str, participation: dict[str, Any]) -> Job:

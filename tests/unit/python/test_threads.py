@@ -29,6 +29,7 @@ def test_objects_that_the_user_made_permanent_stay_so() -> None:
         assert count // 2 < gc.get_freeze_count() <= count  # some are no longer there
     finally:
         gc.unfreeze()
+        gc.freeze()  # as the session's own objects were
 
 
 def test_two_threads() -> None:
