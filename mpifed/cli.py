@@ -28,7 +28,18 @@ _EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
 
 
 class _Commands(click.Group):
-    """Commands whose errors become a message and an exit code."""
+    """Commands whose errors become a message and an exit code; those of other packages are imported on first use."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands:
+            self.list_commands(ctx)
+        return self.commands.get(cmd_name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+
+        for command in (audit, compare, data, explain, new, plot, status, submit):
+            self.add_command(command)
+        return super().list_commands(ctx)
 
     def main(self, *arguments: Any, **named: Any) -> Any:  # as click has it
         """Run the command line with output streams that take all characters, even where they were closed."""
@@ -50,10 +61,6 @@ class _Commands(click.Group):
 @click.version_option(__version__)
 def main() -> None:
     """Federated optimization at HPC scale, over MPI."""
-
-
-for _command in (audit, compare, data, explain, new, plot, status, submit):
-    main.add_command(_command)
 
 
 @main.command(short_help="Run a job, or the points of a sweep.")

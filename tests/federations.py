@@ -13,7 +13,8 @@ import pyarrow as pa
 from click.testing import CliRunner
 from PIL import Image
 
-from mpifed.cli import data, main
+from mpifed.cli import main
+from mpifed.data.command import data
 from mpifed.data.shards import common_shard, shard_of
 from mpifed.data.store import Federation, open_federation
 

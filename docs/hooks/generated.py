@@ -59,7 +59,8 @@ def _rows(keys: Sequence[Key]) -> Iterator[str]:
 
 def command_sections() -> Iterator[str]:
     """Every command: its text, and its arguments and options; of a group, first those that all its commands have."""
-    for name, command in sorted(main.commands.items()):
+    for name in main.list_commands(click.Context(main)):
+        command = main.commands[name]
         yield from _command(f"## {name}", command, ())
         if isinstance(command, click.Group):
             context = click.Context(command, info_name=f"mpifed {name}")

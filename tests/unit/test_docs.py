@@ -114,7 +114,8 @@ def check_words(words: list[str]) -> None:
     """A command line with placeholders: the command, its options, and a job or a run where it wants one."""
     if not words or words[0].startswith("-") or words[0].isupper():
         return
-    command = main.commands[words[0]]
+    command = main.get_command(click.Context(main), words[0])
+    assert command is not None
     options = [word.partition("=")[0] for word in words if word.startswith("--")]
     known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
     if isinstance(command, click.Group):
@@ -131,7 +132,8 @@ def check_words(words: list[str]) -> None:
 def check_command(words: list[str], made: set[str]) -> None:
     """One command: as click reads it; then what it names is there, and its job is one with its changes."""
     name, *arguments = words
-    command = main.commands[name]
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
     if isinstance(command, click.Group):  # a command for each source of data
         _, command, arguments = command.resolve_command(click.Context(command, info_name=name), list(arguments))
         assert command is not None

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from pretended import Slurm
@@ -62,7 +63,9 @@ def calls(tmp_path: Path) -> Callable[..., list[list[str]]]:
 def check(words: list[str]) -> None:
     """As click reads a command line, and as the run reads its job."""
     name, *arguments = words
-    values = main.commands[name].make_context(name, arguments).params
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    values = command.make_context(name, arguments).params
     if name == "run":
         found = points(read_table(values["job"], values["changes"]), str(values["job"]))
         assert values["point"] is None or values["point"] < len(found)

@@ -27,9 +27,9 @@ from federations import hdf5, idx, leaf, make, png
 from limits import little_memory
 from scipy import sparse
 
-from mpifed.cli import data
 from mpifed.core.errors import DataError, MpifedError, UsageError
 from mpifed.core.io_errors import explaining
+from mpifed.data.command import data
 from mpifed.data.maps import read_map
 from mpifed.data.options import Options
 from mpifed.data.prepare import prepare
