@@ -1,13 +1,17 @@
-"""What a round costs by who takes part in it: bytes, keys and memory, of 100,000 clients of whom a few do."""
+"""What a round, and being ready for one, costs: bytes, keys and memory, of 100,000 clients of whom a few take part."""
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
-from itertools import chain
+import weakref
+from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from jobs_in_python import checked, fedavg, job_table
 from masking import Case
 
 from mpifed.comm.channels.base import Protection
@@ -16,7 +20,12 @@ from mpifed.core.exchange import Field, answering, hearing
 from mpifed.core.holdings import Holdings
 from mpifed.core.round import Leaving, Round
 from mpifed.data.block import Block
+from mpifed.data.partition import Partition
 from mpifed.data.roster import Roster
+from mpifed.data.scaling import IDENTITY
+from mpifed.data.shards import hosted_blocks
+from mpifed.data.store import Federation, make_federation
+from mpifed.run.setup import prepare
 
 CLIENTS, VALUES = 10**5, 5
 FIRST, SECOND = ([5, 40_000, 99_999], [5, 17, 600, 50_000, 99_998])
@@ -76,3 +85,46 @@ def test_hosted_clients_that_take_part(block: int, hosted: Any) -> None:
         assert answering(exchange, left).tolist() == np.flatnonzero(left.present).tolist()
         assert hearing(exchange, left).tolist() == np.flatnonzero(left.staying).tolist()
         assert left.asked_ids.tolist() == np.flatnonzero(left.asked).tolist()
+
+
+def of_rows(counts: Any, folder: Path | None = None) -> Federation:
+    """Clients with so many rows of one feature."""
+    bounds = np.cumsum([0, *counts])
+    rows = [np.arange(start, stop) for start, stop in pairwise(bounds)]
+    holds = np.stack([np.arange(len(rows)), np.zeros(len(rows), dtype=int)], axis=1)
+    y, X = np.arange(bounds[-1]) % 2, np.arange(bounds[-1])[:, None].astype("u1")
+    who = Partition("rows", rows, [np.arange(1)], holds)
+    return make_federation(who, y, X, IDENTITY, folder, classes=2, seed=0, provenance={})
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_hosted_client_takes_few_bytes_beside_its_rows(most: int, tmp_path: Path) -> None:
+    """Placed and ready for the first round, in blocks of one; with as many rows as the others, and with more."""
+    counts = np.arange(CLIENTS) % most + 1
+    of_rows(counts, tmp_path)
+    table = job_table(
+        tmp_path, data={"path": str(tmp_path), "block": 1}, participation={"clients_per_round": 5},
+        algorithm=fedavg(1, local_steps=1),
+    )  # fmt: skip
+    job = checked(table)
+    prepare(job, Solo())  # what it imports is no client's
+    tracemalloc.start()
+    ready = prepare(job, Solo())
+    assert ready.algorithm.problem.weights[np.array([1])] == counts[1] / counts.mean()
+    gc.collect()
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    of_a_row = 1 + 8  # its value and its label
+    assert taken - of_a_row * counts.sum() < 30 * CLIENTS
+    assert len(ready.ranks.blocks) == CLIENTS
+
+
+def test_blocks_that_are_not_used_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the last ones; the others are opened again, with the same rows."""
+    monkeypatch.setattr("mpifed.data.shards.MOST_OPEN", 4)
+    roster = hosted_blocks(of_rows([1] * 20), range(20), np.arange(21), "float32", np.inf)
+    opened = [weakref.ref(roster[i]) for i in range(20)]
+    gc.collect()
+    assert [i for i, block in enumerate(opened) if block() is not None] == [16, 17, 18, 19]
+    assert roster[19] is opened[19]()
+    assert [int(block.shards[0].values[0, 0]) for block in roster] == [*range(20)]
