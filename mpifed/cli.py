@@ -13,15 +13,9 @@ import click
 
 from mpifed import __version__
 from mpifed.arguments import FOLDER, Finite
-from mpifed.audit.cli import audit
-from mpifed.batch.cli import status, submit
 from mpifed.core.errors import MpifedError
 from mpifed.core.io_errors import explaining
-from mpifed.data.command import data
-from mpifed.explain.cli import explain, new
 from mpifed.files.ends import ENDS
-from mpifed.plots.cli import plot
-from mpifed.results.cli import compare
 from mpifed.text import on_screen, say_at_end, screen_width, shown_lines
 
 _EXIT_CODES = ", ".join(f"{end.code} {end.summary}" for end in ENDS)
@@ -36,6 +30,12 @@ class _Commands(click.Group):
         return self.commands.get(cmd_name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        from mpifed.audit.cli import audit
+        from mpifed.batch.cli import status, submit
+        from mpifed.data.command import data
+        from mpifed.explain.cli import explain, new
+        from mpifed.plots.cli import plot
+        from mpifed.results.cli import compare
 
         for command in (audit, compare, data, explain, new, plot, status, submit):
             self.add_command(command)
