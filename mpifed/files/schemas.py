@@ -7,6 +7,7 @@ or, in run.json, an algorithm's own numbers.
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -247,6 +248,9 @@ class Manifest(Schema):
     segments: dict[FileName, Span]
 
 
+_adapter = cache(TypeAdapter)  # 10 ms each, and data are opened by the thousand where someone tunes or tests
+
+
 def conforming(schema: type[Content], value: object) -> Content:
     """A value of a file, validated and converted by its schema: a class, whose tables JSON has.
 
@@ -258,7 +262,8 @@ def conforming(schema: type[Content], value: object) -> Content:
     try:
         if issubclass(schema, Schema):
             return schema.model_validate(value)
-        return TypeAdapter(schema).validate_json(json.dumps(value, allow_nan=False), strict=True)
+        adapter: TypeAdapter[Content] = _adapter(schema)  # type: ignore[arg-type] # a class is hashable
+        return adapter.validate_json(json.dumps(value, allow_nan=False), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "the file"

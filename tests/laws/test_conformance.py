@@ -199,7 +199,8 @@ def test_starts_are_functions_of_the_seed(case: Case, even: Path) -> None:
 def test_runs_are_resumable(case: Case, uneven: Path, tmp_path: Path) -> None:
     """Through files, in two parts; the end of the first part is certified besides."""
     some = {} if case.everybody else {"clients_per_round": 5}
-    job = table(uneven, case.algorithm, record={"evaluate_every": 1}, participation=some, **case.tables)
+    tables = {"participation": some, **case.tables}
+    job = table(uneven, case.algorithm, record={"evaluate_every": 1}, **tables)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run(checked(job | {"rounds": 4}), Solo(), whole)
     run(checked(job | {"rounds": 2}), Solo(), parts)

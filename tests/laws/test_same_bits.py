@@ -76,9 +76,8 @@ def jobs(folders: dict[str, tuple[Path, Path]], everything: bool) -> dict[str, d
             {"path": str(path), "block": block} for path, block in zip(folders[cases[0].split], (1, 3), strict=True)
         ]
         job = table(Path(data[0]["path"]), {}, rounds=ROUNDS, record={"evaluate_every": ROUNDS, "checkpoint_every": 0})
-        job |= cases[0].tables
-        some = 8 if cases[0].split == "rows" else 5
-        job["participation"] = {} if cases[0].everybody else {"clients_per_round": some}
+        some = {} if cases[0].everybody else {"clients_per_round": 8 if cases[0].split == "rows" else 5}
+        job |= {"participation": some, **cases[0].tables}
         methods = [as_in_a_file({"algorithm": case.algorithm}) for case in cases]
         for way, dedicated in points(cases[0], everything):
             of_one = {"methods": methods, "data": [data[way]], "server": [{"dedicated": dedicated}]}

@@ -17,10 +17,12 @@ from typing import NamedTuple
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.data.block import Block
-from mpifed.core.exchange import Exchange, Measure, Problem, fields_like
+from mpifed.algorithms.algorithm import Measure
+from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.objectives import Objective, Parameters
+from mpifed.maths.problem import Problem, fields_like
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term

@@ -97,7 +97,7 @@ class MaskGraph:
     @cached_property
     def degrees(self) -> Integers:
         """[n] with how many others each participating client shares masks."""
-        alike = self._others == [None]  # all along the graph
+        alike = all(others is None for others in self._others)  # all along the graph
         return np.array([len(self.near[client] if alike else self.partners(client)) for client in self.asked.tolist()])
 
     def partners(self, client: int) -> dict[int, tuple[int, ...]]:
