@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.core.tables import Table
 from mpifed.job.job import Job
-from mpifed.privacy.calibration import budget_of, spending_of
+from mpifed.privacy.calibration import budget_of, rounds_within, spending_of
 from mpifed.privacy.ledger_file import columns_of, others_of
 from mpifed.privacy.protection import from_whom, not_private, shares, what_is_protected
 from mpifed.privacy.spending import Spending
@@ -22,13 +21,7 @@ def outlook(job: Job, algorithm: Algorithm) -> Table | None:
         return None
     nothing, released = Spending.of(algorithm), algorithm.released()
     spending = spending_of(job, nothing, 0, job.rounds)
-    ends = None
-    if budget is not None and budget.cost(spending) > budget.epsilon:
-
-        def over(rounds: int) -> bool:
-            return budget.cost(spending_of(job, nothing, 0, rounds)) > budget.epsilon
-
-        ends = bisect_left(range(1, job.rounds), True, key=over)
+    ends = rounds_within(job, nothing).stop
     return {
         "protects": what_is_protected(privacy),
         "from": from_whom(privacy, job.protection()),
@@ -51,7 +44,7 @@ def outlook(job: Job, algorithm: Algorithm) -> Table | None:
         **others_of(spending, shares(job, algorithm.problem.clients)),
         "budget": budget.epsilon if budget else None,
         "budget_of": budget.key if budget else None,
-        "budget_ends_after": ends,
+        "budget_ends_after": ends if ends < job.rounds else None,
     }
 
 

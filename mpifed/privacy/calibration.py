@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,6 +46,22 @@ def spending_of(job: Job, spending: Spending, first: int, stop: int) -> Spending
     for index in range(first, stop):
         spending = spending.after(round_of(job, len(spending.rounds), index).present)
     return spending
+
+
+def rounds_within(job: Job, spending: Spending, first: int = 0) -> range:
+    """The rounds from `first` that keep every client within the budget, each run once; all where there is none.
+
+    The participating clients of later rounds are known, so all are looked at together.
+    """
+    budget, stop = budget_of(job), job.rounds
+    if budget is not None:
+
+        def over(stop: int) -> bool:
+            return not budget.cost(spending_of(job, spending, first, stop)) <= budget.epsilon  # nan is over it
+
+        if over(stop):
+            stop = first + bisect_left(range(first + 1, stop), True, key=over)
+    return range(first, stop)
 
 
 def settle(job: Job, algorithm: Algorithm) -> float:

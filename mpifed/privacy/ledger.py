@@ -14,7 +14,6 @@ What is read on a resume must agree: the lines with each other, with checkpoint 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import Counter
 from pathlib import Path
 from typing import Protocol
@@ -29,7 +28,7 @@ from mpifed.files.write import append, replaced, sync
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.privacy import protection
-from mpifed.privacy.calibration import budget_of, spending_of
+from mpifed.privacy.calibration import budget_of, rounds_within, spending_of
 from mpifed.privacy.ledger_file import (
     LEDGER,
     REMEDY,
@@ -156,25 +155,16 @@ class Ledger:
     def allows(self, now: Round) -> bool:
         """Whether round `now` keeps every client within the budget.
 
-        The participating clients of later rounds are known, so all are looked at together, and again after a void one.
+        All rounds to come are looked at together, and again after a void one.
         """
         job, budget = self._job, budget_of(self._job)
         if budget is None or now.index in self._allowed:
             return True
-
-        def after(stop: int) -> Spending:
-            return spending_of(job, self.spending, now.index, stop)
-
-        def over(stop: int) -> bool:
-            return not budget.cost(after(stop)) <= budget.epsilon  # nan is over it
-
-        stop = job.rounds
-        if over(stop):
-            stop = now.index + bisect_left(range(now.index + 1, stop), True, key=over)
-        self._allowed = range(now.index, stop)
+        self._allowed = rounds_within(job, self.spending, now.index)
         if self._allowed:
             return True
-        once, whole = after(now.index + 1), budget.cost(after(job.rounds))
+        once = spending_of(job, self.spending, now.index, now.index + 1)
+        whole = budget.cost(spending_of(job, self.spending, now.index, job.rounds))
         self.refusal = (
             f"{budget.key} = {budget.epsilon:g}: {budget.cost(self.spending):.4g} is spent after "
             f"{now.index} rounds by the client that spent most; with another round it would be "

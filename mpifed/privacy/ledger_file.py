@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from pydantic_core import from_json
 
 from mpifed.core.errors import DataError
@@ -38,7 +38,6 @@ SCHEMA = 3
 REMEDY = "what was released is not known; restore the file, or start anew without --resume, into another folder"
 _NEAR = 2e-4  # how far the epsilons of two versions of the accountant may be apart
 _MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError)  # of edited values
-_PRIVACY = TypeAdapter(Privacy)
 _Each = Annotated[float, Field(ge=0)]
 _Rate = Annotated[float, Field(ge=0, le=1)]
 
@@ -72,8 +71,8 @@ class Header(Schema):
     @property
     def spending(self) -> Spending:
         """That of no round."""
-        table = conforming(LedgerJob, self.job).privacy
-        privacy = replace(_PRIVACY.validate_json(json.dumps(table)), noise_multiplier=self.noise_multiplier)
+        privacy = conforming(Privacy, conforming(LedgerJob, self.job).privacy)
+        privacy = replace(privacy, noise_multiplier=self.noise_multiplier)
         arrays = {
             name: np.broadcast_to(np.asarray(value), self.clients)
             for name, value in self.release
@@ -213,16 +212,16 @@ def spent(run_dir: Path) -> Table | None:
         spending = ledger.spending()
     except IndexError as error:
         raise DataError(f"{path}: has clients that there are not; {REMEDY}") from error
-    found = columns_of(spending) | others_of(spending, ledger.header.shares)
+    epsilons = columns_of(spending) | others_of(spending, ledger.header.shares)
     follows = {"noise_multiplier": ledger.header.noise_multiplier, "delta": spending.privacy.delta}
     ahead = ledger.torn or about.get("exit") is None or about["ledger"]["lines"] < ledger.head.lines
     if not ahead:
-        follows |= found
+        follows |= epsilons
     for name, value in follows.items() if about else ():
         said = about.get(name)
         if said != value and not _are_near(said, value):
             raise DataError(f"{run_json}: {name} = {said}, and {value} follows from {path}; {REMEDY}")
-    return found
+    return epsilons
 
 
 def _are_near(said: object, value: object) -> bool:

@@ -86,8 +86,8 @@ class Spending:
     def _kinds(self) -> list[tuple[float, float, float]]:
         """(multiplier, rate, number of mechanisms) of clients than whom nobody releases more."""
         release = self.release
-        found = _undominated(-release.multiplier, release.rate, self.rounds * release.mechanisms)
-        return [(-low, rate, count) for low, rate, count in found]
+        kinds = _undominated(-release.multiplier, release.rate, self.rounds * release.mechanisms)
+        return [(-low, rate, count) for low, rate, count in kinds]
 
     def _of_integers(self, epsilon: Callable[[float], float]) -> float:
         """Epsilon at the job's delta, given as a function of delta, for noise that is drawn as integers.

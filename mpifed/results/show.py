@@ -40,21 +40,27 @@ def run_summary(folder: Path) -> Table:
 
     Raises DataError when it is not the folder of a run, or the run's ledger does not match its other files.
     """
+    return _results(folder)[0]
+
+
+def _results(folder: Path) -> tuple[Table, Table | None]:
+    """(those of a run, all that it has spent)."""
     if not (folder / RUN).exists():
         if (folder / "job.toml").exists() or any(folder.glob("ledger.*")):
             raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
         raise DataError(f"{folder}: no run.json; give the folder of a run")
     released = spent(folder)
     run = read_run(folder)  # costs of key agreement and of each exchange, up to the last checkpoint
-    return summary(folder, released) | {
+    results = summary(folder, released) | {
         "exchanges": run.get("exchanges"),
         "simulated": run.get("simulated"),
         "warnings": _warnings(folder, run),
     }
+    return results, released
 
 
 def run_text(folder: Path) -> str:
-    summary = run_summary(folder)
+    summary, released = _results(folder)
     labels = columns.labels("show")
     lines = [line_of("status", _status(summary))]
     lines += [
@@ -70,7 +76,7 @@ def run_text(folder: Path) -> str:
     if run.get("simulated"):
         lines += [line_of("simulated seconds", value_of("simulated_s", run.get("simulated_s")))]
         lines += simulated_lines(run["simulated"], run.get("rounds", 0), "  ")
-    lines += [line_of(label, text) for label, text in protection.shown(run, spent(folder))]
+    lines += [line_of(label, text) for label, text in protection.shown(run, released)]
     if run.get("delta") is not None:
         lines.append(line_of("epsilon does not cover", "; ".join(uncovered(folder))))
     lines += [line_of(label, text) for label, text in _certificate(folder)]

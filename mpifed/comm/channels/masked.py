@@ -65,8 +65,9 @@ class Masked(Channel):
             up, down = self.keyring.setup_bytes
             if any(not unit.by_all for plan in sums for unit in plan.message.units):
                 everybody = Round(SETUP, 0, np.ones(clients, dtype=bool))
-                sent = self._introduced([self._graph(plan, everybody) for plan in sums], np.arange(clients))
-                down += int(sent.sum() - 2 * sent[0])
+                graphs = [self._graph(plan, everybody) for plan in sums]
+                met = [len(set[int]().union(*(graph.partners(n) for graph in graphs))) for n in range(clients)]
+                down += KEY_BYTES * (sum(met) - 2 * met[0])
             elif sums:
                 down += KEY_BYTES * min(self.neighbours(clients), clients - 1) * (clients - 2)
             self.keys.costs |= {"up_bytes": up, "down_bytes": down}
@@ -74,11 +75,6 @@ class Masked(Channel):
     def _publish(self, public: dict[int, bytes]) -> None:
         for client, key in public.items():
             self.tap(client, "public key", key)
-
-    def _introduced(self, graphs: list[MaskGraph], clients: Integers) -> Integers:
-        """[n] bytes of public keys that each of `clients` [n] is sent: those of its partners."""
-        partners = [set[int]().union(*(graph.partners(client) for graph in graphs)) for client in clients.tolist()]
-        return KEY_BYTES * np.array(list(map(len, partners)))
 
     def _graph(self, plan: Plan, now: Round) -> MaskGraph:
         graph = self._graphs.get(plan.exchange.name)

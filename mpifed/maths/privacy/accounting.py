@@ -181,9 +181,9 @@ def _single(multiplier: float, rate: float, sampling: str, grid: float) -> Any: 
     with np.errstate(under="ignore"):
         below = -np.expm1(-positive) + np.exp(-positive) * above
     deltas = np.clip(np.concatenate([below[:0:-1], above]), 0, 1)
-    found = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, -last, last, deltas)
+    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(grid, -last, last, deltas)
     # of sparse ones self_compose computes size^count, a number of megabytes for many rounds
-    return losses.PrivacyLossDistribution(found.to_dense_pmf())
+    return losses.PrivacyLossDistribution(pmf.to_dense_pmf())
 
 
 @lru_cache(maxsize=256)
