@@ -402,7 +402,7 @@ def as_table(frame: Any, what: str) -> pa.Table:  # whatever holds named columns
         return pa.Table.from_pandas(frame, preserve_index=False) if hasattr(frame, "iloc") else pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
         for name, column in frame.items() if hasattr(frame, "iloc") else ():
-            kinds = sorted({type(value).__name__ for value in column if not _is_gap(value)})
+            kinds = sorted({type(value).__name__ for value in column.dropna()})
             if column.dtype == object and kinds[1:]:
                 raise DataError(
                     f"{what}: column {name!r} has values of the types {listed(kinds)}; expected one, as by .astype(str)"
@@ -410,10 +410,6 @@ def as_table(frame: Any, what: str) -> pa.Table:  # whatever holds named columns
         raise DataError(
             f"{what}: a {type(frame).__name__} ({error}); expected a DataFrame, or another table of named columns"
         ) from error
-
-
-def _is_gap(value: object) -> bool:
-    return value is None or value != value or str(value) in ("<NA>", "NaT")  # NaN too
 
 
 def check_names(what: str, names: list[str]) -> None:
