@@ -35,8 +35,7 @@ def private(**settings: Any) -> dict[str, Any]:
     return {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test"} | settings}
 
 
-UPLOADS = private(noise_on="upload")
-TOGETHER = private(trust="distributed")
+UPLOADS = private(noise="paper")
 PEOPLE = private(level="client", trust="distributed")
 PEOPLE_BY_CHANCE = private(level="client", trust="central", sampling="poisson")
 HINGE = {"model": {"name": "hinge", "bias": False, "l2": 1e-3}}
@@ -194,7 +193,7 @@ METHODS = {
             ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}, {}),
             ({"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}, {}),
             ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.9}}, {}),
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 1}, TOGETHER),
+            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 1}, PEOPLE),
             (
                 {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.5}},
                 PEOPLE_BY_CHANCE,

@@ -21,8 +21,7 @@ from mpifed.testing import rounds
 _ROWS, _FEATURES = 24, 1000
 # [privacy], by what gets the noise
 _PRIVATE = {
-    "gradients": {"noise_on": "gradients"},
-    "uploads": {"noise_on": "upload"},
+    "gradients": {},
     "clients": {"level": "client", "trust": "distributed"},
 }
 _ABSENT = {"participation": {"clients_per_round": 2}}

@@ -308,7 +308,6 @@ class LocalMethod(LocalSteps, Rows):
             upload = change if self.upload is None else self.upload(own, sent, change, local)
             return WithSlope(upload, local.slope(change)) if sloped else upload
 
-        guard.check_gain(uploaded, change)
         upload = map_leaves(_as_array, uploaded(change))
         kept = own
         if self.retain is not None:

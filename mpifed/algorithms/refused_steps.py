@@ -136,7 +136,7 @@ def refused_method(method: Method) -> Iterator[Refusal]:
         method.stop and privacy is not None and not privacy.on_gradients,
         "[algorithm] tolerance",
         "with noise on the upload the number of local steps would depend on the data",
-        'take a fixed number (tolerance = 0), or [privacy] noise_on = "gradients"',
+        'take a fixed number (tolerance = 0), or [privacy] level = "sample" with noise = "secure"',
     )
     yield Refusal(
         method.descend is not None and privacy is not None and privacy.level == "sample",

@@ -32,9 +32,8 @@ def outlook(job: Job, algorithm: Algorithm) -> Table | None:
         "clip": privacy.clip,
         "noise_multiplier": privacy.noise_multiplier,
         "calibrated_for": job.privacy.epsilon if job.privacy else None,
-        "accounting": privacy.accounting,
-        "distribution": privacy.distribution,
-        "noise_on": privacy.noised,
+        "noise": privacy.noise,
+        "noise_on": "gradients" if privacy.on_gradients else "upload",
         "sampling": privacy.sampling,
         "mechanisms_per_round": released.mechanisms,
         "rates": [float(released.rate.min()), float(released.rate.max())],
@@ -59,10 +58,10 @@ def outlook_lines(summary: Table, rounds: int) -> Iterator[str]:
     yield f"{indent}from {summary['from']} (model {summary['model']})"
     if summary["not_private"]:
         yield f"{indent}NOT PRIVATE: {summary['not_private']}"
-    noise = f"{summary['distribution']} noise on the {summary['noise_on']}"
+    noise = f"{summary['noise']} noise on the {summary['noise_on']}"
     multiplier = f"noise multiplier {summary['noise_multiplier']:.4g}"
     if summary["calibrated_for"] is not None:
-        whose = " in the paper's accounting" if summary["accounting"] == "paper" else ""
+        whose = " in the paper's accounting" if summary["noise"] == "paper" else ""
         multiplier += f", computed for epsilon = {summary['calibrated_for']:g}{whose}"
     yield f"{indent}clip {summary['clip']:g}, {noise}, {multiplier}"
     (least, most), (client, rows), (few, many) = (summary[name] for name in ("rates", "most_sampled", "rounds_counted"))

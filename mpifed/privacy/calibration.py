@@ -37,7 +37,7 @@ def budget_of(job: Job) -> Budget | None:
     if job.stop.epsilon is not None:
         return Budget("[stop] epsilon", job.stop.epsilon, by_paper=False)
     if job.privacy is not None and job.privacy.epsilon is not None:
-        return Budget("[privacy] epsilon", job.privacy.epsilon, job.privacy.accounting == "paper")
+        return Budget("[privacy] epsilon", job.privacy.epsilon, job.privacy.by_paper)
     return None
 
 
@@ -110,12 +110,12 @@ def _calibrated(job: Job, algorithm: Algorithm) -> float:
     privacy = job.privacy
     assert privacy is not None and privacy.epsilon is not None  # else the noise would be given
     planned = spending_of(job, Spending.of(with_noise(algorithm, 1.0)), 0, job.rounds)
-    if privacy.accounting == "rigorous":
+    if not privacy.by_paper:
         return calibrate(lambda z: planned.with_noise(with_noise(algorithm, z)).worst(), privacy.epsilon)
     epsilon = planned.worst_paper()  # which is inversely proportional to the noise
     if not math.isfinite(epsilon):
         raise UsageError(
-            '[privacy] accounting = "paper": the paper\'s formula says nothing about what this job releases (an '
-            'algorithm that it does not treat, or every record in every round); take accounting = "rigorous"'
+            '[privacy] noise = "paper": the paper\'s formula says nothing about what this job releases (an algorithm '
+            'that it does not treat, or every record in every round); take noise = "secure"'
         )
     return epsilon / privacy.epsilon

@@ -174,7 +174,7 @@ def others_of(spending: Spending, shares: int) -> Table:
     That is another client, who knows its own share, or a server that colludes with a third of a round's clients, at
     least one: the other shares are left.
     """
-    if not (shares and spending.privacy.protects):
+    if not (shares and spending.privacy.noise == "secure"):
         return {}
     colluding = max(1, shares // 3)
     return {"colluding": [colluding, shares]} | _finite(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -101,9 +101,6 @@ class Open:
     def heaviest(self) -> float:
         """The largest weight of a client."""
         return float(self.weights.max())
-
-    def check_gain(self, upload: Callable[[Array], OwnRecord], change: Array) -> None:
-        """See that an upload, of a change [n, d], is `work.gain` times that and what does not depend on it."""
 
     def shown(self, block: Block) -> Block:
         """What of the clients a method's hooks may read beside their changes."""

@@ -75,8 +75,8 @@ def not_private(privacy: Privacy) -> str | None:
         return "noise_multiplier = 0: there is clipping and no noise, and epsilon is infinite"
     if privacy.noise == "test":
         return 'noise = "test" can be computed from the job\'s seed by anybody'
-    if privacy.distribution == "float":
-        return 'distribution = "float": the rounding of floats tells which values the noise was added to'
+    if privacy.by_paper:
+        return 'noise = "paper" can be computed from the job\'s seed by anybody, and fits what the paper states'
     return None
 
 

@@ -62,7 +62,7 @@ class Spending:
 
     def costs(self) -> Costs:
         """All the epsilons so far; without protection only those whose names say that they are conditional."""
-        if not self.privacy.protects:
+        if self.privacy.noise != "secure":
             return Costs(math.nan, math.nan, self.worst_paper(), self.worst())
         return Costs(self.worst(), self.unamplified(), self.worst_paper())
 

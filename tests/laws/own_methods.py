@@ -164,23 +164,6 @@ class Again(FedAvg):
 
 
 @dataclass(frozen=True)
-class Lying(FedAvg):
-    """One with a gain that its upload has not."""
-
-    gain = 1e-6
-
-    def upload(self, own: Any, sent: Any, change: Any, local: Any) -> Any:
-        return change * 1.0
-
-
-@dataclass(frozen=True)
-class Halved(FedAvg):
-    """One with a gain that the change itself, which it sends, has not."""
-
-    gain = 0.5
-
-
-@dataclass(frozen=True)
 class Unchecked(Unknown):
     """One whose check has left out its base's."""
 

@@ -68,15 +68,15 @@ def answers(one: Any, block: Block, now: Round, model: Any = None, states: Any =
     states = one.start_clients(block, everybody) if states is None else states
     states, answer = exchange.answer(states, exchange.ask(server, now), block, now)
     value, weight = flat(answer.value), answer.weight[:, None]
-    if one.problem.privacy.whole:  # weighted integers, in steps of the grid
-        unit = sensitivity(one, int(now.index)) * one.guard.heaviest
-        value = value * unit * 2.0**-one.guard.how.exponent
+    if one.problem.privacy.whole:  # integers, in steps of the grid
+        value = value * one.problem.privacy.bound * 2.0**-one.guard.how.exponent
     return states, value / weight
 
 
 def sensitivity(one: Any, index: int = 0) -> float:
     """How far an upload of round `index` can move, in units of the model."""
-    return float(one.guard.sensitivity(one.step_of(index + 1)))
+    privacy = one.problem.privacy
+    return float(one.guard.sensitivity(one.step_of(index + 1)) if privacy.by_paper else privacy.bound)
 
 
 def filled(like: Record, numbers: Any) -> Record:

@@ -62,7 +62,7 @@ def neighbours(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[...
 
 def job_of(folder: Path, model: str, **privacy: Any) -> Job:
     """One step of all on all rows, under a noise with which epsilon is 0.1."""
-    settings = {"trust": model, "noise_on": "upload", "delta": 1e-5, "clip": 1.0, "noise_multiplier": 40.0}
+    settings = {"level": "client", "trust": model, "delta": 1e-5, "clip": 1.0, "noise_multiplier": 40.0}
     return checked({
         "name": "bits", "rounds": 1, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
         "algorithm": {"name": "fedavg", "batch_size": ROWS}, "client_optimizer": {"learning_rate": 0.5},
@@ -87,14 +87,15 @@ def image(replay: Replay) -> Hits:
     return share(values, lambda noise: noise * deviation / clients, np.random.default_rng(1))
 
 
-@pytest.mark.parametrize("name", ["local", "central", "one"])
-def test_every_run_with_noise_in_floats_is_decided(name: str, neighbours: Any) -> None:
+FLOAT: dict[str, Any] = {"level": "sample", "noise": "paper"}
+
+
+def test_every_run_with_noise_in_floats_is_decided(neighbours: Any) -> None:
     """By NumPy's normals; of those made from secret words this attack knows no table."""
-    (model, clients), right = MODELS[name], 0
+    right = 0
     for number in range(FLOATS):
         there = number % 2 == 0
-        job = job_of(neighbours(there, clients), model, distribution="float", noise="test")
-        replay = replay_job(replace(job, seed=number), 1)
+        replay = replay_job(replace(job_of(neighbours(there, 1), "local", **FLOAT), seed=number), 1)
         right += (image(replay).p < LEVEL) != there
     assert right == FLOATS
 
@@ -102,16 +103,14 @@ def test_every_run_with_noise_in_floats_is_decided(name: str, neighbours: Any) -
 def test_the_model_file_alone_is_enough(neighbours: Any, tmp_path: Path) -> None:
     """Of a run whose epsilon would be 0.1; and the same file of a run with integers tells nothing."""
     for there in (True, False):
-        for distribution in ("float", "discrete"):
-            noise = {"float": "test", "discrete": "secure"}[distribution]
-            job = job_of(neighbours(there, 3), "central", distribution=distribution, noise=noise)
-            out = tmp_path / f"{there}"
-            run(job, Solo(), out / distribution)
-            values = read_model(out / distribution / "model.safetensors")["first"].ravel()
-            deviation = np.float32(40 * 0.5 * 2 / ROWS)
-            found = share(values, lambda noise: noise * deviation / np.float32(3), np.random.default_rng(1))  # noqa: B023
-            assert (found.p < LEVEL) == (distribution == "float" and not there)
-    assert summary(tmp_path / "False" / "discrete")["epsilon"] < 0.1
+        for name, privacy in {"float": FLOAT, "integers": {"noise": "secure"}}.items():
+            out = tmp_path / f"{there}" / name
+            run(job_of(neighbours(there, 1), "local", **privacy), Solo(), out)
+            values = read_model(out / "model.safetensors")["first"].ravel()
+            deviation = np.float32(40 * (0.5 * 2 if name == "float" else 1))
+            found = share(values, lambda noise: noise * deviation, np.random.default_rng(1))  # noqa: B023
+            assert (found.p < LEVEL) == (name == "float" and not there)
+    assert summary(tmp_path / "False" / "integers")["epsilon"] < 0.1
     assert summary(tmp_path / "False" / "float")["epsilon"] is None
 
 
@@ -180,6 +179,6 @@ def test_no_attack_decides_runs_with_integers(name: str, noise: str, neighbours:
 
 def test_floats_are_on_no_grid(neighbours: Any) -> None:
     """So what is asked of integers above is asked of something."""
-    replay = replay_job(job_of(neighbours(False, 3), "central", distribution="float"), 1)
+    replay = replay_job(job_of(neighbours(False, 1), "local", **FLOAT), 1)
     with pytest.raises(AssertionError):
         integers(replay)

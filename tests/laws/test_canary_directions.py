@@ -26,9 +26,6 @@ AVG = {"name": "fedavg", "batch_size": 1, "client_optimizer": {"learning_rate": 
 Z = 1.5
 CASES: dict[str, dict[str, Any]] = {
     "gradients": {},
-    "local": {"noise_on": "upload"},
-    "distributed": {"trust": "distributed"},
-    "central": {"trust": "central"},
     "clients": {"level": "client", "clip": 0.01},
     "clients, distributed": {"level": "client", "trust": "distributed", "clip": 0.01},
     "clients, central": {"level": "client", "trust": "central", "clip": 0.01},
@@ -108,7 +105,7 @@ def lower_bound(case: dict[str, Any], shard: type, weaker: float = 1.0, confiden
     return epsilon_of(least_mu(*(features(one, shard, label, nows, True) for label in (0, 1)), confidence), DELTA)
 
 
-@pytest.mark.parametrize("name", long_unless(lambda name: name in ("local", "distributed", "clients"), CASES))
+@pytest.mark.parametrize("name", long_unless(lambda name: name in ("gradients", "clients"), CASES))
 def test_the_ledger_bounds_what_a_canary_tells(name: str, array_shard: Any) -> None:
     claimed, found = printed(CASES[name]), lower_bound(CASES[name], array_shard)
     assert claimed / 2 < found < claimed
@@ -123,8 +120,8 @@ def test_noise_too_small_is_noticed(name: str, array_shard: Any) -> None:
 # --- what could be wrong with the noise itself -----------------------------------------------------------------------
 
 
-SHORT = [("nothing", "gradients"), ("rounds", "local"), ("clients", "clients"), ("leaves", "gradients")]
-WRONG = itertools.product(("nothing", "rounds", "clients", "leaves"), ("gradients", "local", "clients"))
+SHORT = [("nothing", "gradients"), ("rounds", "clients"), ("clients", "clients"), ("leaves", "gradients")]
+WRONG = itertools.product(("nothing", "rounds", "clients", "leaves"), ("gradients", "clients"))
 
 
 @pytest.mark.parametrize(("wrong", "name"), long_unless(lambda *one: one in SHORT, WRONG))

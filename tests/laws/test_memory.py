@@ -16,7 +16,7 @@ from written_files import read_json
 LOCAL = {"batch_size": 20, "local_steps": 2}
 SGD = {"learning_rate": 0.1}
 SSCA = {"name": "ssca", "batch_size": 20, "rho": [0.9, 0.51], "gamma": [0.9, 0.56], "tau": 10.0}
-PRIVATE = {"noise_multiplier": 1.0, "delta": 1e-5, "clip": 1.0, "noise_on": "gradients", "noise": "test"}
+PRIVATE = {"noise_multiplier": 1.0, "delta": 1e-5, "clip": 1.0, "noise": "test"}
 CASES = {
     "small model": ("rows", 0, {"algorithm": {"name": "fedavg", **LOCAL}, "client_optimizer": SGD}),
     "wide layer": ("rows", 2000, {"algorithm": {"name": "fedavg", **LOCAL}, "client_optimizer": SGD}),

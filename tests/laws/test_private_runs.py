@@ -153,7 +153,7 @@ def test_noise_is_computed_from_epsilon_and_kept(digits: Path, tmp_path: Path) -
 
 
 def test_noise_by_the_papers_formula(digits: Path, tmp_path: Path) -> None:
-    asked = privacy(epsilon=0.5, noise="test", accounting="paper", noise_on="upload")
+    asked = privacy(epsilon=0.5, noise="paper")
     del asked["noise_multiplier"]
     job, out = private(digits, privacy=asked, algorithm={"rate": 0.5}), tmp_path / "run"
     ended_with(job, out)
@@ -238,20 +238,6 @@ def test_rounds_that_are_played_again(noise: str, code: int, rounds: int, digits
     assert ended_with(job, tmp_path / "run", resume=True) == code
     told = summary(tmp_path / "run")
     assert told["rounds"] == rounds and spent_of(told) <= 2.0
-
-
-def test_a_budget_by_the_papers_formula(digits: Path, tmp_path: Path) -> None:
-    """Fresh noise for rounds that are played again is over it."""
-    asked = CALIBRATED | {"epsilon": 0.5, "noise": "secure", "accounting": "paper", "noise_on": "upload"}
-    record = {"evaluate_every": 10, "checkpoint_every": 8}
-    job = private(digits, privacy=asked, algorithm={"rate": 0.5}, participation={}, record=record)
-    assert ended_with(job, tmp_path / "run") == 0
-    shutil.rmtree(tmp_path / "run" / "checkpoint" / "round-00000010")
-    told = read_json(tmp_path / "run" / "run.json")
-    write_json(tmp_path / "run" / "run.json", told | {"exit": None})
-    said = r"\[privacy\] epsilon = 0\.5: 0\.5 is spent .* another round it would be 0\.52\d*,.* by the paper's formula"
-    with pytest.raises(BudgetSpent, match=said):
-        run(checked(job), Solo(), tmp_path / "run", resume=True)
 
 
 # --- interrupted, killed, resumed --------------------------------------------------------------------------------

@@ -7,26 +7,21 @@ from typing import Any
 import pytest
 from small import algorithm
 
-UPLOAD = {"noise_on": "upload"}
+PAPER = {"noise": "paper"}
 AVG = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}
 PDM = {"name": "fedpdm", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}, "rho": 2.0, "local_steps": 2}
-SUMS = {"trust": "distributed"}
+SUMS = {"level": "client", "trust": "distributed"}
 PLAIN = {"name": "softmax", "bias": False}
 # algorithm, [privacy], [model], what the message says
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[str]]] = {
     "epochs": (AVG | {"local_epochs": 1}, {}, PLAIN, ["local_epochs", "give local_steps"]),
     "a record twice": (
-        AVG | {"local_steps": 6}, UPLOAD, PLAIN, ["6 local steps of batch 4 take 24 records", "client 1 has 20"],
+        AVG | {"local_steps": 6}, PAPER, PLAIN, ["6 local steps of batch 4 take 24 records", "client 1 has 20"],
     ),
-    "steps that tell": (PDM | {"tolerance": 0.1}, UPLOAD, PLAIN, ["tolerance = 0", 'noise_on = "gradients"']),
-    "models that remember": (PDM | {"start": "own"}, UPLOAD, PLAIN, ['start = "server"']),
-    "duals in the clear": (PDM, SUMS, PLAIN, ['trust = "local"', 'level = "client"']),
-    "controls in the clear": (
-        {"name": "scaffold", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}, SUMS, PLAIN,
-        ['trust = "local"', 'level = "client"'],
-    ),
+    "steps that tell": (PDM | {"tolerance": 0.1}, PAPER, PLAIN, ["tolerance = 0", 'noise = "secure"']),
+    "models that remember": (PDM | {"start": "own"}, PAPER, PLAIN, ['start = "server"']),
     "two gradients a step": (AVG | {"name": "fedsam", "local_steps": 2}, {}, PLAIN, ['take level = "client"']),
-    "two gradients, upload": (AVG | {"name": "delta-sgd"}, UPLOAD, PLAIN, ['take level = "client"']),
+    "two gradients, upload": (AVG | {"name": "delta-sgd"}, PAPER, PLAIN, ['take level = "client"']),
 }  # fmt: skip
 
 
@@ -40,12 +35,12 @@ def test_what_is_refused(case: Any) -> None:
 
 ALLOWED: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "own start, gradients": (PDM | {"start": "own", "tolerance": 0.1}, {}, PLAIN | {"nonconvex_penalty": 0.1}),
-    "own start, clients": (PDM | {"start": "own"}, SUMS | {"level": "client"}, PLAIN),
-    "all records once": (AVG | {"local_steps": 5}, UPLOAD, PLAIN),
-    "public and concave": (PDM, UPLOAD, PLAIN | {"nonconvex_penalty": 0.1}),
+    "own start, clients": (PDM | {"start": "own"}, SUMS, PLAIN),
+    "all records once": (AVG | {"local_steps": 5}, PAPER, PLAIN),
+    "public and concave": (PDM, PAPER, PLAIN | {"nonconvex_penalty": 0.1}),
     "sums": (AVG | {"local_steps": 2}, SUMS, PLAIN),
-    "two gradients, clients": (AVG | {"name": "fedsam", "local_steps": 2}, SUMS | {"level": "client"}, PLAIN),
-    "one gradient": (AVG | {"name": "fedspeed", "alpha": 0.1, "rho": 0.0}, UPLOAD, PLAIN),
+    "two gradients, clients": (AVG | {"name": "fedsam", "local_steps": 2}, SUMS, PLAIN),
+    "one gradient": (AVG | {"name": "fedspeed", "alpha": 0.1, "rho": 0.0}, PAPER, PLAIN),
 }
 
 

@@ -44,7 +44,6 @@ COINS = CENTRAL | {"sampling": "poisson"}
 JOBS: dict[str, dict[str, Any]] = {
     "gradients": {},
     "gradients, network": {**NETWORK, "participation": LEAVING},
-    "upload": {"privacy": {"noise_on": "upload"}},
     "distributed, masked": {
         "privacy": {"trust": "distributed", "level": "client", "delta": 1e-3}, "aggregation": {"security": "masked"},
         "participation": LEAVING | {"clients_per_round": 6}, **NETWORK,

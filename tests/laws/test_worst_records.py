@@ -11,15 +11,14 @@ from small import algorithm, block_of, flat, sensitivity
 
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
+from mpifed.privacy.guards import on_grid
 
 S, P, L = 12, 5, 3
 AVG = {"name": "fedavg", "batch_size": S, "client_optimizer": {"learning_rate": 0.3}}
 SOFTMAX, BIASED = {"name": "softmax", "bias": False}, {"name": "softmax", "bias": True}
 MODELS: dict[str, dict[str, Any]] = {
     "gradients": {},
-    "local": {"noise_on": "upload"},
-    "distributed": {"trust": "distributed"},
-    "central": {"trust": "central"},
+    "paper": {"noise": "paper"},
     "clients, by chance": {"level": "client", "trust": "central", "sampling": "poisson"},
     "clients": {"level": "client"},
     "clients, distributed": {"level": "client", "trust": "distributed"},
@@ -69,22 +68,23 @@ ROWS = 6000
 
 
 def apart(pair: Any, shard: type) -> tuple[Any, Any]:
-    """([d] how far two data sets' integers are apart before a trusted server adds noise, in sensitivities; mechanism).
+    """([d] how far two data sets' integers are apart before noise is added, in sensitivities; the mechanism).
 
     All rows are drawn.
     """
-    settings = {"trust": "central", "clip": 1.0, "noise_multiplier": 3.0}
     rows, features = len(pair[0][1]), pair[0][0].shape[1]
     table = {"name": "fedavg", "batch_size": rows, "client_optimizer": {"learning_rate": 0.3}}
+    settings = {"clip": 1.0, "noise_multiplier": 3.0}
     one = algorithm(table, settings, [rows], features, 1, {"name": "least-squares", "bias": False}, dtype="float32")
-    (exchange,), now, sent = one.exchanges, at(), []
+    guard, how, now, sent = one.guard, one.guard.how, at(), []
+    model = guard.record(one.start_server(now._replace(index=-1)).model[None])
     for X, y in pair:
         block = block_of([(X, y)], shard, "float32")
-        server = one.start_server(now._replace(index=-1))
-        sent.append(flat(exchange.answer((), exchange.ask(server, now), block, now)[1].value)[0])
+        total = guard.clipped(model, guard.minibatch(block.take(np.arange(rows)[None]), (), 1.0))
+        each = np.array([1 / one.problem.privacy.reach])
+        sent.append(flat(on_grid(how, "gradient", total, each, 0.0, block.clients, now, None, "float64"))[0])
     assert all((value == np.rint(value)).all() for value in sent)
-    how = one.guard.how
-    assert how.equivalent_multiplier(np.ones(1))[0] <= 3.0 / (1 + how.inexact)  # what roundings add is accounted for
+    assert how.equivalent <= 3.0 / (1 + how.inexact)  # what roundings add is accounted for
     return (sent[0] - sent[1]) * 2.0**-how.exponent, how
 
 

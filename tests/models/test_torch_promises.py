@@ -41,8 +41,8 @@ def test_the_smallest_norm_within_a_limit_of_the_loss(
 
 PRIVATE = {
     "gradients": {},
-    "clients": {"level": "client", "trust": "central", "noise_on": "upload"},
-    "uploads": {"noise_on": "upload", "trust": "distributed"},
+    "clients": {"level": "client", "trust": "central"},
+    "shares": {"level": "client", "trust": "distributed"},
 }
 
 

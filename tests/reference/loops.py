@@ -29,7 +29,7 @@ SEED = 11
 CLIP, HAIR = 1.5, 1 - 2.0**-20  # what is clipped becomes a millionth shorter
 PRIVATE: dict[str, dict[str, Any]] = {
     name: {"privacy": {"delta": 1e-5, "clip": CLIP, "noise_multiplier": 0.0, "noise": "test", **settings}}
-    for name, settings in {"gradients": {}, "upload": {"noise_on": "upload"}}.items()
+    for name, settings in {"gradients": {}, "upload": {"noise": "paper"}}.items()
 }
 
 

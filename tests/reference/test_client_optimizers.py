@@ -94,7 +94,7 @@ def test_what_clips_nothing_is_momentum_sgd(digits: Path) -> None:
 
 
 L1 = {"regularizer": {"name": "l1", "weight": 0.01}}
-UPLOAD = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test", "noise_on": "upload"}}
+UPLOAD = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "paper"}}
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ UPLOAD = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "nois
         ({"name": "scaffold"}, ADAMW, {}, '[client_optimizer] name = "adamw": control variates are of plain steps'),
         ({"name": "fedpdm", "rho": 1.0}, ADAMW, {}, '[client_optimizer] name = "adamw": the dual variables are those'),
         ({"name": "fedavg"}, ADAMW, L1, "[client_optimizer] name: with a [regularizer]"),
-        ({"name": "fedavg"}, ADAMW, UPLOAD, '[client_optimizer] name = "adamw": with noise on the upload'),
-        ({"name": "fedavg"}, CLIP, UPLOAD, "[client_optimizer] clip_norm = 0.7: with noise on the upload"),
+        ({"name": "fedavg"}, ADAMW, UPLOAD, '[client_optimizer] name = "adamw": the paper'),
+        ({"name": "fedavg"}, CLIP, UPLOAD, "[client_optimizer] clip_norm = 0.7: the paper's"),
         (
             {"name": "scaffold"},
             {"learning_rate": 0.1, "local_schedule": {"name": "cosine", "initial": 1.0, "rounds": 1}},

@@ -121,7 +121,7 @@ def test_with_a_regularizer_a_page_says_how_far_a_gradient_moves_the_model(class
             next(rounds(task(classes, name, regularizer=shrunk["regularizer"])))
 
 
-@pytest.mark.parametrize("level", [{"level": "client"}, {"noise_on": "upload"}], ids=str)
+@pytest.mark.parametrize("level", [{"level": "client"}, {"noise": "paper"}], ids=str)
 def test_noise_on_an_upload_of_several_parts_is_refused(skew: Path, level: dict[str, Any]) -> None:
     next(rounds(task(skew, "Recalled", privacy=PRIVATE | level, model={"name": "softmax"})))
     with pytest.raises(UsageError, match="for uploads of one part"):

@@ -19,7 +19,6 @@ from mpifed.core.record import Array, beside, namespace, on_host
 from mpifed.core.refusals import Refusal
 from mpifed.maths.clipping import MODERATE
 from mpifed.maths.privacy.discrete import WIDEST, Words, draw, levels_of
-from mpifed.maths.privacy.release import Floats
 from mpifed.maths.privacy.settings import Privacy
 
 # upper bound of sqrt(values) * 2^-k: how far rounding can move neighbours apart, in sensitivities. It raises epsilon
@@ -56,15 +55,11 @@ class Mechanism:
         """Upper bound of a client's integers, noise included."""
         return math.ceil((self.most + _REACH * self.multiplier) * 2.0**self.exponent)
 
-    def equivalent_multiplier(self, distance: Floats) -> Floats:
-        """[N] noise multipliers of the continuous Gaussian mechanisms with the same privacy.
-
-        Parameters
-        ----------
-        distance : [N] between two neighbours' exact values, in sensitivities
-        """
+    @property
+    def equivalent(self) -> float:
+        """The noise multiplier of the continuous Gaussian mechanism with the same privacy."""
         square = self.sigma**2 - self.shares * SMOOTH**2
-        return math.sqrt(max(square, 0.0)) * 2.0**-self.exponent / (distance + self.inexact)
+        return math.sqrt(max(square, 0.0)) * 2.0**-self.exponent / (1 + self.inexact)
 
     def of_sum(self) -> Mechanism:
         """The mechanism for a sum that is on the grid already."""
@@ -109,7 +104,7 @@ def mechanism(privacy: Privacy, values: int, rows: int, clients: int, narrow: bo
     Parameters
     ----------
     values : d, the numbers in a release
-    rows : most records of a client in a release
+    rows : records in a minibatch
     clients : N
     narrow : whether clipped gradients are added in float32, see `may_be_narrow`
     """

@@ -35,41 +35,31 @@ class Privacy(MadeByKeywords):
     sampling: Literal["fixed", "poisson"] = "fixed"
     """How clients are drawn for a round: fixed: a fixed number without replacement; poisson (level client, trust
     central): each by a coin of its own, in secret."""
-    noise_on: Literal["gradients", "upload"] | None = None
-    """What is clipped and made noisy: each gradient, or the upload after local steps; where absent gradients for local
-    noise at level sample, else upload."""
-    accounting: Literal["rigorous", "paper"] = "rigorous"
-    """Whose formula `epsilon` is by: rigorous, or as the FedPDM-DP paper computes it."""
-    noise: Literal["secure", "test"] = "secure"
-    """secure: from the system's entropy; test: a function of the job's seed, which protects nobody."""
-    distribution: Literal["discrete", "float"] = "discrete"
-    """discrete: integers, of which epsilon is computed; float: floating point, whose rounding tells the noise and which
-    protects nobody."""
+    noise: Literal["secure", "test", "paper"] = "secure"
+    """secure: integers from the system's entropy; test: from the job's seed, which protects nobody; paper: floats from
+    that seed on each upload, as the FedPDM-DP paper counts it, by whose formula `epsilon` then is: no bound."""
+    public_preparation: bool = False
+    """Whether what was computed from rows when the data were prepared, such as a scale, may be known to all."""
 
     @property
-    def noised(self) -> str:
-        """`noise_on`, with its default."""
-        return self.noise_on or ("gradients" if self.level == "sample" and self.trust == "local" else "upload")
+    def by_paper(self) -> bool:
+        """Whether noise and epsilon are those of the FedPDM-DP paper."""
+        return self.noise == "paper"
 
     @property
     def on_gradients(self) -> bool:
         """Whether noise is added to every clipped gradient instead of the upload."""
-        return self.noised == "gradients"
+        return self.level == "sample" and not self.by_paper
 
     @property
     def on_grid(self) -> bool:
         """Whether releases are integers; without any noise they are not."""
-        return self.distribution == "discrete" and self.noise_multiplier != 0
+        return not self.by_paper and self.noise_multiplier != 0
 
     @property
     def whole(self) -> bool:
         """Whether the sum is of integers on the grid, which are decoded after summation."""
         return self.trust != "local" and self.on_grid
-
-    @property
-    def protects(self) -> bool:
-        """Whether the noise is secret and discrete; otherwise epsilon does not hold."""
-        return self.noise == "secure" and self.distribution == "discrete"
 
     @property
     def by_coins(self) -> bool:
@@ -111,10 +101,10 @@ def conflicts(privacy: Privacy) -> Iterator[Refusal]:
         "give epsilon, from which the noise is computed, or the noise itself",
     )
     yield Refusal(
-        p.on_gradients and (p.level, p.trust) != ("sample", "local"),
-        f'[privacy] noise_on = "gradients" with level = "{p.level}" and {by_trust}',
-        "each client makes its own gradients noisy, which protects records",
-        'use noise_on = "upload", or level = "sample" with trust = "local"',
+        p.level == "sample" and p.trust != "local",
+        f'[privacy] level = "sample" with {by_trust}',
+        "records are protected by the noise that each client adds to its own gradients",
+        'use trust = "local", or level = "client"',
     )
     yield Refusal(
         p.by_coins and (p.level, p.trust) != ("client", "central"),
@@ -123,14 +113,9 @@ def conflicts(privacy: Privacy) -> Iterator[Refusal]:
         "part",
         'use level = "client" with trust = "central", or sampling = "fixed"',
     )
-    for name, value, stated in (
-        ("level", p.level, "sample"),
-        ("trust", p.trust, "local"),
-        ("noise_on", p.noised, "upload"),
-    ):
-        yield Refusal(
-            p.accounting == "paper" and value != stated,
-            f'[privacy] accounting = "paper" with {name} = "{value}"',
-            f'(18) to (20) are stated for {name} = "{stated}"',
-            'use that, or accounting = "rigorous"',
-        )
+    yield Refusal(
+        p.by_paper and p.level == "client",
+        '[privacy] noise = "paper" with level = "client"',
+        '(18) to (20) are stated for level = "sample"',
+        'use that, or noise = "secure"',
+    )

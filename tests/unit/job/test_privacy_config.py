@@ -69,7 +69,7 @@ def test_written_out_and_read_again() -> None:
     job = checked(table(privacy={"delta": 1e-3, "clip": 2, "epsilon": 3}))
     assert job.privacy == Privacy(delta=1e-3, clip=2.0, epsilon=3.0)
     written = job.table()["privacy"]
-    absent = {"noise_multiplier", "noise_on"}  # None by default
+    absent = {"noise_multiplier"}  # None by default
     assert written.keys() == {field.name for field in fields(Privacy)} - absent
     assert (written["level"], written["noise"]) == ("sample", "secure")
     assert checked(job.table()).privacy == job.privacy
@@ -88,7 +88,7 @@ def test_written_out_and_read_again() -> None:
         ({"delta": None}, "[privacy] delta: missing"),
         ({"level": "record"}, '[privacy] level = "record": '),
         ({"level": "client", "sampling": "poisson", "trust": "central"}, '"client": each client takes part by a coin'),
-        ({"level": "client", "noise_on": "gradients"}, '[privacy] noise_on = "gradients"'),
+        ({"trust": "central"}, '[privacy] level = "sample" with trust = "central"'),
     ],
 )
 def test_what_is_wrong_by_itself(changes: dict[str, Any], said: str) -> None:

@@ -19,7 +19,7 @@ GIVEN: dict[str, Any] = {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0}
         {},
         {"trust": "central", "level": "client", "sampling": "poisson"},
         {"trust": "distributed", "level": "client"},
-        {"accounting": "paper", "noise_on": "upload"},
+        {"noise": "paper"},
     ],
 )
 def test_what_goes_together(settings: dict[str, Any]) -> None:
@@ -29,15 +29,12 @@ def test_what_goes_together(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"level": "client", "noise_on": "gradients"}, ['use noise_on = "upload"']),
-        ({"trust": "central", "noise_on": "gradients"}, ['with trust = "local"']),
-        ({"trust": "distributed", "noise_on": "gradients"}, ['with trust = "local"']),
+        ({"trust": "central"}, ['use trust = "local", or level = "client"']),
+        ({"trust": "distributed"}, ['use trust = "local", or level = "client"']),
         ({"level": "client", "sampling": "poisson"}, ['with trust = "central"']),
         ({"level": "client", "trust": "distributed", "sampling": "poisson"}, ['with trust = "central"']),
         ({"sampling": "poisson"}, ['use level = "client" with trust = "central"']),
-        ({"accounting": "paper"}, ['stated for noise_on = "upload"']),
-        ({"accounting": "paper", "level": "client"}, ['stated for level = "sample"']),
-        ({"accounting": "paper", "trust": "central"}, ['stated for trust = "local"']),
+        ({"noise": "paper", "level": "client"}, ['stated for level = "sample"']),
     ],
 )
 def test_what_does_not_go_together(settings: dict[str, Any], expected: list[str]) -> None:

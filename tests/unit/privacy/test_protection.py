@@ -37,7 +37,7 @@ def test_who_is_warned(model: str, channel: str, write_job: Callable[..., Path],
         "model": {"name": "softmax", "bias": False},
         "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
         "aggregation": {"security": channel},
-        "privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "trust": model},
+        "privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "level": "client", "trust": model},
     }
     job = Job.read(write_job(tmp_path / "job.toml", table))
     warned = any(UNCOVERED in one for one in warnings_of(job, job.privacy))
@@ -70,7 +70,7 @@ def distributed(channel: str, participation: dict[str, Any]) -> Job:
             "name": "t", "rounds": 1, "data": {"path": "somewhere"}, "model": {"name": "softmax", "bias": False},
             "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
             "aggregation": {"security": channel},
-            "privacy": {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0, "trust": "distributed"},
+            "privacy": {"delta": 1e-5, "clip": 1.0, "epsilon": 1.0, "level": "client", "trust": "distributed"},
             "participation": participation,
         }
     )  # fmt: skip
