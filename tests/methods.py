@@ -30,9 +30,12 @@ SMALL = {"constraint": [{"name": "norm", "limit": 6.0}]}
 SPARSE = {"regularizer": {"name": "l1", "weight": 1e-3}, "model": BARE | {"l2": 1e-3, "nonconvex_penalty": 1e-2}}
 
 
+PREPARED = {"public_preparation": True}  # as partitions by labels are
+
+
 def private(**settings: Any) -> dict[str, Any]:
     """[privacy] whose noise can be had again."""
-    return {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test"} | settings}
+    return {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test", **PREPARED, **settings}}
 
 
 UPLOADS = private(noise="paper")

@@ -45,7 +45,7 @@ def deal(
             f"--min-samples {min_samples}: {clients} clients share {len(y)} rows; give 1 to {len(y) // clients}, or "
             "fewer clients"
         )
-    name, parameter = _parsed(how)
+    name, parameter = parsed(how)
     if name != "iid" and not np.issubdtype(y.dtype, np.integer):
         raise UsageError(
             f"--partition {how}: the labels are real targets, or several of a row, not classes; use --partition iid"
@@ -139,7 +139,7 @@ def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: 
     return y, holders * sizes
 
 
-def _parsed(how: str) -> tuple[str, float]:
+def parsed(how: str) -> tuple[str, float]:
     """(name, parameter) of a partition, by mpifed's own names."""
     text = how
     for pattern, own in ALIASES.items():

@@ -26,7 +26,7 @@ from mpifed.data.maps import read_map
 from mpifed.data.natural import canonical_order
 from mpifed.data.options import Options as Options
 from mpifed.data.partition import Partition, by_grid
-from mpifed.data.partitioners import by_kind, stream
+from mpifed.data.partitioners import by_kind, parsed, stream
 from mpifed.data.recipe import Recipe, fit_recipe
 from mpifed.data.samples import Samples, by_pieces, pieces, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
@@ -88,6 +88,7 @@ def prepare(options: Options) -> Federation:
         kinds, remarks["scale"] = ["unit"], f"bytes divided by {data.top:g}; --scale none leaves them as they are"
     if not kinds and recipe.columns and not partition.missing:
         kinds, remarks["scale"] = ["standard"], "standard, which --scale none leaves out"
+    top = data.top
     data, scaling, before = _scale(data, kinds, trained)
     scaling = recipe.with_ranges(scaling, kinds)
     if partition.missing and any(np.any(step.shift) for step in (scaling, *before) if not isinstance(step, str)):
@@ -118,7 +119,7 @@ def prepare(options: Options) -> Federation:
             **{name: text for name, text in remarks.items() if text},
             "missing_cells": partition.missing,
             "statistics": summary,
-            **_computed(recipe, kinds, given_classes, meaning),
+            **_computed(options, recipe, kinds, top, given_classes, meaning),
             "inputs": asdict(Inputs(is_bytes, before)),
         },
         target_scale=target_scale(summary),
@@ -178,16 +179,23 @@ def _encode(data: Samples, trained: NDArray[np.bool_]) -> tuple[Samples, Recipe]
     return replace(data, X=X, test=test, names=recipe.names(), columns=None), recipe
 
 
-def _computed(recipe: Recipe, kinds: list[str], given_classes: bool, meaning: tuple[str, ...]) -> Table:
-    """What was computed from rows, and what the user gave."""
+def _computed(
+    options: Options, recipe: Recipe, kinds: list[str], top: float | None, given_classes: bool, meaning: tuple[str, ...]
+) -> Table:
+    """What was computed from rows, and what the user, or what is published of the source, gave."""
     fitted, given = [*recipe.fitted], [*recipe.given]
     ranged = [column.name for column in recipe.columns if column.range is not None]
     others = [column.name for column in recipe.columns if column.range is None]
     if others or not recipe.columns:
         of_some = f" of {', '.join(others)}" if ranged else ""
-        fitted += [f"scale {kind}{of_some}" for kind in kinds if kind not in ("none", "unit-rows")]
+        for kind in kinds:
+            if kind not in ("none", "unit-rows"):
+                by_format, top = kind == "unit" and top is not None, None
+                (given if by_format else fitted).append(f"scale {kind}{of_some}")
     if meaning:
-        (given if given_classes else fitted).append("classes")
+        (given if given_classes or options.source.published else fitted).append("classes")
+    if not options.map and parsed(options.partition)[0] != "iid":
+        fitted.append(f"partition {options.partition}")
     return {"fitted": fitted, "given": given}
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
@@ -78,7 +78,13 @@ class Source(ABC):
 
     Name your own source as my_module:MyClass. The docstring below a field is the help of its option; the field `path`
     is the argument after the name.
+
+    Attributes
+    ----------
+    published : whether everybody knows which classes there are, whatever the rows
     """
+
+    published: ClassVar[bool] = False
 
     @abstractmethod
     def read(self, seed: int) -> Samples:

@@ -123,6 +123,7 @@ class ProvenanceJson:
     named: bool = False  # whether classes were texts
     labels: list[str] = field(default_factory=list)  # names of the columns of labels, where these have some
     inputs: Inputs | None = None  # None: of an earlier version
+    fitted: list[str] = field(default_factory=list)  # what was computed from rows
 
 
 def _conforming(table: Table) -> Table:
@@ -190,6 +191,7 @@ class Federation:
         self.shape = None if about.shape is None else tuple(about.shape)
         self.provenance, self.sha256 = about.provenance, about.data_sha256
         self.statistics: Table = about.provenance.get("statistics", {})
+        self.fitted: list[str] = about.provenance.get("fitted", ["what nobody noted"])
         # each client holds all columns, so that X has whole rows, in the order of the groups of rows
         self.whole = about.split == "rows"
         self._members: dict[str, NDArray[np.int64]] = {}

@@ -151,7 +151,16 @@ def wrong_data(job: JobSettings, objective: Objective, regularizer: Regularizer 
         f"is for {_KIND[objective.task]}, and {job.data.path} holds {_KIND[data.task]}",
         f"choose another model or loss, or make the data with --task {objective.task}",
     )
-    return messages([task]) or messages([*_of_model(job, objective, regularizer, data), *_of_tests(job, data)])
+    prepared = Refusal(
+        job.privacy is not None and not job.privacy.public_preparation and data.fitted,
+        "[privacy]",
+        f"{job.data.path} was prepared with what was computed from its rows, which no epsilon covers: "
+        f"{', '.join(data.fitted)}",
+        "state it (--given public.toml; --scale unit-rows, or none), or set public_preparation = true: all may know it",
+    )
+    return messages([task]) or messages(
+        [prepared, *_of_model(job, objective, regularizer, data), *_of_tests(job, data)]
+    )
 
 
 def _of_model(

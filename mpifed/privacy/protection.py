@@ -98,6 +98,11 @@ def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> li
             '[privacy] trust = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
             "sees each client's upload, with its part of the noise, and is not covered"
         )
+    if privacy.public_preparation:
+        warnings.append(
+            "[privacy] public_preparation = true: what was computed from rows when the data were prepared "
+            "(`fitted` in federation.json) is taken as known to all; epsilon does not cover it"
+        )
     if job.participation.dropout_rate:
         warnings.append(
             f"[participation] dropout_rate = {job.participation.dropout_rate:g}: each attempt at a round counts in "

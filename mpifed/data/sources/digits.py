@@ -13,6 +13,8 @@ from mpifed.data.samples import Samples, Source
 class Digits(Source):
     """1,797 images of handwritten digits, 64 pixels from 0 to 16, from scikit-learn; no test rows."""
 
+    published = True
+
     def read(self, seed: int) -> Samples:
         from sklearn.datasets import load_digits
 

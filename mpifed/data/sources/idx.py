@@ -50,6 +50,8 @@ class Idx(Source):
 class Mnist(Source):
     """MNIST: 60,000 images of handwritten digits, and 10,000 to test with, of 784 pixels."""
 
+    published = True
+
     path: Path | None = None
     """The folder of the four files, .gz or plain; where absent $MPIFED_DATA/mnist, if it is there, or downloaded."""
     mirrors: tuple[str, ...] = MIRRORS  # not an option

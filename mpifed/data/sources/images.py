@@ -24,6 +24,8 @@ class Cifar(Source):
     Labels of CIFAR-100 are the fine ones.
     """
 
+    published = True
+
     path: Path
     """The folder in the archive, cifar-10-batches-bin or cifar-100-binary."""
 

@@ -24,6 +24,8 @@ class Synthetic(Source):
     a class is drawn from the softmax of scores / noise, which without noise is the largest score.
     """
 
+    published = True
+
     samples: int = 1000
     """Rows."""
     features: int = 20

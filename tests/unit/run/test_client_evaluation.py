@@ -172,7 +172,16 @@ def test_resumed_and_read_from_files(classes: Path, tmp_path: Path) -> None:
 
 
 SECURE = {"aggregation": {"security": "masked"}}
-PRIVATE = {"privacy": {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-4, "level": "client", "trust": "central"}}
+PRIVATE = {
+    "privacy": {
+        "clip": 1.0,
+        "noise_multiplier": 1.0,
+        "delta": 1e-4,
+        "level": "client",
+        "trust": "central",
+        "public_preparation": True,
+    }
+}
 
 
 @pytest.mark.parametrize(

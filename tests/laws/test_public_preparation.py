@@ -1,0 +1,81 @@
+"""What was computed from private rows before a run is part of what it releases: refused, or said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import mpifed as mf
+from mpifed.core.errors import UsageError
+from mpifed.data.store import open_federation
+from mpifed.files.json_file import read_json
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(60, 3)), np.arange(60) % 2
+FRAME = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=["red", "blue", None] * 20, ill=Y)
+METHOD = mf.FedAvg(batch_size=5, client_optimizer=mf.SGD(0.1))
+GIVEN = """\
+classes = ["0", "1"]
+columns.a = {range = [-5, 5]}
+columns.b = {range = [-5, 5]}
+columns.c = {range = [-5, 5]}
+columns.kind = {categories = ["blue", "red"], fill = "red", range = [0, 1]}
+"""
+ROWS = "--clients 4 --split rows"
+# options of mpifed data, what of them was computed from rows
+PREPARED: dict[str, tuple[str, list[str]]] = {
+    "digits": (f"digits {ROWS}", []),
+    "unit rows": (f"digits {ROWS} --scale unit-rows", []),
+    "scaled": (f"digits {ROWS} --scale standard", ["scale standard"]),
+    "by label": (f"digits {ROWS} --partition dirichlet:0.5", ["partition dirichlet:0.5"]),
+    "by name": (f"digits {ROWS} --partition homo", []),
+    "synthetic": (f"synthetic --samples 80 --features 3 --task classification {ROWS}", []),
+}
+
+
+def trained(data: Any, out: Path, **privacy: Any) -> mf.Run:
+    given = mf.Privacy(delta=1e-5, clip=1.0, noise_multiplier=1.0, **privacy)
+    return mf.run(METHOD, data, mf.Softmax(), rounds=1, privacy=given, out=out, progress="none")
+
+
+@pytest.mark.parametrize("case", PREPARED.values(), ids=PREPARED)
+def test_what_was_computed_from_rows_is_refused(case: Any, make_data: Any, tmp_path: Path) -> None:
+    options, computed = case
+    data = open_federation(make_data(tmp_path / "data", *options.split()))
+    assert data.fitted == computed
+    if not computed:
+        run = trained(tmp_path / "data", tmp_path / "run")
+        assert not any("public_preparation" in text for text in read_json(run.path / "run.json")["warnings"])
+        return
+    said = rf"was prepared with what was computed from its rows, .*: {', '.join(computed)}; .*public_preparation = true"
+    with pytest.raises(UsageError, match=said):
+        trained(tmp_path / "data", tmp_path / "run")
+
+
+def test_what_is_known_to_all_is_said(tmp_path: Path) -> None:
+    """Of arrays nobody has stated the classes; `check`, run.json and `show` say that they are taken as public."""
+    data = mf.FederatedDataset.from_arrays(X, Y, clients=2)
+    with pytest.raises(UsageError, match="computed from its rows, which no epsilon covers: classes; "):
+        trained(data, tmp_path / "run")
+    run = trained(data, tmp_path / "run", public_preparation=True)
+    assert any("public_preparation = true" in text for text in read_json(run.path / "run.json")["warnings"])
+
+
+def test_a_frame_is_private_when_all_is_stated(tmp_path: Path) -> None:
+    """Scales, categories, what fills gaps and classes from a file: one record moves nothing of the preparation."""
+    given = {"label": "ill", "clients": 2, "categorical": "ordinal"}
+    said = "median of a, .*categories of kind, .*scale standard, classes; state it [(]given public.toml"
+    with pytest.raises(UsageError, match=said):
+        trained(mf.FederatedDataset.from_dataframe(FRAME, missing="median", **given), tmp_path / "run")
+    (tmp_path / "public.toml").write_text(GIVEN)
+    scales = []
+    for value in (0.5, 4.5):
+        FRAME.loc[7, "a"] = value
+        data = mf.FederatedDataset.from_dataframe(FRAME, given=tmp_path / "public.toml", **given)
+        trained(data, tmp_path / f"run-{value}")
+        scales.append(np.concatenate(open_federation(data.path).scaling))
+    assert (scales[0] == scales[1]).all()
