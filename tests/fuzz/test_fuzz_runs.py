@@ -48,6 +48,7 @@ noise_multiplier = 2.0
 noise = "test"
 delta = 1e-5
 clip = 0.3
+public_preparation = true
 """
 NETWORK = """[simulated_network]
 name = "lte"

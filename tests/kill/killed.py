@@ -53,7 +53,14 @@ class Task(NamedTuple):
 
 SOME = {"participation": {"clients_per_round": 3}}
 TIGHT = {"data": {"state_gib": 1e-6, "memory_gib": 1e-6}}  # about one client's: the rest is out of core
-PRIVATE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test", "level": "client"}
+PRIVATE = {
+    "delta": 1e-5,
+    "clip": 0.5,
+    "noise_multiplier": 1.0,
+    "noise": "test",
+    "level": "client",
+    "public_preparation": True,
+}
 PDM = {
     "name": "fedpdm",
     "batch_size": 5,

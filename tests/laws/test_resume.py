@@ -113,7 +113,14 @@ def test_clients_with_a_memory_and_noise(
         "local_steps": 2,
         "start": "own",
     }
-    privacy = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test", "level": "client"}
+    privacy = {
+        "delta": 1e-5,
+        "clip": 0.5,
+        "noise_multiplier": 1.0,
+        "noise": "test",
+        "level": "client",
+        "public_preparation": True,
+    }
     task = table(
         skewed, own, rounds=6, record={"evaluate_every": 3, "checkpoint_every": 0},
         participation={"clients_per_round": 4},

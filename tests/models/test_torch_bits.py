@@ -111,7 +111,7 @@ CONSTRAINED = {
 }
 PRIVATE: dict[str, Any] = {
     "rounds": 20,
-    "privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test"},
+    "privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test", "public_preparation": True},
 }
 
 

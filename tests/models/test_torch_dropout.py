@@ -145,7 +145,7 @@ METHODS = [
     {"name": "ssca", "batch_size": 8, "rho": [0.9, 0.3], "gamma": [0.9, 0.35], "tau": 0.2,
      "variance_reduction": "recursive"},
 ]  # fmt: skip
-PRIVATE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test"}
+PRIVATE = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "test", "public_preparation": True}
 
 
 @pytest.fixture

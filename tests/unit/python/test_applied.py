@@ -59,7 +59,7 @@ def test_names_of_clients_stay(here: Path) -> None:
     assert Path("r/clients.csv").read_text().splitlines()[1].endswith(",north")
     labels = [text.get_text() for text in data.plot().axes[1].get_xticklabels()]
     assert labels == [*WARDS]
-    private = mf.Privacy(clip=1.0, delta=1e-3, noise_multiplier=1.0)
+    private = mf.Privacy(clip=1.0, delta=1e-3, noise_multiplier=1.0, public_preparation=True)
     method = mf.FedAvg(batch_size=13, client_optimizer=mf.SGD(0.5))
     with pytest.raises(mf.UsageError, match=r"the smallest shard \(client west\) has 12 samples"):
         mf.check(method, data, mf.Softmax(), rounds=1, privacy=private)

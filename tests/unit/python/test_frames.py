@@ -235,7 +235,9 @@ def test_a_model_does_not_take_the_scaling_of_other_data(here: Path) -> None:
 
 def test_a_private_model_does_not_take_the_scaling_of_data_made_after_it(here: Path) -> None:
     data = From.from_arrays(X, Y, clients=2, scale="standard", out="d")
-    run = trained(data, rounds=1, privacy=mf.Privacy(clip=1.0, noise_multiplier=1.0, delta=1e-5), out="r")
+    run = trained(
+        data, rounds=1, privacy=mf.Privacy(clip=1.0, noise_multiplier=1.0, delta=1e-5, public_preparation=True), out="r"
+    )
     assert run.predict(X).shape == Y.shape and not Path("r/data.json").exists()
     Path("r/data.json").write_text("{}")  # of somebody else, and passed over
     assert np.array_equal(mf.load("r").predict(X), run.predict(X))

@@ -99,7 +99,7 @@ def test_the_same_job_from_a_file(data: mf.FederatedDataset, launch: Any, here: 
 
 def test_privacy_and_schedules(data: mf.FederatedDataset) -> None:
     method = mf.FedAvg(batch_size=10, client_optimizer=mf.SGD(mf.PowerDecay(0.5, exponent=0.2)))
-    private = mf.Privacy(clip=1.0, delta=1e-3, noise_multiplier=1.0)
+    private = mf.Privacy(clip=1.0, delta=1e-3, noise_multiplier=1.0, public_preparation=True)
     run = mf.run(method, data, mf.Softmax(), rounds=3, privacy=private, progress="none")
     assert run.summary["epsilon"] > 0
     assert "who learns" in mf.check(method, data, mf.Softmax(), rounds=3, privacy=private).lower()

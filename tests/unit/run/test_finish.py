@@ -17,7 +17,7 @@ import mpifed as mf
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 
-PRIVATE = {"noise_multiplier": 2.0, "noise": "test", "delta": 1e-5, "clip": 0.3}
+PRIVATE = {"noise_multiplier": 2.0, "noise": "test", "delta": 1e-5, "clip": 0.3, "public_preparation": True}
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "private": {"privacy": PRIVATE},
