@@ -54,7 +54,7 @@ def reductions(values: int, times: int, comm: Intracomm) -> dict[str, dict[str, 
         ("reduce_all", "bare"): lambda: COMM.Allreduce(mine, total, op=MPI.SUM),
         ("reduce_all", "direct"): lambda: comm.Allreduce(mine, mine),
     }
-    message = shared_message(comm, values, mine.dtype)
+    message = shared_message(comm, values)
     if message is not None:
         acts["reduce", "nodes"] = partial(message.reduce, False)
         acts["reduce_all", "nodes"] = partial(message.reduce, True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Exchange, Field
+from mpifed.core.exchange import Exchange, Field, Lazy
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block
@@ -256,3 +256,8 @@ def report_levels(problem: Problem, model: Parameters, total: Tally) -> dict[str
     for name, row in zip(("constraint", "margin"), levels(problem, model, total), strict=False):
         columns |= {f"{name}_{m}": float(number) for m, number in enumerate(row, 1)}
     return columns
+
+
+def of_each(block: Block, upload: Callable[[Array], Record]) -> Lazy:
+    """Large uploads, leaves [1, ...], made for one client after the other, whose position [1] `upload` takes."""
+    return Lazy(lambda: ((who, upload(who)) for who in np.arange(len(block.clients))[:, None]))

@@ -10,9 +10,19 @@ import numpy as np
 
 from mpifed.algorithms.algorithm import Algorithm, Columns, FirstNumbers, Measure
 from mpifed.algorithms.certificate import STEP, certificate_columns, first_iterate, report_certificate
-from mpifed.algorithms.functions import CHUNK, Tally, report_levels, sampled, slope_of_each, stacked, tally, terms
+from mpifed.algorithms.functions import (
+    CHUNK,
+    Tally,
+    of_each,
+    report_levels,
+    sampled,
+    slope_of_each,
+    stacked,
+    tally,
+    terms,
+)
 from mpifed.algorithms.initial import model_template
-from mpifed.core.exchange import Exchange, Field, of_each
+from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import ABSENT, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.data.block import Batch, Block, Features

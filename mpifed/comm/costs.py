@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from mpifed.comm.mpi import Comm
-
 # how numbers of the ranks become those of a run: seconds of cryptography and gradients are summed, of other seconds the
 # slowest rank's count, and of a reduction, in which ranks wait for one another, the least
-_OVER_RANKS: dict[str, Callable[..., float]] = {
+OVER_RANKS: dict[str, Callable[..., float]] = {
     "crypto_s": sum,
     "answer_s": max,
     "work_s": max,
@@ -23,15 +21,15 @@ _OVER_RANKS: dict[str, Callable[..., float]] = {
 class Spent(NamedTuple):
     """Cost of running an exchange once, as in a deployment; on rank 0."""
 
-    up_bytes: int = 0
-    down_bytes: int = 0
-    up_most: int = 0  # bytes uploaded by the client who uploads most, each time
-    down_most: int = 0  # bytes received by the client who receives most
-    sealed_most: int = 0  # integers of the largest upload, where uploads are masked or encrypted
-    opened_most: int = 0  # integers unmasked or decrypted by the party who opens most
-    up_clear: int = 0  # bytes of an opened sum sent to the server by the client who opened it
-    down_clear: int = 0  # bytes of the broadcast, to the client who receives most of it
-    added: int = 0  # integers that the server sums
+    up_bytes: int
+    down_bytes: int
+    up_most: int  # bytes uploaded by the client who uploads most, each time
+    down_most: int  # bytes received by the client who receives most
+    sealed_most: int  # integers of the largest upload, where uploads are masked or encrypted
+    opened_most: int  # integers unmasked or decrypted by the party who opens most
+    up_clear: int  # bytes of an opened sum sent to the server by the client who opened it
+    down_clear: int  # bytes of the broadcast, to the client who receives most of it
+    added: int  # integers that the server sums
 
 
 class Account:
@@ -44,8 +42,7 @@ class Account:
     """
 
     def __init__(self) -> None:
-        seconds = dict.fromkeys((*_OVER_RANKS, "server_s"), 0.0)
-        self.costs: dict[str, float] = {**Spent()._asdict(), "played": 0, **seconds}
+        self.costs: dict[str, float] = dict.fromkeys((*Spent._fields, "played", *OVER_RANKS, "server_s"), 0)
 
     def add(self, spent: Spent) -> None:
         for name, value in zip(Spent._fields, spent, strict=True):
@@ -59,15 +56,3 @@ class Account:
             yield
         finally:
             self.costs["crypto_s"] += time.perf_counter() - start
-
-
-def gathered(
-    comm: Comm, accounts: Mapping[str, Account], before: Mapping[str, Mapping[str, float]]
-) -> dict[str, dict[str, float]]:
-    """The accounts, by name, combined over all ranks and added to `before`; complete on rank 0 only. Collective."""
-    costs = {name: account.costs for name, account in accounts.items()}
-    rows, totals = comm.gather(costs) or [costs], {name: dict(cost) for name, cost in before.items()}
-    for name, own in costs.items():
-        cost = own | {key: float(combine(row[name][key] for row in rows)) for key, combine in _OVER_RANKS.items()}
-        totals[name] = {key: value + totals.get(name, {}).get(key, 0) for key, value in cost.items()}
-    return totals

@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
@@ -24,7 +25,6 @@ Array: TypeAlias = "np.ndarray"
 Bytes: TypeAlias = "NDArray[np.uint8]"  # [length]
 T = TypeVar("T")
 
-PER_NODE = "MPIFED_RANKS_PER_NODE"  # for tests: this many consecutive ranks count as a node
 JOINED = "MPIFED_JOINED"  # a file that rank 0 creates when all ranks have joined, for the launcher of the run
 LONG = 2**17  # bytes: shorter arrays take microseconds whatever adds them
 PIECE = 2**30  # bytes per call: no count nears 2^31
@@ -197,7 +197,7 @@ class Solo:
 class Intracomm:
     """The ranks of one communicator of mpi4py, with the methods of `Solo`. The constructor is collective.
 
-    Ranks share a node where MPI says that they can share memory, or `per_node` consecutive ones do.
+    Ranks share a node where MPI says that they can share memory; in tests `per_node` consecutive ones do.
     """
 
     def __init__(self, comm: Communicator, per_node: int = 0) -> None:
@@ -249,7 +249,6 @@ class Intracomm:
 
 
 Comm: TypeAlias = Solo | Intracomm  # a group of ranks
-_worlds: dict[str, Intracomm] = {}  # by ranks per node: a library has a limited number of communicators
 
 
 @contextlib.contextmanager
@@ -283,19 +282,19 @@ def pieces(array: Array) -> list[slice]:
     return [slice(start, start + step) for start in range(0, array.size, step)]
 
 
+@cache  # a library has a limited number of communicators
+def _everybody() -> Intracomm:
+    return Intracomm(load().COMM_WORLD)
+
+
 def connect(environment: Mapping[str, str] = os.environ) -> Comm:
     """The ranks of this launch: those of MPI under a launcher, else a single process. Collective under MPI.
 
     Raises UsageError when a launcher started several processes that MPI does not join into a single MPI_COMM_WORLD.
     """
     ranks: Comm = Solo()
-    if (everybody := world(environment)) is not None:
-        per_node = environment.get(PER_NODE, "")
-        if per_node and not (per_node.isdigit() and int(per_node)):
-            raise UsageError(f"{PER_NODE}={per_node}: expected a number of ranks, or nothing")
-        if per_node not in _worlds:
-            _worlds[per_node] = Intracomm(everybody, int(per_node or 0))
-        ranks = _worlds[per_node]
+    if world(environment) is not None:
+        ranks = _everybody()
         ranks.Barrier()
     if ranks.rank == 0 and (name := environment.get(JOINED)):
         try:

@@ -27,9 +27,9 @@ _SHARED_MEMORY = "/dev/shm"
 class SharedMessage:
     """A message [m] of each rank of a node, and one for the sum, in `memory` [ranks + 1, bytes] that they share."""
 
-    def __init__(self, comm: Intracomm, memory: NDArray[np.uint8], length: int, dtype: np.dtype) -> None:
+    def __init__(self, comm: Intracomm, memory: NDArray[np.uint8], length: int) -> None:
         self._comm = comm
-        *self._messages, self._total = memory[:, : length * dtype.itemsize].view(dtype)
+        *self._messages, self._total = memory.view(np.int64)[:, :length]
         self.mine: Array = self._messages[comm.node_rank]  # this rank's
 
     def reduce(self, everywhere: bool) -> Array | None:
@@ -54,9 +54,9 @@ class SharedMessage:
         return total if everywhere or comm.rank == 0 else None
 
 
-def shared_message(comm: Comm, length: int, dtype: np.dtype) -> SharedMessage | None:
+def shared_message(comm: Comm, length: int) -> SharedMessage | None:
     """A message of `length` integers to be summed without copies; None where the library's call is to be used."""
-    nbytes, choice = length * dtype.itemsize, os.environ.get(REDUCE, "nodes if faster")
+    nbytes, choice = 8 * length, os.environ.get(REDUCE, "nodes if faster")
     if choice not in ("nodes if faster", "nodes", "direct"):
         raise UsageError(f"{REDUCE}={choice}: known are direct, nodes")
     if comm.nodes == comm.size or not LONG <= nbytes <= _MOST or choice == "direct":
@@ -71,7 +71,7 @@ def shared_message(comm: Comm, length: int, dtype: np.dtype) -> SharedMessage | 
     if None in [*comm.allgather(None if memory is None else True)]:
         return None
     assert memory is not None
-    return SharedMessage(comm, memory, length, dtype)
+    return SharedMessage(comm, memory, length)
 
 
 def _shared_memory(node: Communicator, rows: int, nbytes: int) -> NDArray[np.uint8] | None:

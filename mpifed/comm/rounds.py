@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,9 +19,9 @@ from mpifed.comm.channels.base import (
     Kept,
     Plan,
     Protection,
-    check_groups,
+    refuse_small,
 )
-from mpifed.comm.costs import gathered
+from mpifed.comm.costs import OVER_RANKS
 from mpifed.comm.mpi import Comm
 from mpifed.comm.sums import Arithmetic, Message, names_field, note_steps
 from mpifed.core.device import Device, host_record
@@ -68,6 +69,7 @@ class Ranks:
         drawn: int | None = None,
     ) -> None:
         self.comm, self.clients, self.protection = comm, clients, protection
+        self.serves = comm.rank == 0
         self.blocks, self.device = Roster.of(blocks), device or Device()
         self._arithmetic, self._columns, self._drawn = arithmetic, columns or Holdings.all(clients, 1), drawn
         setting = ChannelSetting(comm, self.blocks.clients, clients, protection)
@@ -80,11 +82,6 @@ class Ranks:
         self.request = Request()  # of this rank
         self.requested = False  # server only: whether any rank was asked to end the run
         self.up_bytes = self.down_bytes = 0  # as in a deployment, server only
-
-    @property
-    def serves(self) -> bool:
-        """Whether this is rank 0."""
-        return self.comm.rank == 0
 
     # --- before the first round ---------------------------------------------------------------------------------------
 
@@ -105,9 +102,12 @@ class Ranks:
 
     def check_rounds(self, exchanges: Sequence[Exchange], rounds: Iterable[Round]) -> None:
         """UsageError, naming fields, where a sum of all clients or of a round's would be over fewer than allowed."""
-        if self.channel.name != "plain":
-            messages = [self.plan(exchange).message for exchange in exchanges if not exchange.clear]
-            check_groups(messages, self.protection, rounds)
+        plans = [plan for plan in map(self.plan, exchanges) if plan.channel.name != "plain"]
+        partial = any(place.held is not None for plan in plans for place in plan.message.places)
+        everybody = Round(SETUP, 0, np.ones(self.clients, dtype=bool))
+        every = chain([everybody], rounds if partial else ())  # elsewhere all who participate fill every entry
+        sums = ((plan.message, plan.exchange.at(now, 0)) for now in every for plan in plans)
+        refuse_small(sums, self.protection, UsageError)
 
     def agree_on_keys(self) -> None:
         """Prepare the channel, once, before the first exchange. Collective."""
@@ -151,10 +151,15 @@ class Ranks:
     def accounts(self, before: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
         """Costs of the key agreement and of each exchange, added to `before`; complete on rank 0. Collective.
 
-        Bytes are those that a deployment would send; seconds are combined as `gathered` says; measures are left out.
+        Bytes are those that a deployment would send; measures are left out.
         """
-        by_name = {name: plan.account for name, plan in self._plans.items() if plan.account.costs["played"]}
-        return gathered(self.comm, {"keys": self.channel.keys, **by_name}, before)
+        accounts = {"keys": self.channel.keys, **{name: plan.account for name, plan in self._plans.items()}}
+        costs = {name: account.costs for name, account in accounts.items() if name == "keys" or account.costs["played"]}
+        rows, totals = self.comm.gather(costs) or [costs], {name: dict(cost) for name, cost in before.items()}
+        for name, own in costs.items():
+            cost = own | {key: float(combine(row[name][key] for row in rows)) for key, combine in OVER_RANKS.items()}
+            totals[name] = {key: value + totals.get(name, {}).get(key, 0) for key, value in cost.items()}
+        return totals
 
     def _count(self, plan: Plan, question: Record, now: Round) -> None:
         """Count the bytes of an exchange, on rank 0.
@@ -189,33 +194,18 @@ class Ranks:
     def sum(self, plan: Plan, states: States, question: Record, now: Round, measured: bool) -> ServerRecord:
         """The answers of the participating clients, summed over all ranks; None where this rank does not receive the
         sum, or too many have left. Collective."""
-        plan.channel.begin(plan, now)
-        self._add_answers(plan, states, question, now, measured)
-        if not measured:
-            self._count(plan, question, now)
-        if now.void:
-            return None
-        plan.sum.numbers[-1] = self.request.asked
-        start = time.perf_counter()
-        receives = plan.channel.collect(plan, now)
-        plan.account.costs["sum_s"] += time.perf_counter() - start
-        if self.serves:
-            self.requested = bool(plan.reduced[-1])
-        return plan.message.decode(plan.reduced) if receives else None
-
-    def _add_answers(self, plan: Plan, states: States, question: Record, now: Round, measured: bool) -> None:
-        """Add the answers of this rank's clients to the channel."""
-        answer, channel, question = plan.exchange.answer, plan.channel, self.device.record(question)
+        answer, channel, broadcast = plan.exchange.answer, plan.channel, self.device.record(question)
         add = channel.add if plan.kept is None else channel.add_one_by_one
-        summed = type(channel) is Channel and plan.kept is None  # where they are computed, and as sums of blocks
+        in_place = type(channel) is Channel and plan.kept is None  # where they are computed, and as sums of blocks
 
         def answer_block(state: Record, block: Block) -> Record:
             assert answer is not None
-            after, upload = answer(state, question, block, now)
-            if total := summed and self._arithmetic.by_blocks and isinstance(upload, Lazy) and upload.total is not None:
-                upload = upload.total()
-            for few, part in upload.parts() if isinstance(upload, Lazy) else [(slice(None), upload)]:
-                part = part if summed or self.device.on_host else host_record(part)
+            after, upload = answer(state, broadcast, block, now)
+            lazy = isinstance(upload, Lazy)
+            if total := lazy and in_place and self._arithmetic.by_blocks and upload.total is not None:
+                lazy, upload = False, upload.total()
+            for few, part in upload.parts() if lazy else [(slice(None), upload)]:
+                part = part if in_place or self.device.on_host else host_record(part)
                 plan.noted = plan.noted or note_steps(self.steps, plan.message.places, part)
                 if total:
                     plan.sum.add(part, block.clients, total=True)
@@ -224,7 +214,19 @@ class Ranks:
             kept: Record = after
             return kept
 
+        channel.begin(plan, now)
         self._renew(plan, answering(plan.exchange, now), states, now, measured, answer_block)
+        if not measured:
+            self._count(plan, question, now)
+        if now.void:
+            return None
+        plan.sum.numbers[-1] = self.request.asked
+        start = time.perf_counter()
+        receives = channel.collect(plan, now)
+        plan.account.costs["sum_s"] += time.perf_counter() - start
+        if self.serves:
+            self.requested = bool(plan.reduced[-1])
+        return plan.message.decode(plan.reduced) if receives else None
 
     def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> None:
         """Have the clients who are sent the sum hear it."""

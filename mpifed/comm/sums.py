@@ -26,6 +26,7 @@ from mpifed.maths.fixedpoint import Encoder, SumGrid, decode, grid, outside
 
 ENOUGH = 2.0**8  # steps of a grid: where the largest value has fewer, more than a part in 500 of it may be lost
 OF_ALL_ROWS = "-of-all-rows"  # suffix of an exchange that evaluates on all rows, where others evaluate on a subset
+INTEGER_BYTES = 8  # of the integers that are added
 _LARGEST = 1e29  # beyond it no job can give a bound
 
 
@@ -47,7 +48,7 @@ class Place:
         self.stop = start + form.limbs * field.size
         self.dtype = "float64" if field.wide or field.whole or not field.shape else dtype  # of the decoded sum
         self.shape = field.shape or (1,)  # a scalar has one value along one axis
-        self.held, self.clients, self.encoder = field.holdings(clients), clients, Encoder(form)
+        self.held, self.encoder = field.holdings(clients), Encoder(form)
 
     def rows(self, leaf: Array | Placed, clients: int) -> Array:
         """The leaf [n, ...] as [n, size] floats, where it is; UsageError if it has another shape."""
@@ -84,7 +85,7 @@ class Place:
 
     def sizes(self, clients: Integers, whole: bool = False) -> Integers:
         """[n] bytes of what each of `clients` [n] fills, or of all with `whole`."""
-        nbytes = 8 * self.form.limbs * self.field.size
+        nbytes = INTEGER_BYTES * self.form.limbs * self.field.size
         if self.held is None or whole:
             return np.full(len(clients), nbytes)
         return nbytes // self.held.length * self.held.widths(clients)
@@ -129,13 +130,12 @@ class Message:
         self.exchange, self.clients = exchange, clients
         self.places = _places(exchange, clients, how)
         self.size = self.places[-1].stop if self.places else 0
-        self.dtype = np.dtype(np.int64)
         self.positions, self.units_of = cache(self._positions_of), cache(self._units_of)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the sum, as a deployment would send it."""
-        return self.dtype.itemsize * self.size
+        return INTEGER_BYTES * self.size
 
     def sent(self, clients: Integers) -> Integers:
         """[n] bytes that each of `clients` [n] uploads."""
@@ -190,8 +190,8 @@ class Sum:
     def __init__(self, message: Message) -> None:
         self.message = message
         self._anew = False  # whether the next answers overwrite what is there
-        self._move(np.zeros(message.size + 1, message.dtype))
-        self._buffer = cache(lambda size: np.empty(size, message.dtype))  # for the integers of one client
+        self._move(np.zeros(message.size + 1, np.int64))
+        self._buffer = cache(lambda size: np.empty(size, np.int64))  # for the integers of one client
         self._shared: SharedMessage | None = None
         self._reduced = False  # whether it has ever been; from then on `_shared` stays what it is
 
@@ -247,7 +247,7 @@ class Sum:
         From the first time on they stand where the ranks of a node can read them.
         """
         if not self._reduced:
-            self._reduced, self._shared = True, shared_message(comm, len(self.numbers), self.message.dtype)
+            self._reduced, self._shared = True, shared_message(comm, len(self.numbers))
             if self._shared is not None:
                 self._shared.mine[:] = self.numbers
                 self._move(self._shared.mine)
@@ -288,7 +288,9 @@ def _places(exchange: Exchange, clients: int, how: Arithmetic) -> list[Place]:
     places: list[Place] = []
     for leaf, field in fields_of(exchange).items():
         name = f"{exchange.name}.{leaf}".rstrip(".")
-        given, factor = named(how.bounds, name), how.target_scale ** (0 if field.whole else field.degree)
+        bounds = [bound for bound in how.bounds if names_field(bound, name)]
+        given = how.bounds[max(bounds, key=len)] if bounds else None
+        factor = how.target_scale ** (0 if field.whole else field.degree)
         if field.whole and given:
             raise UsageError(
                 f"[aggregation.bounds] {name}: whole numbers, whose bound follows from the noise of [privacy], and any "
@@ -307,12 +309,6 @@ def _places(exchange: Exchange, clients: int, how: Arithmetic) -> list[Place]:
 def names_field(name: str, field: str) -> bool:
     """Whether `name` is that of the field, or of a record that contains it, with or without `OF_ALL_ROWS`."""
     return f"{field.replace(OF_ALL_ROWS, '')}.".startswith(f"{name}.")
-
-
-def named(settings: Mapping[str, float], field: str) -> float | None:
-    """The setting of a field by its name, or by the longest name of a record that contains it."""
-    names = [name for name in settings if names_field(name, field)]
-    return settings[max(names, key=len)] if names else None
 
 
 def out_of_bounds(place: Place, clients: Integers, values: Array) -> NumericalError:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import cast
 
 from mpifed.core.exchange import Block, Placed
-from mpifed.core.record import AnyRecord, Array, beside, map_leaves, on_host
+from mpifed.core.record import AnyRecord, Array, map_leaves, on_host
 
 
 class Device:
@@ -29,18 +28,6 @@ class Device:
     def states(self, states: AnyRecord) -> AnyRecord:
         """Client states as they are kept between exchanges: there, if there is room for all of them."""
         return states
-
-
-def beside_record(like: Array, record: AnyRecord) -> AnyRecord:
-    """A record's arrays where the array `like` is, but for single numbers and what its class keeps `in_memory`."""
-    if not isinstance(record, tuple):
-        return cast("AnyRecord", beside(like, record)) if getattr(record, "ndim", 0) else record
-    in_memory = getattr(type(record), "in_memory", ())
-    values = [
-        value if name in in_memory else beside_record(like, value)
-        for name, value in zip(getattr(record, "_fields", ()), record, strict=True)
-    ]
-    return cast("Callable[..., AnyRecord]", type(record))(*values) if record else record  # as in `map_leaves`
 
 
 def host_record(record: AnyRecord) -> AnyRecord:

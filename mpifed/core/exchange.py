@@ -165,11 +165,6 @@ class Lazy(_InPlaceOfArray):
         return getattr(self.made(), name)
 
 
-def of_each(block: Block, upload: Callable[[Array], Record]) -> Lazy:
-    """Large uploads, leaves [1, ...], made for one client after the other, whose position [1] `upload` takes."""
-    return Lazy(lambda: ((who, upload(who)) for who in np.arange(len(block.clients))[:, None]))
-
-
 @dataclass(frozen=True)
 class Exchange(Generic[Server, Clients, Broadcast, Upload]):
     """The server asks, clients answer, answers are summed; the server absorbs the sum, or clients hear it.

@@ -97,14 +97,9 @@ class Holdings:
         return first
 
     @cached_property
-    def apart(self) -> bool:
-        """Whether the groups are disjoint."""
-        return bool((np.bincount(self.members.flat, minlength=self.length) <= 1).all())
-
-    @cached_property
     def shared(self) -> list[tuple[Flags, Positions]]:
         """(who [N], places) for places that have the same holders, all of them together; held places only."""
-        if self.apart:
+        if (np.bincount(self.members.flat, minlength=self.length) <= 1).all():  # the groups are disjoint
             return [(self.groups == group, self.members.of(group)) for group in np.flatnonzero(self._sizes).tolist()]
         held = np.zeros((len(self.members), self.length), dtype=bool)
         for member, at in zip(held, self.members, strict=True):

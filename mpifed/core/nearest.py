@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable
-
-from typing_extensions import Self
 
 _ALIKE = 0.65  # of 1: how alike two names are, for the first to count as a misspelling of the second
 # what other libraries call a key
@@ -34,19 +31,3 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def _plain(word: str) -> str:
     return "".join(letter for letter in word.lower() if letter.isalnum())
-
-
-class MadeByKeywords:
-    """Base of what programs make by keywords, as `FedAvg(batch_size=32)`: a misspelt one is told the nearest."""
-
-    def __new__(cls, *args: object, **keywords: object) -> Self:
-        known = inspect.signature(cls).parameters if keywords else {}
-        if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
-            names = [name for name in known if name != "problem"]  # which the run sets
-            for name in keywords:
-                if name not in known:
-                    raise TypeError(
-                        f"{cls.__name__}: {name}: no argument of that name{nearest(name, names)}; known are "
-                        f"{', '.join(names) or 'none'}"
-                    )
-        return super().__new__(cls)

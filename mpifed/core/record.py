@@ -182,4 +182,4 @@ def writable(leaf: Array) -> bool:
 
 
 def nbytes(record: Record) -> int:
-    return sum(int(leaf.nbytes if hasattr(leaf, "nbytes") else np.asarray(leaf).nbytes) for leaf in bare_leaves(record))
+    return sum(np.asarray(leaf).nbytes for leaf in bare_leaves(record))

@@ -77,7 +77,7 @@ class Counting(Ranks):
             plan.channel.begin(plan, now)
         if not measured:
             self._count(plan, question, now)
-        return plan.message.decode(np.zeros(plan.message.size, plan.message.dtype))
+        return plan.message.decode(np.zeros(plan.message.size, np.int64))
 
     def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> None:
         """There are no clients."""

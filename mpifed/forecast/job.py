@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mpifed.algorithms.algorithm import Algorithm, with_noise
 from mpifed.comm.placement import place
+from mpifed.comm.sums import INTEGER_BYTES
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import bare_leaves, leaves, nbytes, of_columns
 from mpifed.core.round import SETUP, Round
@@ -130,8 +131,8 @@ def _described(exchange: Exchange, view: View, counting: Counting) -> Table:
             of = {"of": "own rows" if field.to_holders else "own columns"}
         elif field.sender is not None:
             of = {"of": f"client {field.sender}"}
-        size, name = (part.stop - part.start) * message.dtype.itemsize, part.name.removeprefix(f"{exchange.name}.")
-        sent = {"field": name, "shape": list(field.shape), "dtype": str(message.dtype), "bytes": size}
+        size, name = (part.stop - part.start) * INTEGER_BYTES, part.name.removeprefix(f"{exchange.name}.")
+        sent = {"field": name, "shape": list(field.shape), "dtype": "int64", "bytes": size}
         upload.append({**sent, **part.form._asdict(), **of})
     return {
         "name": exchange.name,

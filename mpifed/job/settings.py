@@ -30,9 +30,9 @@ import numpy as np
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.algorithm import Algorithm
-from mpifed.contract import fields_of, named, own_class, own_module
+from mpifed.contract import MadeByKeywords, fields_of, named, own_class, own_module
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import MadeByKeywords, nearest
+from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.expected import expected

@@ -12,14 +12,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpifed.core.device import Device, beside_record, host_record
+from mpifed.core.device import Device, host_record
 from mpifed.core.errors import UsageError
 from mpifed.core.record import AnyRecord, Array, ArrayModule, beside
 from mpifed.data.block import Block, ClientData, CsrRows, Piece
@@ -148,8 +148,15 @@ class Cuda(Device):
         return {client: Resident(joint, *own) for client, *own in zip(clients, starts, cuts, strict=True)}
 
     def record(self, record: AnyRecord) -> AnyRecord:
-        """`record` on the device, except for the fields that it keeps in memory."""
-        return beside_record(self.xp.empty(0), record)
+        """`record` on the device, except for single numbers and the fields that it keeps in memory."""
+        if not isinstance(record, tuple):
+            return cast("AnyRecord", self.xp.asarray(record)) if getattr(record, "ndim", 0) else record
+        in_memory = getattr(type(record), "in_memory", ())
+        values = [
+            value if name in in_memory else self.record(value)
+            for name, value in zip(getattr(record, "_fields", ()), record, strict=True)
+        ]
+        return cast("Callable[..., AnyRecord]", type(record))(*values) if record else record  # as in `map_leaves`
 
     def states(self, states: AnyRecord) -> AnyRecord:
         """Client states after an exchange: left where they are, or moved to memory when the device's is scarce."""

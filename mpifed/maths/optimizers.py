@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import numpy as np
 from annotated_types import Ge, Lt
 
-from mpifed.core.nearest import MadeByKeywords
+from mpifed.contract import MadeByKeywords
 from mpifed.core.record import Array
 from mpifed.maths.ranges import Size, Weight
 from mpifed.maths.schedules import CosineDecay, LearningRate, LocalSchedule

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from mpifed.core.nearest import MadeByKeywords
+from mpifed.contract import MadeByKeywords
 from mpifed.core.record import Array, bare_leaves, map_leaves
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.objectives import Parameters

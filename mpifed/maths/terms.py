@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
-from mpifed.core.nearest import MadeByKeywords
+from mpifed.contract import MadeByKeywords
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.maths.arrays import namespace
 from mpifed.maths.losses import SampleLoss

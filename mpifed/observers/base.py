@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from mpifed.core.nearest import MadeByKeywords
+from mpifed.contract import MadeByKeywords
 from mpifed.core.tables import Table
 
 

@@ -98,19 +98,18 @@ def test_an_error_is_raised_on_all_ranks(kind: type[MpifedError]) -> None:
             assert caught.value.exit_code == kind.exit_code
 
 
-@pytest.mark.parametrize("per_node", ["", "1"])
-def test_all_ranks_have_joined_before_that_is_said(per_node: str, shared_tmp_path: Path) -> None:
+def test_all_ranks_have_joined_before_that_is_said(shared_tmp_path: Path) -> None:
     from mpi4py import MPI
 
     joined = shared_tmp_path / "joined"
-    given = {**os.environ, "MPIFED_RANKS_PER_NODE": per_node, "MPIFED_JOINED": str(joined)}
+    given = {**os.environ, "MPIFED_JOINED": str(joined)}
     if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
         time.sleep(0.3)
         assert not joined.exists()
     comm = connect(given)
     comm.Barrier()
     assert joined.exists()
-    assert (comm.node_rank, comm.node_size) == ((0, 1) if per_node else (comm.rank, comm.size))
+    assert (comm.node_rank, comm.node_size) == (comm.rank, comm.size)
 
 
 @pytest.mark.large

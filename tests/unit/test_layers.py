@@ -21,10 +21,10 @@ MAY = {
     "core": ["core"],
     "maths": ["contract", "core", "text", "data.block", "maths"],
     "data": ["contract", "core", "files", "text", "data"],
-    "algorithms": ["core", "maths", "data", "privacy.guards", "privacy.open", "algorithms"],
+    "algorithms": ["contract", "core", "maths", "data", "privacy.guards", "privacy.open", "algorithms"],
     "comm": ["core", "data.block", "data.roster", "comm", "maths.fixedpoint"],
     "files": ["core", "text", "files"],
-    "observers": ["core", "files", "observers"],
+    "observers": ["contract", "core", "files", "observers"],
     "job": [
         *("contract", "text", "core", "maths", "data", "algorithms", "comm"),
         *("files.columns", "files.expected", "observers", "job"),

@@ -7,7 +7,7 @@ sum for those who may receive it: rank 0, or the ranks that host clients who hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,12 +15,12 @@ import numpy as np
 
 from mpifed.comm.costs import Account, Spent
 from mpifed.comm.mpi import Comm
-from mpifed.comm.sums import Message, Place, Sum, names_field
-from mpifed.core.errors import TooFewClients, UsageError
+from mpifed.comm.sums import INTEGER_BYTES, Message, Place, Sum, names_field
+from mpifed.core.errors import MpifedError, TooFewClients
 from mpifed.core.exchange import answering, hearing
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import Array, Flags, Integers, Record, leaves, map_leaves, nbytes, of_columns
-from mpifed.core.round import Round
+from mpifed.core.round import SETUP, Round
 from mpifed.data.roster import located
 
 
@@ -69,8 +69,9 @@ class Plan:
         self.sum = Sum(message)
         self.withheld = np.zeros(0, np.int64)  # positions at which the last answers stand in this round
         self.reduced = np.empty_like(self.sum.numbers)  # the opened sum, where this rank may use it
-        self.account, self.spent = Account(), Spent()
+        self.account = Account()
         self.noted = False  # whether every field has had values of many steps of its grid
+        self.spent: Spent
         self.counted_for: bytes | None = None  # the participation for which `spent` holds
 
     @cached_property
@@ -151,7 +152,7 @@ class Channel:
         before, plan.kept.sent = plan.kept.sent, {}
         self.begin(plan, now)
         for client, numbers in sorted(before.items()):
-            integers = np.zeros(plan.message.size, plan.message.dtype)
+            integers = np.zeros(plan.message.size, np.int64)
             integers[plan.message.own(client)] = numbers
             self.gather(plan, self.seal(plan, integers, client, now), client)
         self.collect(plan, now)
@@ -192,7 +193,7 @@ class Channel:
         by_columns = sum(nbytes(leaf) for name, leaf in leaves(question) if name in of_columns(question))
         clear = nbytes(question) - by_columns + by_columns // columns.length * columns.widths(who)
         down = down + clear
-        integers = message.sent(answering(exchange, now)) // message.dtype.itemsize
+        integers = message.sent(answering(exchange, now)) // INTEGER_BYTES
         to_clients, hides = exchange.hear is not None, not exchange.clear
         opened = message.received(hearing(exchange, now)).max(initial=0) if to_clients else message.nbytes
         return Spent(
@@ -201,7 +202,7 @@ class Channel:
             up_most=int(up.max(initial=0)),
             down_most=int(down.max(initial=0)),
             sealed_most=hides * int(integers.max(initial=0)),
-            opened_most=hides * int(opened) // message.dtype.itemsize,
+            opened_most=hides * int(opened) // INTEGER_BYTES,
             up_clear=0 if exchange.clear or to_clients else message.nbytes,
             down_clear=int(clear.max(initial=0)),
             added=int(integers.sum()),
@@ -209,14 +210,6 @@ class Channel:
 
 
 # --- groups of clients too small for a sum to hide anybody: the sum of a single upload is that upload ----------------
-
-
-def small(message: Message, protection: Protection, present: Flags) -> Iterator[tuple[str, int]]:
-    """(field, clients) of each field with sums of fewer clients than `min_clients`, unless the job allows it."""
-    for place in message.places:
-        count = place.fewest(present)
-        if 0 < count < protection.min_clients and not protection.allows(place):
-            yield place.name, count
 
 
 def withheld(message: Message, protection: Protection, present: Flags) -> Integers:
@@ -230,34 +223,27 @@ def withheld(message: Message, protection: Protection, present: Flags) -> Intege
     return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-def check_groups(messages: Sequence[Message], protection: Protection, rounds: Iterable[Round]) -> None:
-    """UsageError, naming fields, where sums would be over too few clients: of all of them, or of those of a round."""
+def refuse_small(
+    sums: Iterable[tuple[Message, Round]], protection: Protection, error: type[MpifedError] = TooFewClients
+) -> None:
+    """An error on all ranks alike, naming fields, where one of these sums would be over too few clients.
+
+    What is withheld from a sum is in none; in the set-up, all clients are present.
+    """
     named = dict[str, str]()
-    for message in messages:
-        everybody = np.ones(message.clients, dtype=bool)
-        named |= {name: str(count) for name, count in small(message, protection, everybody)}
-    partial = [m for m in messages if any(place.held is not None for place in m.places) and not m.exchange.withholds]
-    for now in rounds if partial else ():  # elsewhere all participating clients fill every entry
-        for message in partial:
-            for name, count in small(message, protection, message.exchange.at(now, 0).present):
-                named.setdefault(name, f"{count} in round {now.index}")
-    if named:
-        raise UsageError(_refusal(protection, named))
-
-
-def refuse_small(message: Message, protection: Protection, now: Round) -> None:
-    """Refuse to open a sum of too few uploads: on all ranks alike, TooFewClients naming the fields."""
-    named = {name: f"{count} in round {now.index}" for name, count in small(message, protection, now.present)}
-    if named and not message.exchange.withholds:
-        raise TooFewClients(_refusal(protection, named), agreed=True)
-
-
-def _refusal(protection: Protection, named: Mapping[str, str]) -> str:
-    """What is said of fields, with a word on the clients of each."""
+    for message, now in sums:
+        setup = now.index == SETUP
+        for place in message.places if setup or not message.exchange.withholds else ():
+            count = place.fewest(now.present)
+            if 0 < count < protection.min_clients and not protection.allows(place):
+                named.setdefault(place.name, str(count) if setup else f"{count} in round {now.index}")
+    if not named:
+        return
     listed = ", ".join(f"{name} ({word})" for name, word in named.items())
     allowed = ", ".join(f'"{name}"' for name in dict.fromkeys(name.partition(".")[0] for name in named))
-    return (
+    raise error(
         f"[aggregation] min_clients = {protection.min_clients}: sums over fewer clients are not opened, since no "
         f"channel hides single ones in them: {listed}; let more clients participate, or, if their values may be "
-        f"known, allow them by name: [aggregation] allow = [{allowed}]"
+        f"known, allow them by name: [aggregation] allow = [{allowed}]",
+        agreed=True,
     )

@@ -40,10 +40,9 @@ class Encrypted(Channel):
     name = "encrypted"
     add = Channel.add_one_by_one
 
-    def __init__(self, setting: ChannelSetting, scheme: Bfv | None = None) -> None:
-        """`scheme`: with parameters of its own."""
+    def __init__(self, setting: ChannelSetting) -> None:
         super().__init__(setting)
-        self.scheme = scheme or Bfv()
+        self.scheme = Bfv()
         self.packing = cache(lambda message: Packing(message, self.scheme.slots, self.scheme.capacity))
         self._totals: Sealed = {}  # sums of this rank's ciphertexts in the current exchange
 
@@ -54,7 +53,7 @@ class Encrypted(Channel):
 
         Raises BrokenProtocol when the sum of all clients' largest integers is not decrypted correctly.
         """
-        keyring, hosted = Keyring(self.setting, self.keys.timed), self.hosted.tolist()
+        keyring, hosted = Keyring(self.setting, self.keys), self.hosted.tolist()
         keyring.prepare()
         key = derive(keyring.group, _LABEL + b"secret key") if hosted else b""
         made = None
@@ -130,7 +129,7 @@ class Encrypted(Channel):
         BrokenProtocol when ciphertexts are missing or damaged, or do not decrypt to a sum of integers within the
         bounds.
         """
-        refuse_small(plan.message, self.protection, now)
+        refuse_small([(plan.message, now)], self.protection)
         serves = self.comm.rank == 0
         self.comm.Reduce(plan.sum.numbers[-1:], plan.reduced[-1:] if serves else None)
         receivers, counted = self._receivers(plan, now), self._counted(plan, now)

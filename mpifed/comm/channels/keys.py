@@ -11,7 +11,7 @@ pseudorandom function, which is AES-256 of a single block for each key (label, h
 from so few of them a permutation cannot be told from a function. So a party that is given the key of one message, as
 the server is after a client has left, learns nothing about any other message.
 
-Streams are AES-128 in counter mode (NIST SP 800-38A), read as little-endian integers of the message's dtype. On CPUs
+Streams are AES-128 in counter mode (NIST SP 800-38A), read as little-endian integers. On CPUs
 with AES instructions, 10^6 integers of 64 bits take 1.1 ms, against 1.5 with AES-256 and 1.8 with ChaCha20.
 """
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import TypeAlias
 
@@ -34,6 +33,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from mpifed.comm.channels.base import ChannelSetting
+from mpifed.comm.costs import Account
 from mpifed.core.errors import BrokenProtocol
 from mpifed.core.holdings import Positions
 from mpifed.core.record import Integers
@@ -87,13 +87,11 @@ def unseal(key: bytes, nonce: bytes, sealed: bytes, context: bytes = b"") -> byt
 
 
 class Keyring:
-    """The keys of this rank's clients; the ranks pass on public keys. `timed` counts the seconds of cryptography."""
+    """The keys of this rank's clients; the ranks pass on public keys. What it takes is counted in `account`."""
 
-    def __init__(
-        self, setting: ChannelSetting, timed: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> None:
+    def __init__(self, setting: ChannelSetting, account: Account) -> None:
         self.comm, self.hosted, self.clients, _ = setting
-        self._timed = timed
+        self._timed = account.timed
         self.public: dict[int, bytes] = {}  # of 32 bytes, of each client who has taken part; on every rank
         self._private: dict[int, X25519PrivateKey] = {}
         self._group: bytes | None = None
@@ -204,7 +202,7 @@ class Pad:
         for start in range(0, len(values), length):
             piece = values[start : start + length]
             zeros, out = self._zeros[: piece.nbytes], self._out
-            key_stream = self._generated[: piece.nbytes].view(piece.dtype.newbyteorder("<"))
+            key_stream = self._generated[: piece.nbytes].view("<i8")
             for stream, sign in masks:
                 stream.into(zeros, out)
                 if sign > 0:

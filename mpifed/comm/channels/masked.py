@@ -43,7 +43,7 @@ class Masked(Channel):
 
     def __init__(self, setting: ChannelSetting) -> None:
         super().__init__(setting)
-        keyring = self.keyring = Keyring(setting, self.keys.timed)
+        keyring = self.keyring = Keyring(setting, self.keys)
         self.pad, self._turns = Pad(), Turns()
         self._stream = lru_cache(_STREAMS)(lambda i, j: Stream(keyring.key(i, j, b"streams", 0)))
         most = setting.protection.max_dropouts
@@ -163,7 +163,7 @@ class Masked(Channel):
 
     def _refuse(self, plan: Plan, now: Round) -> None:
         """Check participation before anything is reduced: where nobody may leave, the reduction opens the sum."""
-        refuse_small(plan.message, self.protection, now)
+        refuse_small([(plan.message, now)], self.protection)
         if self._dropouts is not None:
             self._dropouts.refuse()
         for client in [] if now.leaving is None else np.flatnonzero(now.asked & ~now.present).tolist():

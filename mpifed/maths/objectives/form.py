@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 
 from numpy.random import Generator
 
-from mpifed.core.nearest import MadeByKeywords
+from mpifed.contract import MadeByKeywords
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from mpifed.core.nearest import MadeByKeywords
+from mpifed.contract import MadeByKeywords
 from mpifed.core.refusals import Refusal
 
 

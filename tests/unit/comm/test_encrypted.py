@@ -90,9 +90,9 @@ def test_what_was_altered_on_its_way_is_not_opened(name: str, monkeypatch: pytes
 )  # fmt: skip
 def test_the_self_test(bits: tuple[int, ...], room: int, clients: int, said: str) -> None:
     """It finds parameters of which a few additions are exact, and many are not; and sums that wrap."""
-    scheme = Bfv(bits)
-    scheme.capacity *= room
-    channel = Encrypted(ChannelSetting(Solo(), np.arange(clients), clients), scheme)
+    channel = Encrypted(ChannelSetting(Solo(), np.arange(clients), clients))
+    channel.scheme = Bfv(bits)
+    channel.scheme.capacity *= room
     error = f"self-test of the encryption.* {said}"
     with pytest.raises(BrokenProtocol, match=error) if said else nullcontext():
         channel.prepare([])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpifed.comm.channels.base import Protection, refuse_small, small
+from mpifed.comm.channels.base import Protection, refuse_small
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import Arithmetic, Message, Sum
@@ -147,7 +148,7 @@ def test_units_are_the_places_with_the_same_holders(case: Case) -> None:
     for client in range(message.clients):
         own = numbers[message.own(client)]
         assert len(set(own.tolist())) == len(own)
-        assert message.sent(np.array([client])) == message.dtype.itemsize * len(own)
+        assert message.sent(np.array([client])) == 8 * len(own)
         filled = [at for number, (_, at) in enumerate(units) if number in message.units_of(client)]
         assert sorted(own) == sorted(np.concatenate([numbers[:0], *filled]))
     for place in message.places:
@@ -163,7 +164,7 @@ def test_a_sum_has_the_same_bits_however_uploads_come(case: Case) -> None:
     whole = case.sum_of([everybody], adder)
     assert whole.tobytes() == case.sum_of(case.split(everybody), adder).tobytes()  # nothing is left of the last time
     ranks = np.array_split(everybody, int(case.rng.integers(1, 4)))
-    assert whole.tobytes() == np.sum([case.sum_of(case.split(who)) for who in ranks], 0, message.dtype).tobytes()
+    assert whole.tobytes() == np.sum([case.sum_of(case.split(who)) for who in ranks], 0, "i8").tobytes()
     put = np.zeros_like(whole)
     for client in everybody:
         put[message.own(client)] += case.sum_of([everybody[client : client + 1]])[message.own(client)]
@@ -293,14 +294,17 @@ def test_small_names_what_would_show_too_few(least: int) -> None:
         counts = {place.name: place.fewest(present) for place in GROUPS.places}
         for allowed in ("", "up", "up.inner", "up.inner.m", "up.inn", "up.v", "u", "down"):
             expected = {n: k for n, k in counts.items() if 0 < k < least and not f"{n}.".startswith(f"{allowed}.")}
-            assert dict(small(GROUPS, Protection("masked", least, (allowed,)), present)) == expected, present
+            with nullcontext() if not expected else pytest.raises(TooFewClients) as caught:
+                refuse_small([(GROUPS, Round(7, 1, present))], Protection("masked", least, (allowed,)))
+            named = re.findall(r"(\S+) \((\d+) in round 7\)", str(caught.value)) if expected else []
+            assert dict(named) == {name: str(count) for name, count in expected.items()}, present
 
 
 def test_a_sum_of_too_few_answers_is_refused_by_name_on_all_ranks() -> None:
     """Answers count, and not those who hear: of four who are asked, one leaves before its answer, two after theirs."""
     present, message = np.array([1, 1, 1, 1, 0, 0], dtype=bool), Message(three(*3 * [Field((2,))]), 6)
     now = Round(5, 1, present, leaving=Leaving(present, np.array([0, 1, 1, 2, 2, 2]), 3)).at(0)
-    refuse_small(message, Protection("masked", 3), now)
+    refuse_small([(message, now)], Protection("masked", 3))
     with pytest.raises(TooFewClients, match=r"min_clients = 4: .*: up\.v \(3 in round 5\)") as caught:
-        refuse_small(message, Protection("masked", 4), now)
+        refuse_small([(message, now)], Protection("masked", 4))
     assert caught.value.agreed and caught.value.exit_code == 1
