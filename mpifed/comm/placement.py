@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.holdings import narrow
 from mpifed.core.record import Integers
 
 MOST_RANKS = 10**6
@@ -22,21 +21,21 @@ class Hosted(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Blocks of clients, and the rank of each block. Blocks follow from the job, ranks from the launch."""
+    """Blocks of clients, and which of them each rank hosts. Blocks follow from the job, ranks from the launch."""
 
     bounds: Integers  # [blocks + 1] block i has clients bounds[i] to bounds[i + 1] - 1
-    ranks: Integers  # [blocks], ascending
+    starts: Integers  # [ranks + 1] rank r has blocks starts[r] to starts[r + 1] - 1
 
     def hosted(self, rank: int) -> Hosted:
         """The clients and block bounds of `rank`."""
-        first, stop = np.searchsorted(self.ranks, [rank, rank + 1])
+        first, stop = self.starts[rank : rank + 2]
         bounds = self.bounds[first : stop + 1]
         return Hosted(range(int(bounds[0]), int(bounds[-1])), bounds - bounds[0])
 
     @property
     def hosts(self) -> Integers:
         """[N] the rank of each client."""
-        return np.repeat(self.ranks, np.diff(self.bounds))
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.bounds[self.starts]))
 
 
 def place(loads: Sequence[float] | Integers, block: int, ranks: int, dedicated: bool) -> Placement:
@@ -56,23 +55,17 @@ def place(loads: Sequence[float] | Integers, block: int, ranks: int, dedicated: 
     """
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks: at most {MOST_RANKS} are supported; use fewer")
-    bounds = narrow(np.minimum(np.arange(0, len(loads) + block, block), len(loads)))
-    blocks, first = len(bounds) - 1, 1 if dedicated and ranks > 1 else 0
-    hosts = ranks - first
-    if hosts >= blocks:
-        return Placement(bounds, first + np.arange(blocks))
-    # in place and in 32 bits: blocks may be millions, and every rank does this
-    load = np.add.reduceat(loads, bounds[:-1], dtype=np.float64)
-    middle, total = np.cumsum(load), load.sum()
-    load /= 2
-    middle -= load
-    middle *= hosts
-    middle /= total
-    share = np.minimum(middle.astype(bounds.dtype), hosts - 1)
-    del load, middle
-    # every host gets a block: raise ranks where too few blocks are left, and lower them so that no rank is skipped
-    number = np.arange(blocks, dtype=bounds.dtype)
-    share = np.maximum(share, number + (hosts - blocks))
-    share[0] = 0
-    share -= number
-    return Placement(bounds, np.minimum.accumulate(share) + (number + first))
+    clients, first = len(loads), int(dedicated and ranks > 1)
+    # one array over all clients besides the bounds: they may be millions, and every rank does this
+    bounds = np.arange(0, clients + block, block, np.int32 if clients + block < 2**31 else np.int64)
+    bounds[-1] = clients
+    blocks, done = len(bounds) - 1, np.zeros(clients + 1)
+    np.cumsum(loads, out=done[1:])
+    hosts = min(ranks - first, blocks)
+    number = np.arange(hosts)
+    shares = done[-1] * number / hosts
+    at = np.searchsorted(done[1:], shares) // block  # the block in whose course a share is full
+    starts = at + (done[bounds[at]] + done[bounds[at + 1]] < 2 * shares)  # where it is more than half done
+    # every host gets a block: no more than are left for the others, and one more than the host before
+    starts = np.maximum.accumulate(np.minimum(starts, number + blocks - hosts) - number) + number
+    return Placement(bounds, np.r_[np.zeros(first, np.int64), starts, np.full(ranks - first - hosts + 1, blocks)])

@@ -153,8 +153,8 @@ class Ranks:
 
         Bytes are those that a deployment would send; measures are left out.
         """
-        accounts = {"keys": self.channel.keys, **{name: plan.account for name, plan in self._plans.items()}}
-        costs = {name: account.costs for name, account in accounts.items() if name == "keys" or account.costs["played"]}
+        played = {name: plan.account.costs for name, plan in self._plans.items() if plan.account.costs["played"]}
+        costs = {"keys": self.channel.keys.costs, **played}
         rows, totals = self.comm.gather(costs) or [costs], {name: dict(cost) for name, cost in before.items()}
         for name, own in costs.items():
             cost = own | {key: float(combine(row[name][key] for row in rows)) for key, combine in OVER_RANKS.items()}
