@@ -57,7 +57,7 @@ def place(loads: Sequence[float] | Integers, block: int, ranks: int, dedicated: 
         raise UsageError(f"{ranks} ranks: at most {MOST_RANKS} are supported; use fewer")
     clients, first = len(loads), int(dedicated and ranks > 1)
     # one array over all clients besides the bounds: they may be millions, and every rank does this
-    bounds = np.arange(0, clients + block, block, np.int32 if clients + block < 2**31 else np.int64)
+    bounds = np.arange(0, clients + block, block, dtype="<i4" if clients + block < 2**31 else "<i8")
     bounds[-1] = clients
     blocks, done = len(bounds) - 1, np.zeros(clients + 1)
     np.cumsum(loads, out=done[1:])
