@@ -51,7 +51,7 @@ def exact_checks(replay: Replay, plain: Replay) -> ExactChecks:
                 continue
             message, where = sealed.message, "outside the rounds" if sealed.round == SETUP else f"round {sealed.round}"
             own_masks = replay.job.participation.max_dropouts > 0 or exchange.hear is not None
-            total = np.zeros(message.size, message.dtype)
+            total = np.zeros(message.size, np.int64)
             places = {client: np.arange(message.size)[message.own(client)] for client in sorted(clear.uploads)}
             filled = np.bincount(np.concatenate([*places.values(), []]).astype(int), minlength=message.size)
             before = np.zeros_like(filled)

@@ -186,10 +186,8 @@ class Ranks:
         """Result of the server's part of an exchange, which is timed; None on other ranks than 0."""
         if not self.serves:
             return None
-        start = time.perf_counter()
-        result = method(*arguments)
-        plan.account.costs["server_s"] += time.perf_counter() - start
-        return result
+        with plan.account.timed("server_s"):
+            return method(*arguments)
 
     def sum(self, plan: Plan, states: States, question: Record, now: Round, measured: bool) -> ServerRecord:
         """The answers of the participating clients, summed over all ranks; None where this rank does not receive the
@@ -221,9 +219,8 @@ class Ranks:
         if now.void:
             return None
         plan.sum.numbers[-1] = self.request.asked
-        start = time.perf_counter()
-        receives = channel.collect(plan, now)
-        plan.account.costs["sum_s"] += time.perf_counter() - start
+        with plan.account.timed("sum_s"):
+            receives = channel.collect(plan, now)
         if self.serves:
             self.requested = bool(plan.reduced[-1])
         return plan.message.decode(plan.reduced) if receives else None

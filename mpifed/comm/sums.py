@@ -199,11 +199,11 @@ class Sum:
         self.numbers = numbers  # [m + 1]
         self._accumulators = [numbers[place.start : place.stop] for place in self.message.places]
 
-    def begin(self, adds: bool) -> None:
-        """Start a new sum; `adds`: whether answers will be added, the first of which overwrites the last sum."""
-        self._anew = adds
+    def begin(self, anew: bool) -> None:
+        """Start a new sum; `anew`: the first answers overwrite the last one, else it begins with zeros."""
+        self._anew = anew
         for place, accumulator in zip(self.message.places, self._accumulators, strict=True):
-            if not adds or place.held is not None:
+            if not anew or place.held is not None:
                 accumulator.fill(0)
 
     def add(self, answer: Record, clients: Integers, total: bool = False) -> None:
@@ -225,10 +225,10 @@ class Sum:
     def _put(self, place: Place, sums: Integers, leaf: Array | Placed, clients: Integers) -> None:
         """Add what each client fills; of consecutive clients with the same places at once, since that is quicker."""
         whole = sums.reshape(place.form.limbs, *place.shape)
-        for _, alike in groupby(place.parts(leaf, clients), lambda part: id(part[2])):
+        for _, together in groupby(place.parts(leaf, clients), lambda part: id(part[2])):
             target: Integers | None = None
             coded: Integers | None = None
-            for client, values, at in alike:
+            for client, values, at in together:
                 if anew := target is None:
                     index = place.index(at)
                     if len(whole) == 1 and isinstance(at, slice) and (there := whole[0][index]).flags.c_contiguous:
@@ -246,6 +246,8 @@ class Sum:
 
         From the first time on they stand where the ranks of a node can read them.
         """
+        if self._anew:  # nobody of this rank has answered
+            self.begin(False)
         if not self._reduced:
             self._reduced, self._shared = True, shared_message(comm, len(self.numbers))
             if self._shared is not None:

@@ -65,8 +65,7 @@ class Holdings:
 
     def widths(self, clients: Integers) -> Integers:
         """[n] number of positions of each of `clients` [n]."""
-        groups = self.groups[clients]
-        return (self.members.bounds[groups + 1] - self.members.bounds[groups]).astype(np.int64)
+        return self._sizes[self.groups[clients]].astype(np.int64)
 
     @cached_property
     def _sizes(self) -> Integers:

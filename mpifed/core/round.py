@@ -122,7 +122,7 @@ class Round(NamedTuple):
     secure: bool = False  # whether `secret` numbers come from the system's entropy
     leaving: Leaving | None = None  # nobody when absent
     number: int = 0  # of the exchange
-    returning: Flags | None = None  # [N] who is present after a round without it; nobody when absent
+    rejoining: Flags | None = None  # [N] who is present after a round without it; nobody when absent
     slow: Flags | None = None  # [N] whose time is too short for all local work; nobody when absent
     drawn: Integers | None = None  # [n] the numbers of who is present, ascending, where they are known
 
@@ -138,7 +138,7 @@ class Round(NamedTuple):
     @property
     def back(self) -> Flags:
         """[N] who is present after a round without it."""
-        return np.zeros_like(self.present) if self.returning is None else self.returning
+        return np.zeros_like(self.present) if self.rejoining is None else self.rejoining
 
     def at(self, number: int) -> Round:
         """The same in the exchange of that number."""

@@ -109,4 +109,4 @@ def _typical_round(job: Job, clients: int, exchanges: Sequence[Exchange]) -> Rou
     """A round without drop-outs: after the first, in which no client returns, one in which some do."""
     indices = range(1, min(job.rounds, 16)) or range(1)
     rounds = [next_round(job, clients, exchanges, index)._replace(leaving=None) for index in indices]
-    return next((now for now in rounds if now.returning is not None and now.returning.any()), rounds[0])
+    return next((now for now in rounds if now.rejoining is not None and now.rejoining.any()), rounds[0])

@@ -85,9 +85,9 @@ def arithmetic(job: JobSettings, algorithm: Algorithm) -> Arithmetic:
 def returning(job: JobSettings, now: Round, key: bytes | None = None) -> Round:
     """The round, with the participating clients who did not participate in the round before."""
     if now.index == 0:
-        return now._replace(returning=np.zeros_like(now.present))
+        return now._replace(rejoining=np.zeros_like(now.present))
     before = round_of(job, len(now.present), int(now.index) - 1, key)
-    return now._replace(returning=now.present & ~before.present)
+    return now._replace(rejoining=now.present & ~before.present)
 
 
 def next_round(
@@ -100,7 +100,7 @@ def next_round(
 ) -> Round:
     """Round `index` after `attempt` void attempts, with the clients who participate, leave, and return."""
     now = leaving(job, round_of(job, clients, index, key), len(exchanges), attempt)
-    # last answers of absent clients, which alone need `returning`, are refused together with clients who leave
+    # last answers of absent clients, which alone need `rejoining`, are refused together with clients who leave
     return returning(job, now, key) if any(exchange.keeps or exchange.who for exchange in exchanges) else now
 
 

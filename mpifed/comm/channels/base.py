@@ -21,7 +21,6 @@ from mpifed.core.exchange import answering, hearing
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import Array, Flags, Integers, Record, leaves, map_leaves, nbytes, of_columns
 from mpifed.core.round import SETUP, Round
-from mpifed.data.roster import located
 
 
 class Protection(NamedTuple):
@@ -116,10 +115,9 @@ class Channel:
 
     def begin(self, plan: Plan, now: Round) -> None:
         """Prepare for the answers of one exchange. Called on all ranks alike."""
-        participating = answering(plan.exchange, now)
-        plan.sum.begin(plan.kept is None and len(located(participating, self.hosted)) > 0)
+        plan.sum.begin(plan.kept is None)
         if plan.kept is not None:
-            plan.kept.answered[participating] = True
+            plan.kept.answered[answering(plan.exchange, now)] = True
             plan.withheld = withheld(plan.message, self.protection, now.present)
 
     def add(self, plan: Plan, answer: Record, clients: Integers, now: Round) -> None:

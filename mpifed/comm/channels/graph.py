@@ -97,8 +97,8 @@ class MaskGraph:
     @cached_property
     def degrees(self) -> Integers:
         """[n] with how many others each participating client shares masks."""
-        alike = all(others is None for others in self._others)  # all along the graph
-        return np.array([len(self.near[client] if alike else self.partners(client)) for client in self.asked.tolist()])
+        along = all(others is None for others in self._others)
+        return np.array([len(self.near[client] if along else self.partners(client)) for client in self.asked.tolist()])
 
     def partners(self, client: int) -> dict[int, tuple[int, ...]]:
         """By client with whom it shares a mask, ascending, the numbers of the units that both mask."""

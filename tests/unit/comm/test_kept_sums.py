@@ -94,7 +94,7 @@ def run(comm: Any, channel: str, stop: int = ROUNDS, least: int = 1) -> Ends:
         if index == stop:
             kept, ranks = ranks.last_answers(), anew()
             ranks.restore(kept)
-        now = Round(index, 1, present, returning=present & ~PRESENT[index - 1] & (index > 0))
+        now = Round(index, 1, present, rejoining=present & ~PRESENT[index - 1] & (index > 0))
         server, clients = play(exchanges(), server, clients, now, ranks)
         carried.append(ranks.plan(exchanges()[1]).kept.total)  # type: ignore[union-attr]
         opened.append(ranks.plan(exchanges()[2]).reduced[:-1].copy())
