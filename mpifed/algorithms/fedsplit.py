@@ -65,10 +65,12 @@ class FedSplit(KeepsIterates):
     def conflicts(self) -> Iterator[Refusal]:
         yield from super().conflicts()
         # from the prox's own center, where nothing is beyond it, steps begin with "paper"
-        step = self.step_of(1) if self.client_optimizer.linear and self.start != "paper" else 0.0
+        step, counts = self.step_of(1), (1, self.most_steps) if self.uneven else (self.most_steps,)
+        beyond = any(self.rate_of(step, count) > (1 + 1e-9) * self.s for count in counts)  # NaN, as of AdamW, is not
         yield Refusal(
-            step > self.s and (self.uneven or self.most_steps % 2),
+            beyond and self.start != "paper",
             "[client_optimizer] learning_rate",
-            f"an odd number of local steps of {step:g}, more than s = {self.s:g}, ends beyond the prox, and diverges",
-            "lower it to s at most, or raise s",
+            f"where a client's loss is flat, so many local steps of {step:g} end beyond its prox, of s = {self.s:g}, "
+            "and diverge",
+            "lower it, or raise s",
         )

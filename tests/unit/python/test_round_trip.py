@@ -176,14 +176,19 @@ def test_steps_that_end_at_zero(data: dict[str, Any]) -> None:
             mf.run(method, data["rows"], mf.Softmax(), rounds=3, progress="none")
 
 
-@pytest.mark.parametrize(("s", "local_steps", "start", "refused"), [
-    (0.08, 3, "server", True), (0.08, 3, "own", True), (0.08, 2, "server", False), (0.1, 3, "server", False),
-    (0.08, 3, "paper", False),
+@pytest.mark.parametrize(("s", "local_steps", "start", "sgd", "refused"), [
+    (0.08, 3, "server", {}, True), (0.08, 3, "own", {}, True), (0.08, 2, "server", {}, False),
+    (0.1, 3, "server", {}, False), (0.08, 3, "paper", {}, False), (0.09, 21, "server", {}, False),
+    (0.16, 2, "server", {"momentum": 0.9}, True), (0.16, 1, "own", {"momentum": 0.9, "nesterov": True}, True),
+    (0.16, 1, "server", {"momentum": 0.9}, False),
 ])  # fmt: skip
-def test_odd_steps_beyond_a_prox(data: dict[str, Any], s: float, local_steps: int, start: Any, refused: bool) -> None:
-    method = mf.FedSplit(s=s, batch_size=4, local_steps=local_steps, start=start, client_optimizer=mf.SGD(0.1))
+def test_steps_beyond_a_prox(
+    data: dict[str, Any], s: float, local_steps: int, start: Any, sgd: dict[str, Any], refused: bool
+) -> None:
+    """Where y - v of a flat loss ends with the other sign, times R < 0, z_i - x is multiplied by 2 R - 1 < -1."""
+    method = mf.FedSplit(s=s, batch_size=4, local_steps=local_steps, start=start, client_optimizer=mf.SGD(0.1, **sgd))
     if refused:
-        with pytest.raises(mf.UsageError, match=r"an odd number of local steps of 0\.1, more than s = 0\.08"):
+        with pytest.raises(mf.UsageError, match=rf"local steps of 0\.1 end beyond its prox, of s = {s:g}"):
             mf.check(method, data["rows"], mf.Softmax(), rounds=3)
     else:
         assert "Sent" in mf.check(method, data["rows"], mf.Softmax(), rounds=3)
