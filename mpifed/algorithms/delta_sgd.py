@@ -34,8 +34,8 @@ class DeltaSGD(LocalMethod):
 
     eta_k = min(gamma ||y_k - y_k-1|| / (2 ||g(y_k) - g(y_k-1)||), sqrt(1 + delta theta_k-1) eta_k-1), theta_k = eta_k /
     eta_k-1, both gradients being of the minibatch of step k, with penalties: a step costs two. eta_0 is the rate of
-    `[client_optimizer]`, by the paper 0.2, and theta_0 = 1: with one local step it is FedAvg. Clients are weighted by
-    their rows.
+    `[client_optimizer]`, by the paper 0.2, and theta_0 = 1: with one local step it is FedAvg.
+    # differs from the paper: clients are weighted by their rows.
     # differs from the paper: its g(y_k-1) reads as that of step k - 1, on another minibatch; the authors' code takes
     the same one, without which steps measure the noise of minibatches and shrink to nothing.
     # differs from the paper: where neither the model nor the gradient has moved, eta grows; it ends at 1e6 eta_0.

@@ -22,7 +22,7 @@ class FedACG(LocalMethod):
     """The server sends z = x + lam m; clients minimize f_i(y) + beta ||y - z||^2 from z; m <- lam m + mean (y_i - z).
 
     Then x <- x + m, which is mean y_i. One vector travels each way: the server keeps z and m, and x is what is measured
-    and saved. With lam = beta = 0 it is FedAvg.
+    and saved. With lam = beta = 0 it is FedAvg. Defaults, and beta without 1 / 2, are those of the authors' code.
 
     # differs from the paper: clients are weighted by their rows.
     """

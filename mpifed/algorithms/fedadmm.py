@@ -21,14 +21,14 @@ from mpifed.maths.ranges import Size
 class FedADMM(KeepsIterates):
     """Each client takes steps on f_i(y) + <lambda_i, y - x> + rho / 2 ||y - x||^2, then lambda_i += rho (y_i - x).
 
-    It uploads by how much its y_i + lambda_i / rho has changed since its own last upload; absent clients keep theirs.
-    The server's step eta is |S| / N, the share of those present: so x is always the mean of all y_i + lambda_i / rho.
+    y_i and lambda_i (at first x and 0) stay with the client, absent or not. It uploads by how much the round has
+    changed its y_i + lambda_i / rho; the server adds eta times the mean upload, eta = |S| / N being the share of
+    clients present: so x is always the mean of all y_i + lambda_i / rho.
     # differs from the paper: that leaves eta free; with absent clients 1 does not rest at the optimum.
-    # differs from the authors' code: that counts changes from x, which does not rest there even with all present.
+    # differs from the authors' code: that counts changes from x, and does not rest there even with all present.
 
-    With all present it is FedDyn with alpha = rho and h_i = -lambda_i. FedPDM has the same local problem, but there
-    the server takes the mean of y_i + lambda_i / rho over those present alone, and then the prox of a regularizer,
-    which this method does not take; and lambda_i has the other sign.
+    With all present it is FedDyn with alpha = rho and h_i = -lambda_i. FedPDM has the same local problem, with the
+    other sign of lambda_i; its server averages those present alone, and then applies a regularizer's prox.
     Under `[privacy]` with noise on the upload, y_i and lambda_i are computed from the noisy upload, which is public.
     """
 

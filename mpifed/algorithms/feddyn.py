@@ -17,20 +17,20 @@ from mpifed.maths.ranges import Size
 
 @dataclass(frozen=True)
 class FedDyn(LocalMethod):
-    """Each client takes steps on f_i(y) - <h_i, y> + alpha / 2 ||y - x||^2, and keeps h_i, which tends to grad f_i.
+    """Each client takes steps on f_i(y) - <h_i, y> + alpha / 2 ||y - x||^2 from x; then h_i <- h_i - alpha (y_i - x).
 
-    The server keeps h, the mean of all h_i, and takes x = mean of y_i - h / alpha, with the y_i of those present. That
-    rests at the optimum, with absent clients and few local steps too; with the uniform weights of the paper that is the
-    optimum of the mean of all f_i.
+    h_i, 0 at first, stays with the client, absent or not, and tends to grad f_i; y_i - x travels. The server keeps h,
+    the mean of all h_i, and takes x = mean y_i - h / alpha, with the y_i of those present. It rests at the optimum,
+    with absent clients and few local steps too: by default that of the mean of all f_i.
 
-    # differs from the paper: it solves the local problems exactly, where h_i = grad f_i(y_i) follows.
+    # differs from the paper: it solves local problems exactly, and so h_i = grad f_i(y_i).
 
     # differs from the authors' code: for the optimum of all rows that gives client i the weight alpha / w_i, w_i being
     its rows relative to the mean client's, and lets clients count alike in both means; here `weights = "rows"` counts
-    them by rows in both. With shards of one size these are the same.
+    them by rows in both. With equal shards these agree.
 
-    The model that is measured and saved is the mean of the y_i of those present, x + h / alpha, which minibatches and
-    absence move less than x; with a `[regularizer]` it is x, which that has shrunk.
+    Measured and saved is the mean of the y_i of those present, x + h / alpha, which minibatches and absence move less
+    than x; with a `[regularizer]` it is x, after its prox.
     Under `[privacy]` with noise on the upload, h_i is computed from the noisy upload, which is public.
     """
 

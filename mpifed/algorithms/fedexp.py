@@ -31,10 +31,10 @@ class WithSquare(NamedTuple):
 class FedExP(LocalMethod):
     """FedAvg whose server takes eta_g = max(1, mean ||D_i||^2 / (2 (||mean D||^2 + eps))) times the mean change D.
 
-    The model that is measured and saved is the mean of the last two, since odd and even ones swing. Beside the change a
-    client sends the square of its norm.
+    Clients upload D_i = y_i - x and ||D_i||^2. The mean of the last two models is measured and saved, since odd and
+    even ones swing about it.
 
-    # differs from the paper: means are by rows, as in its authors' code, unless `weights` says otherwise. That code
+    # differs from the paper: means are by rows, as in the authors' code, unless `weights` says otherwise. That code
     shrinks eps with the square of a falling learning rate; here it is constant.
     """
 
@@ -71,14 +71,13 @@ class FedExP(LocalMethod):
 
 @dataclass(frozen=True)
 class FedExProx(FedExP):
-    """FedProx whose server takes a step of its own along the mean change: alpha, or mean ||D_i||^2 / ||mean D||^2.
+    """FedProx whose server takes alpha times the mean change D: a number, or mean ||D_i||^2 / (||mean D||^2 + eps).
 
-    Local steps solve min f_i(y) + mu / 2 ||y - x||^2, inexactly; mu D_i is then a negative gradient of f_i's Moreau
-    envelope. The last model is judged. It comes to the optimum of f where all f_i share theirs, else to that of the
-    mean envelope, near which the adaptive step does not settle: `most` bounds it. With mu = 0 and alpha = 1 it is
-    FedAvg.
+    Clients take steps on f_i(y) + mu / 2 ||y - x||^2, and upload D_i = y_i - x and ||D_i||^2. -mu D_i is about the
+    gradient of f_i's Moreau envelope. So x comes to the optimum of f where all f_i share theirs, else to that of the
+    mean envelope, near which an adaptive alpha does not settle: `most` bounds it. With mu = 0, alpha = 1 it is FedAvg.
 
-    # differs from the paper: means are by rows, unless `weights` says otherwise, and local problems are solved by SGD.
+    # differs from the paper: it solves local problems exactly; here means are by rows, unless `weights` says otherwise.
     """
 
     gain = 1.0

@@ -19,12 +19,11 @@ from mpifed.core.record import Array
 class FedLin(LocalMethod):
     """Local steps y <- y - eta / K_i (gradient at y - grad f_i(x) + g), where g = sum p_i grad f_i(x).
 
-    A round has two exchanges: first clients send the gradients of their whole shards at the model x, then they take
-    K_i steps, and their changes are averaged. eta is the learning rate of `[client_optimizer]`. The paper's gradients
-    at y are exact: `batch_size` is then at least the largest shard; with less, these are minibatches'.
+    A round has two exchanges: clients upload the gradients of their whole shards at the model x, and are sent x again
+    with their mean g; then they take K_i steps from x, and upload y_i - x. eta is the learning rate of
+    `[client_optimizer]`. The paper's gradients at y are exact, as here if `batch_size` is at least the largest shard.
 
-    # differs from the paper: clients are weighted by their rows, gradients are not compressed, and x is sent with g
-    again.
+    # differs from the paper: clients are weighted by their rows, p_i, and gradients are not compressed.
     """
 
     gain = 1.0

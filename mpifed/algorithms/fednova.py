@@ -26,13 +26,13 @@ class Normalized(NamedTuple):
 
 @dataclass(frozen=True)
 class FedNova(FedProx):
-    """FedAvg whose clients count by their mean step, however many they take: x += tau sum p_i (y_i - x) / ||a_i||_1.
+    """FedAvg whose clients' changes count by unit of local work: x <- x + tau sum p_i (y_i - x) / ||a_i||_1.
 
-    tau = sum p_i ||a_i||_1, p_i being shares of rows, and ||a_i||_1 how far a constant gradient moves a client, in
-    units of its learning rate: the number K_i of its plain steps, and otherwise as `LocalSteps.rate_of` has it with
-    momentum, mu, or a `local_schedule`. Where all are alike only the change travels, and it is FedAvg, or FedProx; else
-    both sums, the norms in units of the largest, which cancel.
-    Its fixed point is the optimum for a learning rate that tends to 0; that of FedAvg is not, where K_i differ.
+    Here tau = sum p_i ||a_i||_1, and p_i is client i's share of the rows of all present. ||a_i||_1 is how far a
+    constant gradient moves a client, in units of its learning rate: K_i for K_i plain steps, and what
+    `LocalSteps.rate_of` says for momentum, mu or a `local_schedule`. Clients keep nothing, and upload normalized change
+    and norm; where all norms are equal, the change alone, and the method is FedAvg, or FedProx.
+    As the learning rate tends to 0 it rests at the optimum; FedAvg does not where K_i differ.
     The 2 to 5 passes of the paper's clients are `local_epochs = 5` with `local_least = 2`.
     """
 

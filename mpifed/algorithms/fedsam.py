@@ -38,7 +38,7 @@ class FedSAM(LocalMethod):
 
     The gradient is that of all that a client minimizes, l2 of the model included. Both are of the same minibatch: a
     step costs two gradients. With rho = 0 it is FedAvg. Momentum of `[client_optimizer]` is of the perturbed gradients.
-    Clients are weighted by their rows.
+    # differs from the paper: clients are weighted by their rows.
     """
 
     gain = 1.0

@@ -17,10 +17,12 @@ from mpifed.core.record import Array
 class FedVARP(LocalMethod):
     """FedAvg whose server steps along M + mean_S (D_i - M_i), M_i being the last change D_i of a client, M their mean.
 
-    Then M_i <- D_i. With all clients present it is FedAvg, and with some of them it comes to where that does.
+    Then M_i <- D_i for the clients S present. With all clients present it is FedAvg, and with some of them it comes to
+    where that does.
 
     # differs from the paper: the client keeps M_i and sends D_i - M_i, so that sums suffice; the server keeps M alone.
-    Clients are weighted by their rows. Under `[privacy]` M_i is the sum of what has been sent, noise included.
+    M_i is a change, and not divided by the learning rate, which in the paper is constant. Clients are weighted by their
+    rows. Under `[privacy]` M_i is the sum of what has been sent, noise included.
     """
 
     gain = 1.0

@@ -31,12 +31,12 @@ class ServerStatistics(NamedTuple):
 class MIME(FedCM):
     """Local steps y <- y - eta (alpha (g_i(y) - g_i(x) + c) + (1 - alpha) m); then m <- alpha c + (1 - alpha) m.
 
-    g_i(y) and g_i(x) are of the same minibatch: a step costs two gradients. c = mean grad f_i(x) is of the whole shards
-    of the round's clients, at the model x sent, and an exchange before the steps. In the paper alpha is 1 - beta. With
-    alpha = 1 it is SVRG among clients.
+    g_i(y) and g_i(x) are of the same minibatch: a step costs two gradients. c, the mean gradient of the round's
+    whole shards at the model x sent, is uploaded before the steps. The server keeps m, 0 at first, and clients nothing.
+    In the paper alpha is 1 - beta. With alpha = 1 it is SVRG among clients.
 
     # differs from the paper: clients are weighted by their rows; of its base optimizers this is SGD with momentum; its
-    c and m travel as one vector, and x is sent with it again.
+    c and m travel as one vector, with x again.
     """
 
     slopes = False

@@ -31,8 +31,10 @@ class ProxSkip(LocalMethod):
     The gradient has that of l2 in it. At the mean h_i <- h_i + (p / gamma) (x - y_i) (Algorithm 2, Scaffnew). A round
     is the steps up to the mean: at least one, 1 / p on average, drawn by the job's seed, as many for all; so there is
     no `local_steps`, `local_epochs` or `local_least` to set. gamma is the learning rate of `[client_optimizer]`; with
-    f_i that are mu-strongly convex and L-smooth, gamma = 1 / L and p = sqrt(mu / L) are the paper's. Clients are
-    weighted by their rows; the weighted sum of all h_i stays 0. Absent clients keep h_i, as in TAMUNA.
+    f_i that are mu-strongly convex and L-smooth, gamma = 1 / L and p = sqrt(mu / L) are the paper's.
+
+    # differs from the paper: clients are weighted by their rows, so that the weighted sum of all h_i stays 0; and some
+    may be absent, who keep h_i. TAMUNA, for which this is proven, then has h_i move less.
 
     A client is sent the model as a round begins, and the mean change as it ends: two vectors down, one up.
     """

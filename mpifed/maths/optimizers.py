@@ -112,7 +112,7 @@ class SGD(ClientOptimizer):
     nesterov: bool = False
     """Momentum in Nesterov's form, as PyTorch's."""
     weight_decay: Weight = 0.0
-    """Subtracts learning_rate * weight_decay * w in each step, intercepts included; half of it is an l2."""
+    """Adds weight_decay * w to the gradient of each step, intercepts included; half of it is an l2."""
     clip_norm: Size | None = None
     """Longest norm of a client's minibatch gradient, with the model's penalties; longer ones are scaled to it."""
     local_schedule: LocalSchedule | None = None
