@@ -11,7 +11,7 @@ import itertools
 import sys
 import textwrap
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from typing_extensions import Self
@@ -173,11 +173,14 @@ def attribute_docs(kind: type) -> dict[str, str]:
     return docs
 
 
+_signature = lru_cache(maxsize=64)(inspect.signature)  # which takes longer than the copy that a round may make
+
+
 class MadeByKeywords:
     """Base of what programs make by keywords, as `FedAvg(batch_size=32)`: a misspelt one is told the nearest."""
 
     def __new__(cls, *args: object, **keywords: object) -> Self:
-        known = inspect.signature(cls).parameters if keywords else {}
+        known = _signature(cls).parameters if keywords else {}  # type: ignore[arg-type]  # a class has a hash
         if not any(each.kind is each.VAR_KEYWORD for each in known.values()):
             names = [name for name in known if name != "problem"]  # which the run sets
             for name in keywords:
