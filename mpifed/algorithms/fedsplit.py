@@ -66,11 +66,12 @@ class FedSplit(KeepsIterates):
         yield from super().conflicts()
         # from the prox's own center, where nothing is beyond it, steps begin with "paper"
         step, counts = self.step_of(1), (1, self.most_steps) if self.uneven else (self.most_steps,)
-        beyond = any(self.rate_of(step, count) > (1 + 1e-9) * self.s for count in counts)  # NaN, as of AdamW, is not
+        # so little beyond would take thousands of rounds to be seen; AdamW has NaN for a rate, which is not beyond
+        beyond = any(self.rate_of(step, count) > (1 + 1e-4) * self.s for count in counts)
         yield Refusal(
             beyond and self.start != "paper",
             "[client_optimizer] learning_rate",
-            f"where a client's loss is flat, so many local steps of {step:g} end beyond its prox, of s = {self.s:g}, "
-            "and diverge",
+            f"where a client's loss is flat, its local steps of {step:g} end beyond its prox, of s = {self.s:g}, and "
+            "diverge",
             "lower it, or raise s",
         )

@@ -178,7 +178,7 @@ def test_steps_that_end_at_zero(data: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("s", "local_steps", "start", "sgd", "refused"), [
     (0.08, 3, "server", {}, True), (0.08, 3, "own", {}, True), (0.08, 2, "server", {}, False),
-    (0.1, 3, "server", {}, False), (0.08, 3, "paper", {}, False), (0.09, 21, "server", {}, False),
+    (0.1, 3, "server", {}, False), (0.08, 3, "paper", {}, False), (0.09, 5, "server", {}, False),
     (0.16, 2, "server", {"momentum": 0.9}, True), (0.16, 1, "own", {"momentum": 0.9, "nesterov": True}, True),
     (0.16, 1, "server", {"momentum": 0.9}, False),
 ])  # fmt: skip
