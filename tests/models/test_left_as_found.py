@@ -12,6 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from gc import get_freeze_count  # the true one: see `quick_runs`
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def found() -> dict[str, object]:
     import matplotlib as mpl
 
     return {
-        "permanent objects": gc.get_freeze_count(),
+        "permanent objects": get_freeze_count(),
         "collector": (gc.isenabled(), gc.get_threshold(), tuple(map(id, gc.callbacks))),
         "ends": (os._exit, sys.exit, sys.excepthook, threading.excepthook, sys.unraisablehook),
         "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
@@ -105,6 +106,7 @@ def of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(sys, "excepthook", lambda *error: None)
     monkeypatch.setattr(threading, "excepthook", lambda error: None)
     before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    monkeypatch.setattr(gc, "get_freeze_count", get_freeze_count)
     gc.unfreeze()
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     torch.set_num_threads(2)
