@@ -33,7 +33,7 @@ def launched(ranks: int, *program: str, cwd: Path) -> tuple[int, str]:
 
 
 # what a rank has started has ended before it does something else
-@covering({"form": FORMS, "when": MOMENTS, "child": CHILDREN}, together=1, long=2)
+@covering({"form": FORMS, "when": MOMENTS, "child": CHILDREN}, together=1)
 def test_the_last_rank_does_something_else(form: str, when: str, child: str, tmp_path: Path) -> None:
     ranks = 2 + (len(form) + len(when) + len(child)) % 2
     code, text = launched(ranks, str(SCRIPT), form, when, child, cwd=tmp_path)

@@ -107,7 +107,7 @@ def said(out: Path) -> list[str]:
     return [text for text in json.loads((out / "run.json").read_text())["warnings"] if SAYS in text]
 
 
-@covering({"name": METHODS, "scale": SCALES, "loss": LOSSES}, together=1, long=2)
+@covering({"name": METHODS, "scale": SCALES, "loss": LOSSES}, together=1)
 def test_a_gap_is_true_or_there_is_none(
     name: str, scale: float, loss: str, scaled: Callable[[str, float], Path], tmp_path: Path
 ) -> None:
