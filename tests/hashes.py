@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from shipped import ROOT, Data, Outcome, RealData, faulty, rows, run
+from shipped import ROOT, Data, Outcome, RealData, rows, run
 
 TABLES = {
     "laws": ROOT / "tests/laws/hashes.json",
@@ -129,8 +129,8 @@ def part_of(name: str) -> str:
     return folder if folder in PARTS else "others"
 
 
-def outcomes(table: str, part: str | None, seed: int, fault: str) -> dict[str, Outcome]:
-    """What the rows of a table give in this process; `seed` above 0 moves data by an ulp, `fault` names one."""
+def outcomes(table: str, part: str | None, seed: int) -> dict[str, Outcome]:
+    """What the rows of a table give in this process; `seed` above 0 moves data by an ulp."""
     import mpifed
 
     if ROOT not in Path(mpifed.__file__).parents:
@@ -138,16 +138,16 @@ def outcomes(table: str, part: str | None, seed: int, fault: str) -> dict[str, O
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         real = os.environ.get("MPIFED_DATA", "")
-        data = RealData(folder, Path(real)) if table == "real" else Data(folder, seed, fault)
-        chosen = [faulty(row, fault) for row in rows(table) if part is None or part_of(row.name) == part]
+        data = RealData(folder, Path(real)) if table == "real" else Data(folder, seed)
+        chosen = [row for row in rows(table) if part is None or part_of(row.name) == part]
         return {row.name: run(row, data.of(row), folder / f"run-{at}") for at, row in enumerate(chosen)}
 
 
-def apart(tree: Path, table: str, part: str | None, seed: int = 0, fault: str = "") -> dict[str, Outcome]:
+def apart(tree: Path, table: str, part: str | None, seed: int = 0) -> dict[str, Outcome]:
     """The same by the package, the jobs and this file of a checkout, in a process of its own."""
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary) / "outcomes.json"
-        options = {"--part": part, "--seed": seed, "--fault": fault}
+        options = {"--part": part, "--seed": seed}
         called(tree, "run", table, str(out), *(f"{option}={value}" for option, value in options.items() if value))
         return {name: Outcome(*one) for name, one in json.loads(out.read_text(encoding="utf-8")).items()}
 
@@ -364,7 +364,6 @@ def main() -> int:
     running.add_argument("out", type=Path)
     running.add_argument("--part", choices=PARTS)
     running.add_argument("--seed", type=int, default=0)
-    running.add_argument("--fault", default="", choices=["", "rate", "weight", "client"])
     saying = commands.add_parser("fingerprint", help="print, as JSON, what bits depend on")
     saying.add_argument("table", choices=TABLES)
     comparing = commands.add_parser("compare", help="compare all tables whose jobs can run here")
@@ -378,7 +377,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.command == "run":
         os.chdir(ROOT)
-        given.out.write_text(json.dumps(outcomes(given.table, given.part, given.seed, given.fault)), encoding="utf-8")
+        given.out.write_text(json.dumps(outcomes(given.table, given.part, given.seed)), encoding="utf-8")
         return 0
     if given.command == "fingerprint":
         print(json.dumps(facts(given.table)))

@@ -46,7 +46,7 @@ UNMET = 69  # the exit code of a run that ends before its limits are met
 class Row:
     """A job, what is changed in it, and in its data.
 
-    `split` names a map of ours in the place of its own division, `rate` the key of how far a round moves the model.
+    `split` names a map of ours in the place of its own division.
     """
 
     name: str
@@ -54,7 +54,6 @@ class Row:
     changes: Mapping[str, object] = field(default_factory=dict)
     point: int | None = None
     split: str | None = None
-    rate: str = ""
 
 
 class Outcome(NamedTuple):
@@ -148,39 +147,37 @@ def absent() -> Iterator[Row]:
 
 
 def families() -> list[Row]:
-    """One job of each method, of whose rows nothing is drawn, on six clients: see `faulty`."""
+    """One job of each method, of whose rows nothing is drawn, on six clients."""
     every = {"participation.clients_per_round": 6}
     whole = {"algorithm.batch_size": ALL_ROWS}
     exactly = {"algorithm.batch_size": KEPT}  # there, more than there are are refused
-    step = "client_optimizer.learning_rate"
     steps = {**whole, **every, "algorithm.local_steps": 3}
     cocoa = {**every, "algorithm": {"name": "cocoa"}}
     # where gamma binds every step, since it is below lambda
     theory = {**every, "algorithm.rule": "theory", "algorithm.gamma": [5e-5, 0.0], "algorithm.returns": "last"}
     seen = [
-        Row("fedavg", "ssca/fedsgd-b100.toml", whole, split="rows", rate=step),
-        Row("fedprox", "fedpdm/rigorous-fedprox-none.toml", steps, split="rows", rate=step),
-        Row("scaffold", "fedpdm/rigorous-scaffold-none.toml", steps, split="rows", rate=step),
-        Row("fedpdm", "fedpdm/rigorous-fedpdm-none.toml", steps, split="rows", rate="algorithm.rho"),
-        Row("ssca", "ssca/alg1-b100.toml", whole, split="rows", rate="algorithm.gamma"),
-        Row("ssca, constraint", "ssca/alg2-b100.toml", whole, split="rows", rate="algorithm.gamma"),
-        Row("ssca, columns", "ssca/alg3-b1000.toml", exactly, split="columns", rate="algorithm.gamma"),
-        Row("ssca, columns, constraint", "ssca/alg4-b1000.toml", exactly, split="columns", rate="algorithm.gamma"),
+        Row("fedavg", "ssca/fedsgd-b100.toml", whole, split="rows"),
+        Row("fedprox", "fedpdm/rigorous-fedprox-none.toml", steps, split="rows"),
+        Row("scaffold", "fedpdm/rigorous-scaffold-none.toml", steps, split="rows"),
+        Row("fedpdm", "fedpdm/rigorous-fedpdm-none.toml", steps, split="rows"),
+        Row("ssca", "ssca/alg1-b100.toml", whole, split="rows"),
+        Row("ssca, constraint", "ssca/alg2-b100.toml", whole, split="rows"),
+        Row("ssca, columns", "ssca/alg3-b1000.toml", exactly, split="columns"),
+        Row("ssca, columns, constraint", "ssca/alg4-b1000.toml", exactly, split="columns"),
         Row(
             "vertical-sgd",
             "ssca/vertical-sgd-b1000.toml",
             exactly,
             split="columns",
-            rate="server_optimizer.learning_rate",
         ),
-        Row("cocoa", "hyfdca/a9a-ours.toml", cocoa, split="rows", rate="algorithm.gamma"),
-        Row("hybrid-fedavg", "hyfdca/a9a-fedavg.toml", {**whole, **every}, split="grid", rate=step),
-        Row("hyfem", "hyfdca/a9a-hyfem.toml", {**whole, **every}, split="grid", rate=step),
-        Row("hyfdca", "hyfdca/a9a-ours.toml", theory, split="grid", rate="algorithm.gamma"),
+        Row("cocoa", "hyfdca/a9a-ours.toml", cocoa, split="rows"),
+        Row("hybrid-fedavg", "hyfdca/a9a-fedavg.toml", {**whole, **every}, split="grid"),
+        Row("hyfem", "hyfdca/a9a-hyfem.toml", {**whole, **every}, split="grid"),
+        Row("hyfdca", "hyfdca/a9a-ours.toml", theory, split="grid"),
         # it searches along a line; by the penalty's weight its steps are divided
-        Row("bundle", "hyfdca/a9a-bundle.toml", every, split="grid", rate="model.l2"),
-        Row("own algorithm", "examples/own_algorithm.toml", whole, split="rows", rate="algorithm.learning_rate"),
-        Row("own local steps", "examples/own_local_steps.toml", whole, split="rows", rate=step),
+        Row("bundle", "hyfdca/a9a-bundle.toml", every, split="grid"),
+        Row("own algorithm", "examples/own_algorithm.toml", whole, split="rows"),
+        Row("own local steps", "examples/own_local_steps.toml", whole, split="rows"),
     ]
     named = {row.name.partition(",")[0] for row in seen}
     for name, method in METHODS.items():
@@ -189,29 +186,8 @@ def families() -> list[Row]:
             del own["client_optimizer"]  # a table of the job
             if "weights" in {one.name for one in fields(class_of(name))}:
                 own["weights"] = "rows"
-            seen.append(Row(name, "ssca/fedsgd-b100.toml", {"algorithm": own}, split="rows", rate=step))
+            seen.append(Row(name, "ssca/fedsgd-b100.toml", {"algorithm": own}, split="rows"))
     return [replace(row, name=f"families/{row.name}") for row in seen]
-
-
-def faulty(row: Row, fault: str) -> Row:
-    """A row of `families` with what a fault of `Data` needs; "rate" is a fault of its own, a rate that is 1 % off."""
-    changes = dict(row.changes)
-    if fault == "rate":
-        table, key = row.rate.split(".")
-        given = settings(row.job)[table].get(key, 1.0)  # by default CoCoA adds all of a step, and that is its rate
-        changes[row.rate] = reduced_by_a_hundredth(changes.get(row.rate, given))
-    elif fault == "weight" and row.split == "columns":
-        changes["algorithm.batch_size"] = KEPT + PARTS[1]
-    elif fault == "client" and "participation.clients_per_round" in changes:
-        changes["participation.clients_per_round"] = 5
-    return replace(row, changes=changes)
-
-
-def reduced_by_a_hundredth(value: Any) -> object:
-    """A number, or the first number of a schedule."""
-    if isinstance(value, Mapping):
-        return {**value, "initial": 0.99 * value["initial"]}
-    return [0.99 * value[0], *value[1:]] if isinstance(value, list) else 0.99 * value
 
 
 # --- data --------------------------------------------------------------------------------------------------------
@@ -261,12 +237,11 @@ def digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 class Data:
     """Folders of shards for rows, made when they are first asked for.
 
-    `seed` above 0 moves each value by one ulp. `fault` is "weight" (the rows of the first client of our maps come
-    twice) or "client" (its last client is left out).
+    `seed` above 0 moves each value by one ulp.
     """
 
-    def __init__(self, folder: Path, seed: int = 0, fault: str = "") -> None:
-        self.folder, self.seed, self.fault = folder, seed, fault
+    def __init__(self, folder: Path, seed: int = 0) -> None:
+        self.folder, self.seed = folder, seed
         self.made: dict[tuple[str, ...], Path] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -309,24 +284,16 @@ class Data:
 
     def mapped(self, split: str) -> list[str]:
         """Six clients: with 71 to 426 rows each; with 4 to 18 columns; or with two times three such parts."""
-        more = PARTS[1] if self.fault == "weight" else 0  # rows that come twice
-        ends = [end + more if end else 0 for end in PARTS]
         cells = {
-            "rows": [(ends[k : k + 2], [0, 64]) for k in range(6)],
-            "columns": [([0, ends[-1]], COLUMNS[k : k + 2]) for k in range(6)],
-            "grid": [(ends[a : a + 4 : 3], COLUMNS[b : b + 3 : 2]) for a in (0, 3) for b in (0, 2, 4)],
+            "rows": [(PARTS[k : k + 2], [0, 64]) for k in range(6)],
+            "columns": [([0, KEPT], COLUMNS[k : k + 2]) for k in range(6)],
+            "grid": [(PARTS[a : a + 4 : 3], COLUMNS[b : b + 3 : 2]) for a in (0, 3) for b in (0, 2, 4)],
         }[split]
         lines = [f"{k},{a}-{b - 1},{first}-{end - 1}\n" for k, ((a, b), (first, end)) in enumerate(cells)]
-        kept, columns = KEPT, 64
         scale = ["--scale", "unit-rows"] if split == "grid" else []
-        if self.fault == "client":
-            lines.pop()
-            kept = PARTS[-2] if split == "rows" else KEPT
-            columns = COLUMNS[-2] if split == "columns" else 64
-            scale += ["--missing", "zero"] if split == "grid" else []
         path = self.folder / f"{split}.csv"
         path.write_text("client,rows,columns\n" + "".join(lines), encoding="ascii")
-        return ["svmlight", *self.svmlight(kept, columns), "--split", "grid", "--map", str(path), *scale]
+        return ["svmlight", *self.svmlight(), "--split", "grid", "--map", str(path), *scale]
 
     def images(self) -> str:
         """A file of images of one channel; bytes, which are scaled when they are read, or moved."""
@@ -349,22 +316,19 @@ class Data:
 
         return self.file("digits.csv", write)
 
-    def svmlight(self, kept: int = KEPT, columns: int = 64) -> list[str]:
-        """Files of odd against even digits in sparse form: the first rows and columns, the last rows to test with."""
+    def svmlight(self) -> list[str]:
+        """Files of odd against even digits in sparse form: the first rows, and the last to test with."""
 
         def write(path: Path) -> None:
             X, y = digits()
             lines = [
-                f"{label % 2} "
-                + " ".join(f"{at + 1}:{values[at]:.9g}" for at in np.flatnonzero(values[:columns]))
-                + "\n"
+                f"{label % 2} " + " ".join(f"{at + 1}:{values[at]:.9g}" for at in np.flatnonzero(values)) + "\n"
                 for values, label in zip(moved_by_an_ulp(X / np.float32(240), self.seed), y, strict=True)
             ]
-            chosen = lines[KEPT:] if path.name.startswith("test") else lines[:kept]
-            twice = lines[: PARTS[1]] if self.fault == "weight" and not path.name.startswith("test") else []
-            path.write_text("".join([*twice, *chosen]), encoding="ascii")
+            chosen = lines[KEPT:] if path.name.startswith("test") else lines[:KEPT]
+            path.write_text("".join(chosen), encoding="ascii")
 
-        return [self.file(f"train-{kept}-{columns}.svm", write), "--test", self.file(f"test-{columns}.svm", write)]
+        return [self.file("train.svm", write), "--test", self.file("test.svm", write)]
 
     def line(self) -> str:
         """A file of a linear regression."""

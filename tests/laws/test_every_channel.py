@@ -101,7 +101,7 @@ PLAN: dict[int, list[One]] = {
     1: some(FEW[1::2], ONCE, ["encrypted"]) + turns(REST, ONCE, PROTECTED),
     2: some(FEW[::2], ONCE, ["encrypted"]) + some(LESS[1:] + PARTS, OTHERS, ["masked"]),
     3: some(FEW[1::2], ONCE, ["masked"]) + some(LESS[1:2], ONCE, ["encrypted"]),
-    4: turns(FEW, [*OTHERS, *ONCE], ["masked"]),
+    4: turns(FEW[::2], [*OTHERS, *ONCE], ["masked"]),
     7: some(LESS, ONCE, PROTECTED),
 }
 SHORT = (2, 3)  # the others are long

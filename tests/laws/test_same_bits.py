@@ -17,10 +17,10 @@ from registry import CASES, FEW, NAMES, Case, table
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 
-# All points are long, on 2 ranks. On 7, and in the quick tests, there is one case of every algorithm on uneven data;
-# where there are no tables besides [algorithm], with a dedicated server.
+# Everything, all cases with and without a dedicated server, is long, on 2 ranks. In the quick tests there is one case
+# of every algorithm on 3; where there are no tables besides [algorithm], with a dedicated server.
 ALL_POINTS = [False, pytest.param(True, marks=pytest.mark.long)]
-RANKS = [(3, False), *(pytest.param(ranks, ranks == 2, marks=pytest.mark.long) for ranks in (2, 7))]
+RANKS = [(3, False), pytest.param(2, True, marks=pytest.mark.long)]
 DUAL = ("hyfdca", "bundle", "cocoa")
 ROUNDS = 3
 PROGRAM = Path(__file__).with_name("sweeps.py")
@@ -49,51 +49,36 @@ class Sweep(NamedTuple):
     histories: list[dict[str, list[float]]]
 
 
-def ways(case: Case) -> int:
-    """On how many data a case is tried: private ones on uneven data alone, and halves are all alike."""
-    return 1 if "privacy" in case.tables or case.split == "halves" else 2
+def servers(case: Case, everything: bool) -> list[bool]:
+    """Whether they are dedicated."""
+    return [False, *([] if case.tables else [True])] if everything else [not case.tables]
 
 
-def points(case: Case, everything: bool) -> list[tuple[int, bool]]:
-    """Which data, and whether with a dedicated server."""
-    data = range(2)[-ways(case) :]
-    if everything:
-        return [*((number, False) for number in data), *([] if case.tables else [(1, True)])]
-    return [(1, not case.tables)]
-
-
-def jobs(folders: dict[str, tuple[Path, Path]], everything: bool) -> dict[str, dict[str, Any]]:
-    """Sweeps that together are everything; cases whose jobs differ in [algorithm] alone are in one sweep.
-
-    Of horizontal data, all of the 8 clients of one folder, and 8 of the 11 of the other; of cells, 5 of 6 and of 7.
-    """
+def jobs(folders: dict[str, Path], everything: bool) -> dict[str, dict[str, Any]]:
+    """Sweeps that together are everything; cases whose jobs differ in [algorithm] alone are in one sweep."""
     alike: dict[str, list[Case]] = {}
     for case in ALL if everything else SOME:
         alike.setdefault(json.dumps([case.split, case.everybody, case.tables]), []).append(case)
     found = {}
     for number, cases in enumerate(alike.values()):
-        data = [
-            {"path": str(path), "block": block} for path, block in zip(folders[cases[0].split], (1, 3), strict=True)
-        ]
-        job = table(Path(data[0]["path"]), {}, rounds=ROUNDS, record={"evaluate_every": ROUNDS, "checkpoint_every": 0})
+        data = {"path": str(folders[cases[0].split]), "block": 3}
+        job = table(Path(), {}, rounds=ROUNDS, record={"evaluate_every": ROUNDS, "checkpoint_every": 0}, data=data)
         some = {} if cases[0].everybody else {"clients_per_round": 8 if cases[0].split == "rows" else 5}
         job |= {"participation": some, **cases[0].tables}
         methods = [as_in_a_file({"algorithm": case.algorithm}) for case in cases]
-        for way, dedicated in points(cases[0], everything):
-            of_one = {"methods": methods, "data": [data[way]], "server": [{"dedicated": dedicated}]}
-            found[f"sweep-{number}-{way}-{dedicated}"] = job | {"sweep": of_one}
+        axes = {"methods": methods, "server": [{"dedicated": one} for one in servers(cases[0], everything)]}
+        found[f"sweep-{number}"] = job | {"sweep": axes}
     return found
 
 
 @pytest.fixture(scope="module")
 def sweeps(
-    digits: Path, skewed: Path, sides: Path, scattered: Path, halves: Path, patches: Path, patchwork: Path,
-    launch: Callable[..., Any], write_job: Any, tmp_path_factory: Any,
+    skewed: Path, scattered: Path, halves: Path, patchwork: Path, launch: Callable[..., Any], write_job: Any,
+    tmp_path_factory: Any,
 ) -> Any:  # fmt: skip
     """sweeps(ranks, everything): all points, or some, run by so many ranks in one launch."""
     folder = tmp_path_factory.mktemp("bits")
-    data = {"rows": (digits, skewed), "columns": (sides, scattered), "halves": (halves, halves)}
-    data["cells"] = (patches, patchwork)
+    data = {"rows": skewed, "columns": scattered, "halves": halves, "cells": patchwork}
 
     def of(out: Path) -> Sweep:
         with open(out / "sweep.csv", newline="") as file:
@@ -128,7 +113,7 @@ def certificate(row: dict[str, str]) -> str:
 @pytest.mark.parametrize(("ranks", "everything"), RANKS)
 def test_same_bits_on_any_number_of_ranks(sweeps: Any, ranks: int, everything: bool) -> None:
     alone, cases = sweeps(0, everything), ALL if everything else SOME
-    assert sum(len(sweep.rows) for sweep in alone) == sum(len(points(case, everything)) for case in cases)
+    assert sum(len(sweep.rows) for sweep in alone) == sum(len(servers(case, everything)) for case in cases)
     for here, there in zip(sweeps(ranks, everything), alone, strict=True):
         assert all(len(row["model_sha256"]) == 64 and row["exit"] in ("0", "69") for row in there.rows)
         assert all(float(row[certificate(row)]) > 0 for row in there.rows)
@@ -143,12 +128,12 @@ def test_settings_that_matter_change_the_bits_and_others_do_not(sweeps: Any, eve
     found: dict[tuple[str, ...], set[str]] = {}
     for sweep in sweeps(0, everything):
         for row in sweep.rows:
-            found.setdefault((sweep.tables, method(row), row["data"]), set()).add(row["model_sha256"])
+            found.setdefault((sweep.tables, method(row)), set()).add(row["model_sha256"])
     assert all(len(hashes) == 1 for hashes in found.values())  # a dedicated server changes nothing
     # who has the labels may change a last bit, or none: what is told of them is rounded
     differ: dict[tuple[str, ...], set[str]] = {}
-    for (number, algorithm, data), hashes in found.items():
-        differ.setdefault((number, without(algorithm, "label_holder"), data), set()).update(hashes)
+    for (number, algorithm), hashes in found.items():
+        differ.setdefault((number, without(algorithm, "label_holder")), set()).update(hashes)
     assert len(set.union(*differ.values())) == sum(map(len, differ.values()))
 
 

@@ -26,6 +26,8 @@ def made(digits: Path, write_job: Any, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("made")
     job = write_job(folder / "job.toml", job_table(digits, rounds=2, algorithm=AUDITED, record={"evaluate_every": 1}))
     launch(job, folder / "run")
+    for kind in ("svg", "pdf", "png"):  # what draws is imported here, not by each process that is forked
+        main.main(["plot", str(folder / "run"), "--out", str(folder / f"figure.{kind}")], standalone_mode=False)
     return folder
 
 

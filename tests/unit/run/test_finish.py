@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tomli_w
 from jobs_in_python import as_in_a_file, fedavg, job_table
+from lengths import covering
 from written_files import contents, read_json, write_json
 
 import mpifed as mf
@@ -85,9 +86,7 @@ def test_resuming_what_has_ended_changes_nothing(kind: str, ended: Path, launch:
     assert "finished already; nothing was changed" in again.text and contents(ended / kind) == before
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", AGAIN)
-@pytest.mark.parametrize("kind", KINDS)
+@covering({"kind": KINDS, "name": AGAIN, "damage": DAMAGES})
 def test_what_is_damaged_is_written_again(
     kind: str, name: str, damage: str, ended: Path, tmp_path: Path, launch: Callable[..., Any]
 ) -> None:
