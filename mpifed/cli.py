@@ -69,7 +69,7 @@ def main() -> None:
 @click.option("--out", type=FOLDER, help="Folder of the results.  [default: runs/NAME]")
 @click.option("--resume", is_flag=True, help="Go on from the last checkpoint in --out, on any number of ranks.")
 @click.option("--max-hours", type=Finite(min=0), help="Hours after which to write a checkpoint and end with code 75.")
-@click.option("--point", type=click.IntRange(min=0), help="Run only this point of the job's sweep.")
+@click.option("--point", metavar="NAME|NUMBER", help="Run only this point of the job's sweep; numbers are from 0.")
 @click.option(
     "--progress", type=click.Choice(["auto", "bar", "lines", "none"]), default="auto", show_default=True,
     help="auto: a bar at a terminal. MPICH's mpiexec hides the terminal from its ranks: there, use bar.",
@@ -79,7 +79,7 @@ def main() -> None:
 )
 @click.option("--overwrite", is_flag=True, help="Remove the run or sweep in --out first, unless it is running.")
 def run(
-    job: Path, changes: tuple[str, ...], out: Path | None, point: int | None,
+    job: Path, changes: tuple[str, ...], out: Path | None, point: str | None,
     **how: Any,  # fields of How, in their types
 ) -> None:  # fmt: skip
     """Run a job; under mpirun on all its ranks, else in this process.

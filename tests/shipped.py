@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from methods import METHODS, class_of
 from numpy.typing import NDArray
+from written_files import points_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -384,7 +385,7 @@ def run(row: Row, data: Path, out: Path) -> Outcome:
     words = [word for key, value in changes.items() for word in ("--set", f"{key}={in_toml(value)}")]
     point = [] if row.point is None else ["--point", row.point]
     invoke("run", JOBS / row.job, *words, *point, "--out", out, "--progress", "none", may_end_with=UNMET)
-    folder = out if row.point is None else out / f"point-{row.point:04}"
+    folder = out if row.point is None else points_of(out)[row.point]
     shown = json.loads(invoke("show", folder, "--json"))
     lines: list[dict[str, str]] = []
     if (folder / "history.csv").exists():

@@ -27,6 +27,12 @@ SUMMARY = (  # of `mpifed show RUN --json`
 _CHECKSUM = re.compile(r'(?<=\n  "sha256": ")[0-9a-f]*(?="\n}\n\Z)')
 
 
+def points_of(sweep: Path) -> list[Path]:
+    """The folders of the points of a sweep, in its order."""
+    with open(sweep / "sweep.csv", newline="", encoding="utf-8") as file:
+        return [sweep / row["point"] for row in csv.DictReader(file)]
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The table of a file without its checksum, which must be right where there is one."""
     text = path.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ import numpy as np
 
 from jobs.mcmahan.names import Row
 from jobs.reproduction.results import Floats, Rounds
+from jobs.reproduction.runs import points_of
 from mpifed.files.history import read_history
 
 
@@ -56,5 +57,5 @@ def read_run(folder: Path) -> Run | None:
 
 def read_curve(row: Row, folder: Path) -> Curve | None:
     """The runs of a sweep over seeds; None without any."""
-    found = [run for point in sorted(folder.glob("point-*")) if (run := read_run(point)) is not None]
+    found = [run for point in points_of(folder) if (run := read_run(point)) is not None]
     return Curve(row, found) if found else None

@@ -20,6 +20,7 @@ from mpifed.core.errors import NumericalError
 from mpifed.files.ends import FINISHED
 from mpifed.files.run_folder import summary
 from mpifed.job.job import read_table
+from mpifed.results.points import is_sweep, point_settings
 from mpifed.results.text import toml_text
 from mpifed.run.command import How, run_command
 
@@ -106,7 +107,7 @@ def assigned(settings: Mapping[str, Any]) -> list[str]:
 
 def points_of(folder: Path) -> list[Path]:
     """The runs of a sweep, as far as they have begun."""
-    return sorted(folder.glob("point-*"))
+    return [run for name, _ in point_settings(folder) if (run := folder / name).exists()] if is_sweep(folder) else []
 
 
 def done(folder: Path, points: int, rounds: int) -> bool:

@@ -32,7 +32,7 @@ def submit(dry_run: bool, options: tuple[str, ...], **given: Any) -> None:  # fi
 
     lines = submitted(SubmitRequest(options=options, command=tuple(sys.argv[1:]), **given), dry_run)
     for line in lines:
-        click.echo(line, err=dry_run and not line.startswith("sbatch "))
+        click.echo(line, err=dry_run and line.startswith(("note ", "warning ")))
 
 
 @click.command(short_help="The states of runs and sweeps, and what is next.")

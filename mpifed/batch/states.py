@@ -17,12 +17,13 @@ from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import Table
 from mpifed.files.columns import of_kind
 from mpifed.files.ends import FINISHED, end_of
-from mpifed.files.expected import Count, Text
+from mpifed.files.expected import Text
 from mpifed.files.history import last_row
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.run_folder import JOB, RUN, job_of, read_run
 from mpifed.files.schemas import Schema, checked
 from mpifed.files.scratch import is_alive
+from mpifed.job.sweep import POINT
 from mpifed.results.points import is_sweep, point_settings
 from mpifed.run.checkpoint import generations
 from mpifed.run.outcome import FAILURE
@@ -31,6 +32,7 @@ from mpifed.text import command_line, leads_to
 STATES = ("done", "running", "queued", "resumable", "waiting", "unknown", "failed")
 _RECORD = ".submitted.json"
 _TAIL_BYTES = 1 << 16
+_Name = Annotated[str, Field(pattern=f"^{POINT.pattern}$")]  # of a point
 # messages of a rank, of Slurm or of the kernel about an error
 _ERROR = re.compile(
     r"mpifed: (?!warning|note|interrupted)|error:|oom-?kill|Traceback|Error\b|^Killed|out of memory", re.IGNORECASE
@@ -44,17 +46,17 @@ class Submission(Schema):
     when: Text  # UTC, ISO 8601
     command: list[Text]  # arguments of mpifed, as typed
     log: Text  # as given to sbatch: %j, %A and %a stand for numbers
-    points: list[Count] | None  # of a sweep's array; None for a job without array
+    points: list[_Name] | None  # of a sweep's array, by their tasks' numbers; None for a job without array
 
-    def name(self, point: int | None) -> str | None:
+    def name(self, point: str) -> str | None:
         """Slurm's id of a point, or of the whole job; None where the array does not have the point."""
         if self.points is None:
             return self.id
-        return f"{self.id}_{point}" if point in self.points else None
+        return f"{self.id}_{self.points.index(point)}" if point in self.points else None
 
-    def log_of(self, point: int | None) -> Path:
+    def log_of(self, point: str) -> Path:
         """The file with the output of a point."""
-        known = {"%j": self.id, "%A": self.id, "%a": str(point), "%%": "%"}
+        known = {"%j": self.id, "%A": self.id, "%a": str(self.name(point)).partition("_")[2], "%%": "%"}
         return Path(re.sub("%.", lambda match: known.get(match[0], match[0]), self.log))
 
 
@@ -62,7 +64,7 @@ class Submissions(Schema):
     """RUN.submitted.json."""
 
     job: Text
-    points: list[Annotated[str, Field(pattern="^point-[0-9]{4,9}$")]]  # of the sweep; empty for a single run
+    points: list[_Name]  # of the sweep; empty for a single run
     submissions: list[Submission]
 
 
@@ -135,13 +137,7 @@ def read_record(out: Path) -> Submissions | None:
     """The submissions for this folder; None if there are none."""
     path = record_of(out)
     remedy = "restore it as it was written, or remove it"
-    record = checked(path, Submissions, read_json(path), remedy) if path.exists() else None
-    for number, submission in enumerate(record.submissions if record else ()):
-        if record and max(submission.points or [0]) >= max(1, len(record.points)):
-            raise DataError(
-                f"{path}: submissions.{number}.points: expected numbers below {len(record.points)}; {remedy}"
-            )
-    return record
+    return checked(path, Submissions, read_json(path), remedy) if path.exists() else None
 
 
 def write_record(out: Path, record: Submissions) -> None:
@@ -176,21 +172,17 @@ def _is_run(folder: Path) -> bool:
 
 
 def status_of(folder: Path, names: Sequence[str] | None = None) -> RunStatus:
-    """The status of a run or sweep; `names`: of the points of a sweep that has not begun."""
+    """The status of a run or sweep; `names`: of the points of a sweep, which may have more than have begun."""
     record = read_record(folder)
     submissions = record.submissions if record else []
-    if is_sweep(folder):
-        names = [name for name, _ in point_settings(folder)]
-    elif names is None:
-        names = record.points if record and not (folder / JOB).exists() else []
+    if names is None:
+        begun = [name for name, _ in point_settings(folder)] if is_sweep(folder) else []
+        names = list(dict.fromkeys([*begun, *(record.points if record and not (folder / JOB).exists() else ())]))
     runs = {name: folder / name for name in names} or {folder.name: folder}
     about = {name: _readable(run) for name, run in runs.items()}
     jobs = [submission.id for submission in submissions]
     tasks = tasks_of([*jobs, *(found["slurm_job"] for found in about.values() if found.get("slurm_job"))])
-    points = [
-        _state(run, about[name], submissions, tasks, number if names else None)
-        for number, (name, run) in enumerate(runs.items())
-    ]
+    points = [_state(run, about[name], submissions, tasks, bool(names)) for name, run in runs.items()]
     return RunStatus(folder, bool(names), points, submissions, tasks is not None)
 
 
@@ -202,9 +194,9 @@ def _readable(run: Path) -> Table:
 
 
 def _state(
-    run: Path, about: Table, submissions: Sequence[Submission], tasks: Mapping[str, Task] | None, point: int | None
+    run: Path, about: Table, submissions: Sequence[Submission], tasks: Mapping[str, Task] | None, point: bool
 ) -> State:
-    names = [name for submission in submissions if (name := submission.name(point))]
+    names = [name for submission in submissions if (name := submission.name(run.name))]
     known = [task for name in (about.get("slurm_job"), *names) if (task := (tasks or {}).get(name or ""))]
     task = next((task for task in reversed(known) if task.live), known[-1] if known else None)
     last: Table = {}
@@ -217,7 +209,7 @@ def _state(
     begun, code = (run / JOB).exists(), about.get("exit")
     if not begun and task is not None and not task.live and task.reason not in ("0:0", ""):
         code = int(task.reason.partition(":")[0]) or None
-    log = next((submission.log_of(point) for submission in reversed(submissions) if submission.name(point)), None)
+    log = next((submission.log_of(run.name) for submission in reversed(submissions) if submission.name(run.name)), None)
     words = _line(run / FAILURE) or (log and last_words(log)) or ""
     alive = is_alive(about["process"]) if about.get("process") and code is None else None
     state, why = _judged(
@@ -240,12 +232,12 @@ def _judged(
     job: str | None,
     alive: bool | None,
     known: bool,
-    point: int | None,
+    point: bool,
 ) -> tuple[str, str]:
     """(state, why) of a run; `job`: that of its last start, `known`: whether Slurm would know a job of it."""
     ended = code not in (None, Interrupted.exit_code)
     if task is not None and task.live and not (ended and job == task.number):
-        of_all = point is not None and "_" not in task.id  # a job without array may run several points
+        of_all = point and "_" not in task.id  # a job without array may run several points
         if not task.running:
             queued = "queued", f"{task.state.lower()}, {task.reason or 'no reason given'}"
         else:

@@ -51,9 +51,14 @@ class _Plan(NamedTuple):
     words: list[str]  # of sbatch
     out: Path
     log: str
-    numbers: list[int] | None  # indices of the points of an array
+    array: list[str] | None  # its points, by name
     names: list[str]  # of all points of a sweep
     notes: list[str]  # lines to print
+
+    @property
+    def points(self) -> dict[str, str]:
+        """A variable of the environment, by which the script knows the point of each task of an array."""
+        return {} if self.array is None else {"MPIFED_POINTS": " ".join(self.array).replace("point-", "")}
 
 
 def submit(request: SubmitRequest, dry_run: bool = False) -> Iterator[str]:
@@ -69,28 +74,31 @@ def submit(request: SubmitRequest, dry_run: bool = False) -> Iterator[str]:
         )
     plan = _prepared(request)
     yield from plan.notes
+    binaries = "" if shutil.which("mpifed") else f"{Path(sys.executable).parent}{os.pathsep}"  # for the script
+    environment = {**os.environ, "PATH": binaries + os.environ.get("PATH", os.defpath), **plan.points}
     if has("sbatch"):
         try:
-            call(["sbatch", "--test-only", *plan.words], _environment())
+            call(["sbatch", "--test-only", *plan.words], environment)
         except MpifedError as error:  # nodes that are down may come back
             yield f"warning   {error}"
     if dry_run:
-        yield shlex.join(["sbatch", *plan.words])
+        known = [word for name, value in plan.points.items() for word in ("env", f"{name}={value}")]
+        yield shlex.join([*known, "sbatch", *plan.words])
         return
     plan.out.parent.mkdir(parents=True, exist_ok=True)
     waiting = None
     if request.wait:
         command = ["sbatch", "--parsable", "--wait", *plan.words]
-        waiting = subprocess.Popen(command, env=_environment(), stdout=subprocess.PIPE, text=True)
+        waiting = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         said = waiting.stdout.readline() if waiting.stdout else ""
         if not said and waiting.wait():
             raise MpifedError("sbatch failed, and has said above why")
     else:
-        said = call(["sbatch", "--parsable", *plan.words], _environment())
+        said = call(["sbatch", "--parsable", *plan.words], environment)
     id = said.strip().partition(";")[0]
     before = read_record(plan.out)
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    new = Submission(id=id, when=when, command=list(request.command), log=plan.log, points=plan.numbers)
+    new = Submission(id=id, when=when, command=list(request.command), log=plan.log, points=plan.array)
     submissions = [*(before.submissions if before else []), new]
     write_record(plan.out, Submissions(job=str(request.job), points=plan.names, submissions=submissions))
     yield from _follow(plan, new)
@@ -98,12 +106,6 @@ def submit(request: SubmitRequest, dry_run: bool = False) -> Iterator[str]:
         waiting.communicate()
     if waiting and waiting.returncode:
         raise MpifedError(f"job {id} has ended with code {waiting.returncode}; see `mpifed status {plan.out}`")
-
-
-def _environment() -> dict[str, str]:
-    """The environment, with `mpifed` on its PATH, where the script looks for it."""
-    binaries = "" if shutil.which("mpifed") else f"{Path(sys.executable).parent}{os.pathsep}"
-    return os.environ | {"PATH": binaries + os.environ.get("PATH", os.defpath)}
 
 
 def _prepared(request: SubmitRequest) -> _Plan:
@@ -126,12 +128,12 @@ def _prepared(request: SubmitRequest) -> _Plan:
             )
     check_data(request.job, Path(all_points[0].job.data.path))
     out = request.out or Path("runs") / all_points[0].job.name
-    indices = _pending(out, all_points, request.array, sweep)
+    pending = _pending(out, all_points, request.array, sweep)
     name = all_points[0].job.name.replace(" ", "-")
     log = f"{str(out).replace('%', '%%')}-{'%A_%a' if request.array else '%j'}.log"
     log = next((word.partition("=")[2] for word in request.options if word.startswith("--output=")), log)
     throttle = f"%{request.throttle}" if request.throttle else ""
-    array = [f"--array={','.join(map(str, indices))}{throttle}"] if request.array else []
+    array = [f"--array=0-{len(pending) - 1}{throttle}"] if request.array else []
     changes = [word for change in request.changes for word in ("--set", change)]
     sizes = {"--nodes=1": ("--nodes", "-N"), "--ntasks-per-node=1": ("--ntasks", "-n")}  # unless they are given
     sizes_left = [size for size, names in sizes.items() if not any(word.startswith(names) for word in request.options)]
@@ -140,16 +142,16 @@ def _prepared(request: SubmitRequest) -> _Plan:
     if wrong := next((word for word in words if wrong_line(word)), None):
         raise UsageError(f"{wrong!r:.80}: {wrong_line(wrong)}, since it is a word of sbatch's command")
     notes = []
-    if len(indices) > 1 and not request.array:
-        notes.append(f"note      {len(indices)} points, one after the other in one job; --array runs them in parallel")
+    if len(pending) > 1 and not request.array:
+        notes.append(f"note      {len(pending)} points, one after the other in one job; --array runs them in parallel")
     if any(word.startswith("--gpus") for word in request.options) and find_spec("cupy") is None:
         notes.append("warning   no CuPy in this environment, and every rank is to use a GPU; pip install 'mpifed[gpu]'")
     names = [point.name for point in all_points] if sweep else []
-    return _Plan([*words, *changes], out, log, indices if request.array else None, names, notes)
+    return _Plan([*words, *changes], out, log, pending if request.array else None, names, notes)
 
 
-def _pending(out: Path, all_points: Sequence[SweepPoint], array: bool, sweep: bool) -> list[int]:
-    """Indices of the points to submit: all that are not in the queue and would not end the same way again.
+def _pending(out: Path, all_points: Sequence[SweepPoint], array: bool, sweep: bool) -> list[str]:
+    """Names of the points to submit: all that are not in the queue and would not end the same way again.
 
     Raises UsageError if there are none, with what to do, or if `out` holds another job; MpifedError if Slurm does not
     say what became of earlier submissions.
@@ -163,7 +165,7 @@ def _pending(out: Path, all_points: Sequence[SweepPoint], array: bool, sweep: bo
             f"{out}: squeue does not respond, so job {last} may still be queued or running; try again later"
         )
     left = []
-    for number, (point, state) in enumerate(zip(all_points, status.points, strict=True)):
+    for point, state in zip(all_points, status.points, strict=True):
         folder = out / point.name if sweep else out
         began = job_of(folder)
         job = point.job.resumed(began)
@@ -171,7 +173,7 @@ def _pending(out: Path, all_points: Sequence[SweepPoint], array: bool, sweep: bo
         if began and not same:
             same_job(folder, began, job.table())
         over = same and (state.exit in FINISHED or state.fails_again)
-        left += [number] if not over and state.state not in ("queued", "running") else []
+        left += [point.name] if not over and state.state not in ("queued", "running") else []
     busy = status.of("queued", "running")
     if busy and (not left or not array):
         jobs = " ".join(dict.fromkeys(str(state.job).partition("_")[0] for state in busy if state.job))
@@ -201,12 +203,12 @@ def _over(status: RunStatus) -> str:
 
 def _follow(plan: _Plan, new: Submission) -> Iterator[str]:
     """Commands with which to follow, checkpoint or cancel a submitted job."""
-    many = f", {len(plan.numbers)} of {len(plan.names)} points" if plan.numbers is not None else ""
+    many = f", {len(plan.array)} of {len(plan.names)} points" if plan.array is not None else ""
     yield f"submitted job {new.id}{many}: {plan.out}"
-    log = new.log_of(plan.numbers[0] if plan.numbers else None)
+    log = new.log_of(plan.array[0] if plan.array else "")
     for command, what in (
         (f"squeue --jobs={new.id}", "its state in the queue"),
-        (command_line("tail", "-F", log), "its output" + (", of the first point" if plan.numbers else "")),
+        (command_line("tail", "-F", log), "its output" + (", of the first point" if plan.array else "")),
         (command_line("mpifed", "status", plan.out), "its progress and errors"),
         (f"scancel --signal=USR1 --batch {new.id}", "checkpoint now and requeue"),
         (f"scancel {new.id}", "cancel; the same mpifed submit resumes from the last checkpoint"),

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
+import json
 import math
+import re
 from typing import NamedTuple
 
 from mpifed.core.errors import UsageError
-from mpifed.core.tables import Table
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.job.job import Job
 from mpifed.job.reading import put_key
-from mpifed.text import shown, wrong_line
+from mpifed.text import counted, shown, wrong_line
 
-MOST = 10_000  # points of a sweep: their names have four digits
+MOST = 10_000  # points of a sweep
+POINT = re.compile("point-[0-9a-f]{4,16}")  # the name of a point; four digits in earlier versions
 METHODS = "methods"  # of [sweep]: tables that change together, as [algorithm] and [client_optimizer]
 LABEL = "label"  # of a table in a list of [sweep]: what tables and figures call the points that have it
 
@@ -57,8 +61,8 @@ def points(table: Table, source: str) -> list[SweepPoint]:
     if (count := math.prod(map(len, axes.values()))) > MOST:
         raise UsageError(f"{source}: [sweep] has {count} points, and may have {MOST}; make several sweeps of it")
     labelled = [_labelled(values, f"{source}: [sweep] {shown(key)}") for key, values in axes.items()]
-    all_points = []
-    for number, values in enumerate(itertools.product(*labelled)):
+    all_points: dict[str, SweepPoint] = {}
+    for values in itertools.product(*labelled):
         changed = copy.deepcopy(single)
         label = ", ".join(label for label, _ in values if label)
         settings: Table = {key: value for key, (_, value) in zip(axes, values, strict=True)}
@@ -69,8 +73,11 @@ def points(table: Table, source: str) -> list[SweepPoint]:
         for key, value in settings.items():
             put_key(changed, key, copy.deepcopy(value))
         settings = {**({LABEL: label} if label else {}), **method, **settings}
-        all_points.append(SweepPoint(point_name(number), settings, Job.check(changed, source)))
-    return all_points
+        name = point_name({"seed": first, **settings})
+        if name in all_points:
+            raise UsageError(f"{source}: [sweep] has {shown(json.dumps(settings, default=str))} twice; list it once")
+        all_points[name] = SweepPoint(name, settings, Job.check(changed, source))
+    return list(all_points.values())
 
 
 def _labelled(values: list[object], where: str) -> list[tuple[str, object]]:
@@ -107,6 +114,20 @@ def _methods(methods: object, source: str) -> list[Table]:
     ]
 
 
-def point_name(number: int) -> str:
-    """The folder of a point within the sweep's."""
-    return f"point-{number:04d}"
+def point_name(settings: ReadOnlyTable) -> str:
+    """The folder of a point within the sweep's: a digest of its settings, so that a sweep may get more of them.
+
+    The empty tables of what only other methods have are no part of it.
+    """
+    told = {key: value for key, value in settings.items() if value != {}}
+    return f"point-{hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:10]}"
+
+
+def numbered(all_points: list[SweepPoint], point: str) -> SweepPoint:
+    """The point of that name, or of that number, counted from 0; UsageError where there is none."""
+    names = {name: each for number, each in enumerate(all_points) for name in (str(number), each.name)}
+    if point not in names:
+        raise UsageError(
+            f"--point {shown(point)}: there are {counted(len(all_points), 'point')}: give a name, or a number from 0"
+        )
+    return names[point]

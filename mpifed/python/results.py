@@ -296,7 +296,7 @@ def read_run(folder: Path) -> Run:
     if (folder / "sweep.csv").exists():
         raise UsageError(
             f"{folder}: holds a sweep; the same mpifed.sweep(..., out={str(folder)!r}, resume=True) gives it back "
-            "without running anything again, and load reads one run of it, such as point-0000"
+            "without running anything again, and load reads one run of it, by the name of its folder"
         )
     if not (folder / JOB).exists() or not (folder / RUN).exists():
         there = "no run here" if folder.is_dir() else "no such folder"

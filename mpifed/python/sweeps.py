@@ -94,7 +94,7 @@ def sweep(
     comm, all_points = begin_call(
         "sweep",
         described,
-        lambda listed: {**how, **{_named(point): settings_of(point.job) for point in listed}},
+        lambda listed: {**how, **{f"{k}, {_named(at)}": settings_of(at.job) for k, at in enumerate(listed)}},
         together,
     )
     observers = alike(comm, lambda: all_observers(all_points[0].job, settings.get("observers", ())))
@@ -137,7 +137,7 @@ def _report(comm: Comm, all_points: list[SweepPoint], failed: Mapping[str, Mpife
 
 
 def _named(point: SweepPoint) -> str:
-    return f"{point.settings['label']}, seed {point.job.seed} ({point.name})"
+    return f"{point.settings['label']}, seed {point.job.seed}"
 
 
 def _seeds(seeds: object, first: int) -> list[int]:

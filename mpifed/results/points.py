@@ -14,7 +14,7 @@ from mpifed.core.tables import Table
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import RUN, SUMMARY, summary
 from mpifed.files.write import replace_text
-from mpifed.job.sweep import LABEL, SweepPoint, point_name
+from mpifed.job.sweep import LABEL, POINT, SweepPoint
 from mpifed.privacy.ledger_file import spent
 from mpifed.text import shown
 
@@ -45,9 +45,9 @@ def point_settings(folder: Path) -> list[tuple[str, Table]]:
         after = len(header) - header[::-1].index(SUMMARY[0]) - 1  # its first; a setting may have its name too
         names = header[1:after]
         for number, row in enumerate(rows):
-            if len(row) != len(header) or row[0] != point_name(number):
+            if len(row) != len(header) or not POINT.fullmatch(row[0]):
                 what = f"line {number + 2} has {len(row)} cells and begins with {shown(str(row[:1]))}"
-                raise ValueError(f"{what}; {len(header)} cells and {point_name(number)} were expected")
+                raise ValueError(f"{what}; {len(header)} cells and the name of a point were expected")
         strange = [name for name in names if not name.isprintable() or names.count(name) > 1]
         if not rows or strange:
             raise ValueError("it lists no points" if not rows else f"in its first line, {shown(strange[0])!r}")

@@ -17,14 +17,14 @@ from mpifed.core.errors import Interrupted, MpifedError, UsageError
 from mpifed.files.ends import FINISHED
 from mpifed.job.job import read_table
 from mpifed.job.reading import check_data
-from mpifed.job.sweep import SweepPoint, points
+from mpifed.job.sweep import SweepPoint, numbered, points
 from mpifed.run.agreement import begin_call
 from mpifed.run.api import run
 from mpifed.run.launch import guarded
 from mpifed.run.progress import reporter
 from mpifed.run.setup import Cache
 from mpifed.run.sweep import on_server, play_points
-from mpifed.text import command_line, counted, on_screen, say, screen_width
+from mpifed.text import command_line, on_screen, say, screen_width
 
 
 class How(NamedTuple):
@@ -37,7 +37,7 @@ class How(NamedTuple):
     overwrite: bool = False
 
 
-def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: int | None, how: How) -> int:
+def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: str | None, how: How) -> int:
     """Run a job or sweep, and return the exit code. An error ends the process, on all ranks."""
 
     def read() -> tuple[list[SweepPoint], bool, int | None]:
@@ -46,8 +46,8 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
             raise UsageError("--resume with --overwrite: the one goes on with a run, the other removes it; give one")
         table = read_table(path, changes)
         jobs, is_sweep, code = points(table, str(path)), "sweep" in table, None
-        if point is not None and point >= len(jobs):
-            raise UsageError(f"--point {point}: {path} has {counted(len(jobs), 'point')}, counted from 0")
+        if point is not None:
+            numbered(jobs, point)
         if not is_sweep:  # in a sweep each point reports it, and can be run again
             job, folder = jobs[0].job, _folder(jobs, out)
             check_data(path, Path(job.data.path))
@@ -100,7 +100,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: i
     if not is_sweep:
         play(jobs[0], folder, how.resume, None, None)
         return 0
-    chosen = jobs if point is None else [jobs[point]]
+    chosen = jobs if point is None else [numbered(jobs, point)]
     ends = play_points(
         comm, guarded, folder, jobs, chosen, play, resume=how.resume, overwrite=how.overwrite,
         goes_on=lambda error: not isinstance(error, (Interrupted, KeyboardInterrupt)),

@@ -30,7 +30,7 @@ from mpifed.files.write import PART
 from mpifed.job.job import Job
 from mpifed.job.own_sources import sources_of
 from mpifed.job.schema import FREE
-from mpifed.job.sweep import SweepPoint
+from mpifed.job.sweep import POINT, SweepPoint
 from mpifed.observers.mlflow_store import NOTED
 from mpifed.observers.tensorboard import EVENTS
 from mpifed.observers.weights_and_biases import FILES
@@ -52,7 +52,6 @@ ENDING_S = 2.0  # a run whose launcher has returned may still be ending
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 # what a run or sweep writes, what a killed process leaves of its lock, and what NFS leaves of removed files
 _OWN = re.compile(rf"{'|'.join(map(re.escape, (*RUN_FILES, SWEEP)))}|{HELD}\..+|\.nfs[0-9a-f]+")
-_POINT = re.compile(r"point-\d{4,9}")
 _REQUIRED = {"name", "rounds", "data", "model", "algorithm"}  # tables and keys of every job
 _REMEDY = "--overwrite removes runs alone"
 
@@ -287,7 +286,7 @@ def begin_sweep(folder: Path, points: Sequence[SweepPoint], resume: bool = False
         other jobs, which sweep.csv would then take for those of `points`; as of `to_remove` with `overwrite`.
     """
     above = folder.absolute().parent
-    if _POINT.fullmatch(folder.absolute().name) and is_sweep(above):
+    if POINT.fullmatch(folder.absolute().name) and is_sweep(above):
         raise UsageError(f"{folder}: is a point of a sweep; go on with {command_line('--resume', '--out', above)}")
     if overwrite:
         to_remove(folder)
@@ -307,7 +306,10 @@ def begin_sweep(folder: Path, points: Sequence[SweepPoint], resume: bool = False
                 f"{folder}: holds another sweep ({point.name}: {first}); choose another --out, or replace it with "
                 "--overwrite"
             )
-    if not is_sweep(folder):  # that of a resumed sweep stays until its runs have ended
+    listed = []
+    with suppress(DataError):
+        listed = [name for name, _ in point_settings(folder)]
+    if listed != [point.name for point in points]:  # else it stays until the runs have ended
         write_sweep(folder, points)
 
 
@@ -367,7 +369,7 @@ def to_remove(folder: Path) -> list[Path]:
 
 
 def _is_point(path: Path) -> bool:
-    return bool(_POINT.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
+    return bool(POINT.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
 
 
 def _others(folder: Path) -> Iterator[str]:

@@ -12,7 +12,7 @@ from mpifed.comm.mpi import Comm, agreed
 from mpifed.core.errors import MpifedError, NumericalError
 from mpifed.job.sweep import SweepPoint
 from mpifed.run.setup import Cache
-from mpifed.text import say
+from mpifed.text import counted, say
 
 Value = TypeVar("Value")
 Guard: TypeAlias = Callable[..., Any]  # `guarded`, or `together`
@@ -43,6 +43,13 @@ def play_points(
         from mpifed.run.folder import begin_sweep
 
         begin_sweep(folder, points, resume, replaces)
+        others = {path.name for path in folder.glob("point-*")} - {point.name for point in points}
+        if others and not replaces:
+            say(
+                f"mpifed: note: {folder}: {counted(len(others), 'point')} of an earlier sweep stay, and are compared "
+                f"only where they are named: mpifed compare {folder} {folder / min(others)}",
+                file=sys.stderr,
+            )
         if any(point.job.privacy is not None for point in points):
             say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
 

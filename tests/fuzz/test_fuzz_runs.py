@@ -79,7 +79,14 @@ class Made:
         text = (folder / "private-2.toml").read_text() + '[sweep]\n"algorithm.batch_size" = [10, 20]\n'
         (folder / "sweep.toml").write_text(text)
         self.of(["run", "sweep.toml", "--out", "sweep"])
-        record = {"id": "12", "when": "", "command": ["submit", "x"], "script": "x", "log": "x-%j.log", "points": [0]}
+        record = {
+            "id": "12",
+            "when": "",
+            "command": ["submit", "x"],
+            "script": "x",
+            "log": "x-%j.log",
+            "points": ["point-0000"],
+        }
         write_json(folder / "sweep.submitted.json", {
             "job": "sweep.toml", "points": ["point-0000", "point-0001"], "submissions": [record, record],
         })  # fmt: skip

@@ -69,7 +69,7 @@ def test_what_differs_is_named_with_both_values(tmp_path: Path) -> None:
         "run: out: 'run-0' on rank 0, 'run-1' on rank 1",
         "check: algorithm.mu: 0.1 on rank 0, 1.1 on rank 1",
         r"run: sources.own_gated.py: '\w{64}' on rank 0, '\w{64}' on rank 1",
-        r"sweep: a, seed 1 \(point-0000\).name: 'sweep' on rank 0, None on rank 1",
+        r"sweep: 0, a, seed 1.name: 'sweep' on rank 0, None on rank 1",
         r"FederatedDataset: data.y: 'float64 \[60\], SHA-256 \w{12}' on rank 0, 'float64 \[60\], .* on rank 1",
         r"FederatedDataset: data.X: 'float32 \[80, 3\], .* on rank 0, 'float32 \[81, 3\], .* on rank 1",
         "FederatedDataset: clients: 5 on rank 0, 6 on rank 1",

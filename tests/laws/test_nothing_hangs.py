@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from lengths import long_unless
 from registry import table
-from written_files import read_json
+from written_files import points_of, read_json
 
 pytestmark = pytest.mark.launch
 
@@ -160,7 +160,7 @@ def test_refused(
     if ended.code == 3 and (tmp_path / "run").exists():
         assert ended.text.count((tmp_path / "run" / "failure.txt").read_text().strip()) == 1
     if "sweep" in name:
-        assert (tmp_path / "run" / "point-0001" / "model.safetensors").exists()
+        assert (points_of(tmp_path / "run")[1] / "model.safetensors").exists()
 
 
 # --- ended in the middle ---------------------------------------------------------------------------------------------

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from cluster import Job, command, until
 
+from mpifed.job.job import read_table
+from mpifed.job.sweep import points as sweep_points
+
 SWEEP = {"sweep": {"client_optimizer.learning_rate": [0.1, 0.05, 0.2]}}
 ON_ONE = ("--nodes=1", "--ntasks-per-node=2")
 
@@ -29,6 +32,16 @@ def points(sweep: Path) -> list[tuple[int, str]]:
     return [(one["exit"], one["model_sha256"]) for one in json.loads(mpifed("compare", sweep, "--json").stdout)["runs"]]
 
 
+def names(path: Path) -> list[str]:
+    """The points of a sweep."""
+    return [point.name for point in sweep_points(read_table(path), str(path))]
+
+
+def known(path: Path) -> str:
+    """The variable by which the script knows which task of an array runs which point."""
+    return " ".join(name.removeprefix("point-") for name in names(path))
+
+
 @pytest.fixture
 def in_order(job: Make, tmp_path: Path) -> list[tuple[int, str]]:
     """The points as one process runs them one after the other."""
@@ -44,9 +57,10 @@ def wait_all(array: Job, limit_s: float = 90) -> None:
 def test_an_array(start: Start, job: Make, in_order: list[Any]) -> None:
     """Two tasks at a time; one of them is signalled in its middle, and goes on by itself, and it alone."""
     options = (*ON_ONE, "--array=0-2%2", "--job-name=array")
-    array = start(job(table=SWEEP, pause_s=0.1), options=options)
+    path = job(table=SWEEP, pause_s=0.1)
+    array = start(path, options=options, MPIFED_POINTS=known(path))
     running = "--states=RUNNING", "--format=%i"
-    first = Job(f"{array.number}_0", array.log, array.run / "point-0000")
+    first = Job(f"{array.number}_0", array.log, array.run / names(path)[0])
     first.wait_round(5)
     assert len(command("squeue", "--noheader", "--array", *running).split()) <= 2
     command("scancel", "--signal=USR1", "--batch", first.number)
@@ -57,16 +71,18 @@ def test_an_array(start: Start, job: Make, in_order: list[Any]) -> None:
 
 
 def test_a_point_that_is_not_there(start: Start, job: Make) -> None:
-    array = start(job(table=SWEEP), options=(*ON_ONE, "--array=7"))
+    path = job(table=SWEEP)
+    array = start(path, options=(*ON_ONE, "--array=7"), MPIFED_POINTS=known(path))
     wait_all(array)
     assert Job(f"{array.number}_7", array.log, array.run).show()["ExitCode"] == "2:0"
-    assert "--point 7" in array.text and "has 3 points" in array.text
+    assert "--point point-: there are 3 points" in array.text
 
 
 def test_a_sweep_in_one_job(start: Start, job: Make, in_order: list[Any]) -> None:
     """Without an array its points run one after the other, over a requeue too."""
-    run = start(job(table=SWEEP, pause_s=0.1), options=ON_ONE)
-    Job(run.number, run.log, run.run / "point-0001").wait_round(5)
+    path = job(table=SWEEP, pause_s=0.1)
+    run = start(path, options=ON_ONE)
+    Job(run.number, run.log, run.run / names(path)[1]).wait_round(5)
     command("scancel", "--signal=USR1", "--batch", run.number)
     assert run.wait_end()["ExitCode"] == "0:0" and run.show()["Restarts"] == "1", str(run)
     assert points(run.run) == in_order
@@ -84,5 +100,10 @@ def test_submit_and_status(job: Make, tmp_path: Path, in_order: list[Any], monke
     assert again.returncode == 2 and "already" in again.stderr
     until(lambda: not command("squeue", "--noheader"), lambda: command("squeue"), 90)
     assert points(tmp_path / "sweep") == in_order
-    (found,) = json.loads(mpifed("status", tmp_path / "sweep", "--json").stdout)
+    (found,) = json.loads(mpifed("show", tmp_path / "sweep", "--json").stdout)
     assert [one["state"] for one in found["points"]] == ["done"] * 3, found
+    grown = {"sweep": {"client_optimizer.learning_rate": [0.3, 0.1, 0.05, 0.2]}}  # the same file has more points
+    job(table=grown, pause_s=0.1)
+    done = mpifed(*words, "--wait")
+    assert done.returncode == 0 and "1 of 4 points" in done.stdout, done.stderr
+    assert points(tmp_path / "sweep")[1:] == in_order and len(points(tmp_path / "sweep")) == 4

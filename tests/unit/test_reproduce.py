@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from written_files import points_of
 
 from mpifed.files.history import read_history
 from mpifed.job.job import read_table
@@ -48,7 +49,7 @@ def test_a_small_whole(digits: Path, sides: Path, tmp_path: Path) -> None:
     table = curves.read_text(encoding="utf-8")
     assert "\nalg2-b1,1,40," in table and "\nfedsgd-b1-held,1,10," in table and "\nalg4-limit-4,0,40," in table
     assert sorted(path.name for path in pictures) == [f"fig{n}.{kind}" for n in (2, 3, 4) for kind in ("pdf", "png")]
-    history = tmp_path / "out" / "alg2-b1" / "point-0001" / "history.csv"
+    history = points_of(tmp_path / "out" / "alg2-b1")[1] / "history.csv"
     assert read_history(history.parent)["round"].tolist() == [0, 10, 20, 30, 40]
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("history.csv")}
     assert len(before) == 2 + 2 + 2 * 2 + 5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from written_files import read_json
+from written_files import points_of, read_json
 
 from mpifed.testing import Job
 
@@ -107,7 +107,7 @@ def test_a_small_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [one, kind] for one in names for kind in ("here", "published")
     ]
     assert [one for one in names if f"\n{one},0,6," not in table] == []
-    tuned = Job.read(plan.out / names[1] / "point-0000" / "job.toml").algorithm
+    tuned = Job.read(points_of(plan.out / names[1])[0] / "job.toml").algorithm
     assert tuned["local_steps"] == found["digits-2x2-0.5-fedavg"]["algorithm.local_steps"]
     assert sorted({path.stem.partition("-")[0] for path in pictures}) == ["fig3", "fig4"]
     before = {path: path.stat().st_mtime_ns for path in plan.out.rglob("history.csv")}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from lengths import long_unless
 from tutorials import Play, play
+from written_files import points_of
 
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
@@ -49,7 +50,7 @@ def test_compare_in_python(ranks: int, play: Play, launch: Callable[..., Any]) -
 def test_which_method(play: Play) -> None:
     folder = play("which-method")
     pandas = pytest.importorskip("pandas")
-    histories = [pandas.read_csv(folder / f"runs/which/point-{point:04d}/history.csv") for point in (0, 8)]
+    histories = [pandas.read_csv(points_of(folder / "runs/which")[point] / "history.csv") for point in (0, 8)]
     fedavg, scaffold = (int((history["test_accuracy"] >= 0.9).idxmax()) for history in histories)
     assert 2 * scaffold <= fedavg
     assert (folder / "which.svg").exists()

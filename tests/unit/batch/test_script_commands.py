@@ -68,7 +68,7 @@ def check(words: list[str]) -> None:
     values = command.make_context(name, arguments).params
     if name == "run":
         found = points(read_table(values["job"], values["changes"]), str(values["job"]))
-        assert values["point"] is None or values["point"] < len(found)
+        assert values["point"] is None or values["point"] in [point.name for point in found]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,11 @@ def check(words: list[str]) -> None:
 def test_by_hand(
     variables: dict[str, str], device: str, calls: Callable[..., list[list[str]]], job: Callable[..., Path]
 ) -> None:
-    path = job(sweep={"seeds": 2}) if TASK.keys() <= variables.keys() else job()
+    path = job()
+    if TASK.keys() <= variables.keys():
+        path = job(sweep={"seeds": 2})
+        names = [point.name.removeprefix("point-") for point in points(read_table(path), "job")]
+        variables = {**variables, "MPIFED_POINTS": " ".join(names)}
     called = calls(SCRIPT, str(path), "runs/a", "--set", "rounds=9", **variables)
     assert [words[0] for words in called] == ["doctor", "run"]
     for words in called:
@@ -102,7 +106,8 @@ def test_as_submitted(
     done = CliRunner().invoke(main, [*words, *options])
     assert done.exit_code == 0, done.output
     given = shlex.split(done.stdout)
-    called = calls(SCRIPT, *given[given.index(str(Path(submit.SCRIPT))) + 1 :], **variables)
+    known = dict(word.split("=", 1) for word in given if word.startswith("MPIFED_POINTS="))
+    called = calls(SCRIPT, *given[given.index(str(Path(submit.SCRIPT))) + 1 :], **variables, **known)
     assert [words[0] for words in called] == ["doctor", "run"]
     for words in called:
         check(words)

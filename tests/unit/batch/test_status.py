@@ -51,7 +51,8 @@ def leave(run_dir: Path, job: Job, code: int | None = None, rounds: int = 0, sav
 
 def submitted(out: Path, id: str, array: list[int] | None = None, count: int = 0) -> None:
     log = f"{out}-%A_%a.log" if array is not None else f"{out}-%j.log"
-    one = Submission(id=id, when="2026-01-01T00:00:00+00:00", command=["submit", "job.toml"], log=log, points=array)
+    tasks = None if array is None else [f"point-{k:04d}" for k in array]
+    one = Submission(id=id, when="2026-01-01T00:00:00+00:00", command=["submit", "job.toml"], log=log, points=tasks)
     write_record(out, Submissions(job="job.toml", points=[f"point-{k:04d}" for k in range(count)], submissions=[one]))
 
 
@@ -174,6 +175,7 @@ def test_last_words(tmp_path: Path, log: str, said: str | None) -> None:
 
 def sweep(job: Write, count: int) -> list[Job]:
     found = points(read_table(job(sweep={"seeds": count})), "job")
+    found = [point._replace(name=f"point-{number:04d}") for number, point in enumerate(found)]
     Path("sw").mkdir()
     write_sweep(Path("sw"), found)
     return [point.job for point in found]

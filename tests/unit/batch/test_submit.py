@@ -156,13 +156,17 @@ def test_not_another_job_in_its_folder(slurm: Slurm, job: Write) -> None:
 
 def test_only_the_points_that_are_left(slurm: Slurm, job: Write) -> None:
     path = job(sweep={"seeds": 8})
-    jobs = [point.job for point in points(read_table(path), "job")]
+    made = points(read_table(path), "job")
     for number, code in {0: 0, 1: 75, 2: 68, 3: 1, 4: 69}.items():
-        leave(Path(f"runs/tried/point-{number:04d}"), jobs[number], code)
+        leave(Path("runs/tried") / made[number].name, made[number].job, code)
     assert "submitted job 123, 5 of 8 points: runs/tried" in call(0, path, "--array", "--throttle", 2)
-    assert " --nodes=1 --ntasks-per-node=1 --array=1,3,5,6,7%2 " in slurm.asked("sbatch")[-1]
-    slurm.queue("123_1|124|RUNNING|None|n1", "123_3|125|RUNNING|None|n1", "123_6|123|PENDING|Resources|")
-    assert " --array=5,7 " in call(0, path, "--array", "--dry-run")  # as far as Slurm says these have been cancelled
+    assert " --nodes=1 --ntasks-per-node=1 --array=0-4%2 " in slurm.asked("sbatch")[-1]
+    slurm.queue("123_0|124|RUNNING|None|n1", "123_1|125|RUNNING|None|n1", "123_3|123|PENDING|Resources|")
+    names = " ".join(made[k].name.removeprefix("point-") for k in (5, 7))  # Slurm says that these have been cancelled
+    said = call(0, path, "--array", "--dry-run")
+    assert said.startswith(f"env 'MPIFED_POINTS={names}' sbatch ") and " --array=0-1 " in said
     assert "3 of 8 points are queued or running already (job 123)" in call(2, path)
-    slurm.queue(*(f"123_{k}|{124 + k}|PENDING|Resources|" for k in (1, 3, 5, 6, 7)))
+    slurm.queue(*(f"123_{k}|{124 + k}|PENDING|Resources|" for k in range(5)))
     assert "5 of 8 points are queued or running already (job 123)" in call(2, path, "--array")
+    grown = job(sweep={"seeds": 9})  # a point is the same, whatever number it has
+    assert "submitted job 123, 1 of 9 points" in call(0, grown, "--array")

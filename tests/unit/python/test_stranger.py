@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from written_files import points_of
 
 import mpifed as mf
 
@@ -163,14 +164,15 @@ def test_a_sweep_goes_on(data: mf.FederatedDataset, here: Path) -> None:
     with pytest.raises(mf.UsageError, match="holds a sweep already; give another out, continue a sweep with resume"):
         mf.sweep({"C": FEDAVG}, data, mf.Softmax(), rounds=2, out="sweep")
     with pytest.raises(mf.UsageError, match=r"holds another sweep .*; give another out, or replace it with overwr"):
-        mf.sweep({"B": methods["B"]}, data, mf.Softmax(), rounds=2, out="sweep", resume=True)
+        mf.sweep(methods, data, mf.Softmax(l2=1.0), rounds=2, out="sweep", resume=True)
     with pytest.raises(mf.UsageError, match=r"holds a sweep; .*resume=True"):
         mf.load("sweep")
     assert (here / "sweep/sweep.csv").read_text() == table
-    written = (here / "sweep/point-0000/model.safetensors").stat().st_mtime_ns
+    model = points_of(here / "sweep")[0] / "model.safetensors"
+    written = model.stat().st_mtime_ns
     again = mf.sweep(methods, data, mf.Softmax(), rounds=2, seeds=2, out="sweep", resume=True)
     assert again.summary.equals(first.summary)
-    assert (here / "sweep/point-0000/model.safetensors").stat().st_mtime_ns == written
+    assert model.stat().st_mtime_ns == written
     assert len(mf.sweep({"C": FEDAVG}, data, mf.Softmax(), rounds=2, out="sweep", overwrite=True).summary) == 1
 
 
@@ -189,8 +191,7 @@ def test_a_class_of_this_process_runs_and_stands_in_no_file(data: mf.FederatedDa
 @pytest.mark.parametrize("many", [False, True])
 def test_control_c_leaves_a_run_that_goes_on(data: mf.FederatedDataset, here: Path, many: bool) -> None:
     def stop() -> None:
-        name = "run/point-0000/history.csv" if many else "run/history.csv"
-        while not (here / name).exists():
+        while not list(here.glob("run/**/history.csv")):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -200,7 +201,7 @@ def test_control_c_leaves_a_run_that_goes_on(data: mf.FederatedDataset, here: Pa
             mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=10**7, out="run")
         else:
             _run(data, rounds=10**7, out="run")
-    stopped = mf.load("run/point-0000" if many else "run")
+    stopped = mf.load(points_of(here / "run")[0] if many else "run")
     assert stopped.summary["exit"] == 75 and stopped.summary["rounds"] < 10**7 and stopped.model
 
 

@@ -62,6 +62,7 @@ def write_made_sweep(
 ) -> Path:
     """A sweep whose points have these histories; an integer: ended with this exit code, None: not run."""
     made: list[SweepPoint] = points({**(job or JOB), "sweep": dict(axes)}, "made")
+    made = [point._replace(name=f"point-{number:04d}") for number, point in enumerate(made)]
     assert len(made) == len(runs)
     folder.mkdir(parents=True)
     for point, rows in zip(made, runs, strict=True):

@@ -13,6 +13,8 @@ from jobs_in_python import as_in_a_file, job_table
 from written_files import contents, read_json
 
 import mpifed as mf
+from mpifed.job.job import read_table
+from mpifed.job.sweep import points
 
 FILES = (
     "job.toml", "run.json", "history.csv", "model.safetensors", "clients.csv", "failure.txt", "model.h5",
@@ -65,17 +67,21 @@ def test_a_link_at_a_name_that_a_run_writes_is_refused(
         assert ended.code == 0 and read_json(out / "run.json")["rounds"] == 2, ended.text
 
 
-@pytest.mark.parametrize("name", ["sweep.csv", "point-0001"])
+@pytest.mark.parametrize("name", ["sweep.csv", "point"])
 def test_so_it_is_in_the_folder_of_a_sweep(
     name: str, interrupted: Path, tmp_path: Path, launch: Callable[..., Any], digits: Path
 ) -> None:
     (tmp_path / "sweep").mkdir()
+    job, of_python = interrupted / "job.toml", name == "sweep.csv"
+    if name == "point":
+        name = points(read_table(job, ["sweep.seeds=2"]), "job")[1].name
     (tmp_path / "sweep" / name).symlink_to(tmp_path / "victim")
-    job, before = interrupted / "job.toml", contents(tmp_path)
+    before = contents(tmp_path)
     ended = launch(None, "run", job, "--set", "sweep.seeds=2", "--out", tmp_path / "sweep")
     assert ended.code == 2 and f"{name}: is a link" in ended.err, ended.text
-    with pytest.raises(mf.UsageError, match=f"{name}: is a link"):
-        mf.sweep({"a": mf.SSCA(batch_size=4)}, digits, mf.Softmax(), rounds=1, seeds=2, out=tmp_path / "sweep")
+    if of_python:
+        with pytest.raises(mf.UsageError, match=f"{name}: is a link"):
+            mf.sweep({"a": mf.SSCA(batch_size=4)}, digits, mf.Softmax(), rounds=1, seeds=2, out=tmp_path / "sweep")
     assert contents(tmp_path) == before
 
 

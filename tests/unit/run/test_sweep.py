@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import as_in_a_file, job_table
-from written_files import SUMMARY, contents, read_json
+from written_files import SUMMARY, contents, points_of, read_json
 
 import mpifed as mf
 from mpifed.cli import main
@@ -34,7 +35,9 @@ def test_the_grid_with_seeds_fastest() -> None:
     before = copy.deepcopy(given)
     found = points(given, "job")
     assert given == before
-    assert [p.name for p in found] == [f"point-{k:04d}" for k in range(12)]
+    assert len({p.name for p in found}) == 12
+    fewer = {"seeds": 1, "model.l2": [0.5], "algorithm.batch_size": [2]}  # the names are the same in any sweep
+    assert [p.name for p in points(table(**fewer), "job")] == [found[9].name]
     settings = [tuple(p.settings.values()) for p in found]
     assert settings == [(b, p, s) for b in (1, 2) for p in (0.0, 0.5) for s in (5, 6, 7)]
     assert list(found[0].settings) == ["algorithm.batch_size", "model.l2", "seed"]
@@ -95,7 +98,7 @@ def test_methods_are_run(digits: Path, write_job: Any, tmp_path: Path) -> None:
     changes = [f"algorithm={toml_text(SSCA)}", "client_optimizer={}", "server_optimizer={}", "sweep={}"]
     alone = mpifed("run", path, "--out", tmp_path / "alone", *(word for one in changes for word in ("--set", one)))
     assert alone.exit_code == 0, alone.output
-    assert summary(tmp_path / "alone" / "point-0000")["model_sha256"] == second["model_sha256"] != first["model_sha256"]
+    assert summary(points_of(tmp_path / "alone")[0])["model_sha256"] == second["model_sha256"] != first["model_sha256"]
 
 
 def mpifed(*arguments: Any) -> Any:
@@ -173,7 +176,7 @@ def test_points_that_have_ended_are_not_run_again(
     assert [row["exit"] for row in rows(out)] == ["69", "69", "68", "68"]
     ended = mpifed(*words, "--resume")
     assert ended.exit_code == 68 and ran == {2: 2, 3: 2}
-    assert f"{out / 'point-0002'} failed numerically before" in ended.output
+    assert f"{points_of(out)[2]} failed numerically before" in ended.output
     shutil.rmtree(data)
     make_data(data, "digits", "--split", "rows", "--clients", "6", "--test-fraction", "0.2")
     ended = mpifed(*words, "--resume")
@@ -185,15 +188,30 @@ def test_a_finished_point_of_another_job_is_not_taken_for_this_one(job: Path, tm
     assert mpifed("run", job, "--out", out).exit_code == 0
     before = rows(out)
     for options in ((), ("--resume",), ("--point", 0)):
-        other = 'sweep={"algorithm.batch_size" = [2, 4], seeds = 2}'
-        ended = mpifed("run", job, "--out", out, "--set", other, *options)
+        ended = mpifed("run", job, "--out", out, "--set", "model.l2=0.5", *options)
         assert ended.exit_code == 2
-        assert f"{out}: holds another sweep (point-0002: algorithm.batch_size: 3 before, 4 now)" in ended.output
+        assert f"{out}: holds another sweep ({before[0]['point']}: model.l2: 0.0 before, 0.5 now)" in ended.output
     assert mpifed("run", job, "--out", out).exit_code == 2
     assert rows(out) == before
     ended = mpifed("run", job, "--out", out, "--resume", "--set", "rounds=3")
     assert ended.exit_code == 0, ended.output
     assert {row["rounds"] for row in rows(out)} == {"3"}
+
+
+def test_a_sweep_grows(job: Path, tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """Points that have finished stay as they are, new ones are run; what the sweep has no more is kept, and said."""
+    out, words = tmp_path / "out", ("run", job, "--out", tmp_path / "out")
+    assert launch(None, *words).code == 0
+    before = {row["point"]: contents(out / row["point"]) for row in rows(out)}
+    assert launch(None, *words, "--set", 'sweep={"algorithm.batch_size"=[4,3,2],seeds=3}', "--resume").code == 0
+    grown = rows(out)
+    assert len(grown) == 9 and {row["exit"] for row in grown} == {"0"}
+    assert {name: contents(out / name) for name in before} == before
+    ended = launch(None, *words, "--set", 'sweep={"algorithm.batch_size"=[4,5]}', "--resume")
+    assert ended.code == 0 and "8 points of an earlier sweep stay" in ended.err and len(rows(out)) == 2
+    assert {name: contents(out / name) for name in before} == before
+    compared = json.loads(launch(None, "compare", out, *(out / name for name in before), "--json").out)
+    assert len(compared["runs"]) == 6
 
 
 def test_sharing_changes_no_bit(digits: Path, skewed: Path, write_job: Any, tmp_path: Path) -> None:
@@ -207,7 +225,7 @@ def test_sharing_changes_no_bit(digits: Path, skewed: Path, write_job: Any, tmp_
     assert shared.exit_code == 0, shared.output
     for point in range(1, 8, 2):
         assert mpifed("run", job, "--out", tmp_path / "single", "--point", point).exit_code == 0
-    assert [job_of(tmp_path / "all" / f"point-000{k}")["data"]["block"] for k in range(2)] == [4, 1]
+    assert [job_of(point)["data"]["block"] for point in points_of(tmp_path / "all")[:2]] == [4, 1]
     whole, single = (rows(tmp_path / folder) for folder in ("all", "single"))
     for point in range(1, 8, 2):
         for name in ("model_sha256", "train_loss", "test_accuracy", "up_bytes"):
@@ -223,14 +241,15 @@ def test_a_sweep_begins_in_no_point_of_a_sweep(
     out = tmp_path / "sweep"
     assert launch(None, "run", job, "--out", out, "--max-hours", 0).code == 75
     before = contents(out)
-    for name in ("point-0000", "point-0003"):
+    first, *_, last = (point.name for point in points_of(out))
+    for name in (first, last):
         ended = launch(None, "run", job, "--out", out / name, *options)
         assert ended.code == 2 and contents(out) == before, ended.text
         assert f"{out / name}: is a point of a sweep; go on with --resume --out {out}\n" in ended.err
     method = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1))
     how = {words.removeprefix("--"): True for words in options if words.startswith("--r") or words == "--overwrite"}
     with pytest.raises(mf.UsageError, match=rf"is a point of a sweep; go on with resume=True, out='{out}'$"):
-        mf.sweep({"a": method}, tmp_path / "none", mf.Softmax(), rounds=1, out=out / "point-0000", **how)
+        mf.sweep({"a": method}, tmp_path / "none", mf.Softmax(), rounds=1, out=out / first, **how)
     assert contents(out) == before
     assert launch(None, "run", job, "--out", out, "--resume").code == 0
 
