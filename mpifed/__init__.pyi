@@ -81,6 +81,8 @@ from mpifed.python.runs import check as check
 from mpifed.python.runs import run as run
 from mpifed.python.sweeps import Sweep as Sweep
 from mpifed.python.sweeps import sweep as sweep
+from mpifed.python.tuning import tune as tune
+from mpifed.results.tuning import Tuning as Tuning
 
 __version__: str
 __all__: list[str]

@@ -100,6 +100,18 @@ def run(
     sys.exit(run_command(job, changes, out, point, How(**how)))
 
 
+@main.command(short_help="Find a job's best settings.", params=[one for one in run.params if one.name != "point"])
+def tune(job: Path, changes: tuple[str, ...], out: Path | None, **how: Any) -> None:
+    """Run trials of a job with settings drawn by a Sobol sequence; the best go on to more rounds, as [tune] says.
+
+    Prints the trials, and writes the best settings as a job, best.toml in --out. Under mpirun on all its ranks, else in
+    this process; the trials are the same.
+    """
+    from mpifed.run.command import How, run_command
+
+    sys.exit(run_command(job, changes, out, None, How(**how), "tune"))
+
+
 @main.command(short_help="Check a job: who learns what, and bytes.")
 @click.argument("job", type=FOLDER)
 @click.option("--set", "changes", multiple=True, metavar="TABLE.KEY=VALUE", help="Change a setting; may be repeated.")

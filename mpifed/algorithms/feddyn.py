@@ -40,7 +40,7 @@ class FedDyn(LocalMethod):
         "schedule": "where clients no longer move, the model goes on by h / alpha",
         "server_optimizer": "the model is mean y_i - h / alpha",
     }
-    alpha: Size = field(kw_only=True)
+    alpha: Size = field(kw_only=True, metadata={"tune": {"log": [1e-4, 1.0]}})
     """Weight of alpha / 2 ||y - x||^2, which draws a client towards the model it was sent."""
     weights: Literal["uniform", "rows"] = "uniform"  # type: ignore[misc]  # of the class elsewhere
     """Whose optimum is sought: uniform: of the mean of the clients' losses; rows: of the loss over all rows."""

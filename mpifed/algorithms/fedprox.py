@@ -25,7 +25,7 @@ class FedProx(FedAvg):
 
     gain = 1.0
     prox_step = LocalMethod.prox_step  # whose rate counts the pull to the model sent
-    mu: Weight = field(kw_only=True)
+    mu: Weight = field(kw_only=True, metadata={"tune": {"log": [1e-4, 1.0]}})
     """Weight of mu / 2 ||x - x_0||^2, which draws a client towards the model it was sent; 0 is FedAvg."""
 
     @property

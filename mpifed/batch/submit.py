@@ -24,8 +24,9 @@ from mpifed.files.ends import FINISHED
 from mpifed.files.run_folder import JOB, job_of
 from mpifed.job.job import read_table
 from mpifed.job.reading import check_data
-from mpifed.job.sweep import SweepPoint, points
+from mpifed.job.sweep import SweepPoint, Tune, points
 from mpifed.results.points import is_sweep
+from mpifed.results.tuning import rung_of
 from mpifed.run.folder import same_job
 from mpifed.text import command_line, wrong_line
 
@@ -111,7 +112,7 @@ def submit(request: SubmitRequest, dry_run: bool = False) -> Iterator[str]:
 def _prepared(request: SubmitRequest) -> _Plan:
     """The command of sbatch, and the notes to print; nothing is written."""
     table = read_table(request.job, request.changes)
-    all_points, sweep = points(table, str(request.job)), "sweep" in table
+    all_points, sweep = points(table, str(request.job)), bool({"sweep", "tune"} & table.keys())
     if request.array and not sweep:
         raise UsageError(
             f"--array: {request.job} has no [sweep], so it is one run; leave --array out, or add a sweep, such as "
@@ -128,6 +129,10 @@ def _prepared(request: SubmitRequest) -> _Plan:
             )
     check_data(request.job, Path(all_points[0].job.data.path))
     out = request.out or Path("runs") / all_points[0].job.name
+    notes = []
+    if "tune" in table:
+        all_points, *_ = rung_of(out, Tune.of(table, str(request.job)), all_points)
+        notes.append(f"note      trials of {all_points[0].job.rounds} rounds; the same again submits those that go on")
     pending = _pending(out, all_points, request.array, sweep)
     name = all_points[0].job.name.replace(" ", "-")
     log = f"{str(out).replace('%', '%%')}-{'%A_%a' if request.array else '%j'}.log"
@@ -141,7 +146,6 @@ def _prepared(request: SubmitRequest) -> _Plan:
     words = [*own, *request.options, str(SCRIPT), str(request.job), str(out)]
     if wrong := next((word for word in words if wrong_line(word)), None):
         raise UsageError(f"{wrong!r:.80}: {wrong_line(wrong)}, since it is a word of sbatch's command")
-    notes = []
     if len(pending) > 1 and not request.array:
         notes.append(f"note      {len(pending)} points, one after the other in one job; --array runs them in parallel")
     if any(word.startswith("--gpus") for word in request.options) and find_spec("cupy") is None:

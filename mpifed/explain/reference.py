@@ -22,6 +22,7 @@ from mpifed.files.ends import ENDS
 from mpifed.job.job import Job, adapter
 from mpifed.job.schema import LimitKeys, ModelKeys
 from mpifed.job.settings import REGISTRIES, key_of, keys_of, made_of, tables_in
+from mpifed.job.sweep import Tune
 from mpifed.maths.objectives import Objective
 from mpifed.maths.optimizers import OPTIMIZERS, ClientOptimizer, ServerOptimizer
 from mpifed.maths.regularizers import Regularizer
@@ -90,7 +91,7 @@ def entries() -> list[Entry]:
     listed = [job._replace(keys=tuple(key for key in job.keys if key.name not in tables))]
     tables |= {"model": ModelKeys, "constraint": LimitKeys}
     listed += [entry_of("table", name, table) for name, table in tables.items()]
-    listed.append(Entry("table", "sweep", _SWEEP, _SWEEP_KEYS))
+    listed += [Entry("table", "sweep", _SWEEP, _SWEEP_KEYS), entry_of("table", "tune", Tune)]
     for base, known in REGISTRIES.items():
         listed += [entry_of(_KINDS[base], name, part) for name, part in known.items()]
     listed += [entry_of("schedule", name, kind) for name, kind in SCHEDULES.items()]
@@ -196,6 +197,7 @@ def schema_of_jobs() -> Table:
     schema: Table = json.loads(text, parse_constant=lambda _: None)  # JSON knows no infinity
     keys = {key.name: {"description": key.meaning} for key in _SWEEP_KEYS}
     schema["properties"]["sweep"] = {"type": "object", "description": _SWEEP, "properties": keys}
+    schema["properties"]["tune"] = keys_of(Tune).model_json_schema(schema_generator=_Documented)  # type: ignore[arg-type]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

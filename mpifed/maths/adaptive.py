@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ class AdamW(ClientOptimizer):
 
     linear: ClassVar[bool] = False
     start: ClassVar[State] = Moments(0.0, 0.0)  # type: ignore[arg-type]  # in place of zeros [n, d]
-    learning_rate: LearningRate = 0.001
+    learning_rate: LearningRate = field(default=0.001, metadata={"tune": {"log": [1e-5, 0.1]}})
     """A number, or a schedule by rounds."""
     beta1: Momentum = 0.9
     """Share of m that stays from one local step to the next."""
@@ -69,7 +69,7 @@ class Adaptive(ServerOptimizer):
     """
 
     linear: ClassVar[bool] = False
-    learning_rate: LearningRate = 0.1
+    learning_rate: LearningRate = field(default=0.1, metadata={"tune": {"log": [1e-4, 1.0]}})
     """A number, or a schedule by rounds."""
     beta1: Momentum = 0.9
     """Share of m that stays from one round to the next."""

@@ -7,7 +7,7 @@ decoupled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -105,7 +105,7 @@ class SGD(ClientOptimizer):
     Each client's velocity is zero at the beginning of a round. `learning_rate` is a number or a schedule over rounds.
     """
 
-    learning_rate: LearningRate
+    learning_rate: LearningRate = field(metadata={"tune": {"log": [1e-3, 10.0]}})
     """A number, or a schedule by rounds: {initial = 0.1, exponent = 0.5} and others."""
     momentum: Momentum = 0.0
     """Heavy-ball factor; each client's velocity begins at zero in every round."""

@@ -17,13 +17,13 @@ from mpifed.core.errors import Interrupted, MpifedError, UsageError
 from mpifed.files.ends import FINISHED
 from mpifed.job.job import read_table
 from mpifed.job.reading import check_data
-from mpifed.job.sweep import SweepPoint, numbered, points
+from mpifed.job.sweep import SweepPoint, Tune, numbered, points
 from mpifed.run.agreement import begin_call
 from mpifed.run.api import run
 from mpifed.run.launch import guarded
 from mpifed.run.progress import reporter
 from mpifed.run.setup import Cache
-from mpifed.run.sweep import on_server, play_points
+from mpifed.run.sweep import on_server, play_points, play_trials
 from mpifed.text import command_line, on_screen, say, screen_width
 
 
@@ -37,15 +37,20 @@ class How(NamedTuple):
     overwrite: bool = False
 
 
-def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: str | None, how: How) -> int:
-    """Run a job or sweep, and return the exit code. An error ends the process, on all ranks."""
+def run_command(
+    path: Path, changes: tuple[str, ...], out: Path | None, point: str | None, how: How, command: str = "run"
+) -> int:
+    """Run or tune a job or sweep, and return the exit code. An error ends the process, on all ranks."""
 
-    def read() -> tuple[list[SweepPoint], bool, int | None]:
-        """On rank 0: the runs, whether they are a sweep's, the code of one that has ended."""
+    def read() -> tuple[list[SweepPoint], bool, Tune | None, int | None]:
+        """On rank 0: the runs, whether they are a sweep's, how they are tuned, the code of one that has ended."""
         if how.resume and how.overwrite:
             raise UsageError("--resume with --overwrite: the one goes on with a run, the other removes it; give one")
         table = read_table(path, changes)
-        jobs, is_sweep, code = points(table, str(path)), "sweep" in table, None
+        if command == "tune":
+            table.setdefault("tune", {})
+        jobs, is_sweep, code = points(table, str(path)), bool({"sweep", "tune"} & table.keys()), None
+        plan = Tune.of(table, str(path)) if "tune" in table else None
         if point is not None:
             numbered(jobs, point)
         if not is_sweep:  # in a sweep each point reports it, and can be run again
@@ -59,19 +64,19 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: s
                 say(f"mpifed: {folder}: finished already; nothing was changed", _shown(folder))
         if loops.compiled is None:
             say("mpifed: note: no compiled loops: short rounds take longer, the bits are the same", file=sys.stderr)
-        return jobs, is_sweep, code
+        return jobs, is_sweep, plan, code
 
     options = {"job": str(path), "--set": changes, "--out": str(out), "--point": point, **how._asdict()}
     try:
-        comm, _ = begin_call("mpifed run", lambda: None, lambda _: options, guarded)
+        comm, _ = begin_call(f"mpifed {command}", lambda: None, lambda _: options, guarded)
     except MpifedError as error:  # each process reports it, since there is no communicator
         print(f"mpifed: error: {error}", file=sys.stderr)
         return error.exit_code
-    jobs, is_sweep, code = on_server(comm, guarded, read)
+    jobs, is_sweep, plan, code = on_server(comm, guarded, read)
     if code is not None:
         return code
     folder = _folder(jobs, out)
-    words: list[object] = ["mpirun", "-n", comm.size] * (comm.size > 1) + ["mpifed", "run", path]
+    words: list[object] = ["mpirun", "-n", comm.size] * (comm.size > 1) + ["mpifed", command, path]
     words += [*(word for change in changes for word in ("--set", change)), "--out", folder, "--resume"]
     words += [*(() if point is None else ("--point", point)), *["--accept-changed"] * how.accept_changed]
     again = command_line(*words)
@@ -84,7 +89,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: s
             try:
                 run(
                     at.job, comm, run_dir, resume=resume, max_hours=how.max_hours, reporter=shown, cache=cache,
-                    accept_changed=how.accept_changed, overwrite=how.overwrite, replace=replace,
+                    accept_changed=how.accept_changed, overwrite=how.overwrite and not resume, replace=replace,
                 )  # fmt: skip
             except MpifedError as error:
                 if comm.rank == 0 and error.exit_code in FINISHED:
@@ -93,7 +98,7 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: s
                     error.args = (f"{error}; go on with {again}",)
                 raise
             if comm.rank == 0:
-                say(_shown(run_dir))
+                say(_shown(run_dir) if plan is None else f"{run_dir}: {at.job.rounds} rounds")
 
         guarded(comm, run_dir, work, at.job.released_only)
 
@@ -101,10 +106,22 @@ def run_command(path: Path, changes: tuple[str, ...], out: Path | None, point: s
         play(jobs[0], folder, how.resume, None, None)
         return 0
     chosen = jobs if point is None else [numbered(jobs, point)]
+
+    def goes_on(error: BaseException | None) -> bool:
+        return not isinstance(error, (Interrupted, KeyboardInterrupt))
+
+    if plan is not None:
+        only = chosen[0].name if point is not None else ""
+        left = play_trials(
+            comm, guarded, folder, plan, jobs, play, only=only, resume=how.resume, overwrite=how.overwrite,
+            goes_on=goes_on,
+        )  # fmt: skip
+        if left is None:
+            on_server(comm, guarded, lambda: _print_tuned(folder, plan, jobs))
+        return worst(end.code for end in (left or {}).values())
     ends = play_points(
-        comm, guarded, folder, jobs, chosen, play, resume=how.resume, overwrite=how.overwrite,
-        goes_on=lambda error: not isinstance(error, (Interrupted, KeyboardInterrupt)),
-    )  # fmt: skip
+        comm, guarded, folder, jobs, chosen, play, resume=how.resume, overwrite=how.overwrite, goes_on=goes_on
+    )
     if chosen == jobs:
         on_server(comm, guarded, lambda: _print_table(folder))
     return worst(end.code for end in ends.values())
@@ -123,6 +140,12 @@ def _print_table(folder: Path) -> None:
     from mpifed.results.compare import compare
 
     say(compare(folder).text(screen_width()))
+
+
+def _print_tuned(folder: Path, plan: Tune, trials: list[SweepPoint]) -> None:
+    from mpifed.results.tuning import tuned
+
+    say(str(tuned(folder, plan, trials)))
 
 
 def _shown(folder: Path) -> str:

@@ -37,6 +37,7 @@ from mpifed.observers.weights_and_biases import FILES
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_ledger, spent
 from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
+from mpifed.results.tuning import BEST, TRIALS
 from mpifed.run import environment
 from mpifed.run.identity import changes
 from mpifed.run.outcome import FAILURE, Opened
@@ -51,7 +52,7 @@ RESUMABLE = (*FREE, "record", "rounds", "stop", "simulated_network", "model.star
 ENDING_S = 2.0  # a run whose launcher has returned may still be ending
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 # what a run or sweep writes, what a killed process leaves of its lock, and what NFS leaves of removed files
-_OWN = re.compile(rf"{'|'.join(map(re.escape, (*RUN_FILES, SWEEP)))}|{HELD}\..+|\.nfs[0-9a-f]+")
+_OWN = re.compile(rf"{'|'.join(map(re.escape, (*RUN_FILES, SWEEP, BEST, TRIALS)))}|{HELD}\..+|\.nfs[0-9a-f]+")
 _REQUIRED = {"name", "rounds", "data", "model", "algorithm"}  # tables and keys of every job
 _REMEDY = "--overwrite removes runs alone"
 

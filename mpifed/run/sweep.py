@@ -1,4 +1,4 @@
-"""The points of a sweep, one after the other, on shared data: for `mpifed run` and `mpifed.sweep`."""
+"""The points of a sweep, or trials, one after the other, on shared data: for the command line and Python."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from mpifed.comm.mpi import Comm, agreed
-from mpifed.core.errors import MpifedError, NumericalError
-from mpifed.job.sweep import SweepPoint
+from mpifed.core.errors import MpifedError, NumericalError, UsageError
+from mpifed.files.ends import FINISHED
+from mpifed.job.sweep import SweepPoint, Tune
 from mpifed.run.setup import Cache
 from mpifed.text import counted, say
 
@@ -90,6 +91,40 @@ def play_points(
     if last is not None:
         raise last
     return ends
+
+
+def play_trials(
+    comm: Comm, guard: Guard, folder: Path, plan: Tune, trials: list[SweepPoint], play: Play, *,
+    only: str = "", resume: bool, overwrite: bool, goes_on: Callable[[BaseException | None], bool],
+) -> dict[str, PointEnd] | None:  # fmt: skip
+    """Run the trials of `[tune]`, rung by rung; or the one of a name in the first rung that has not ended. Collective.
+
+    The ends are those of a rung where a trial has ended by anything but its rounds or its numbers; None of the whole.
+    """
+
+    def rung() -> tuple[list[SweepPoint], list[SweepPoint]]:
+        from mpifed.results.points import is_sweep
+        from mpifed.results.tuning import rung_of
+
+        if is_sweep(folder) and not (resume or overwrite or only):
+            raise UsageError(f"{folder}: holds a sweep already; choose another --out, or go on with --resume")
+        nowhere = folder / "none" if overwrite else folder
+        going, left, _ = rung_of(nowhere, plan, trials)
+        names = {point.name: point for point in going}
+        return [names.get(point.name, point) for point in trials], left
+
+    while True:
+        points, left = on_server(comm, guard, rung)
+        chosen = [point for point in left if only in ("", point.name)]
+        ends = play_points(
+            comm, guard, folder, points, chosen, play, resume=resume, overwrite=overwrite, goes_on=goes_on
+        )
+        ends = {name: end for name, end in ends.items() if end.code != NumericalError.exit_code}
+        if only or any(end.code not in FINISHED for end in ends.values()):
+            return ends
+        if not left:
+            return None
+        resume, overwrite = True, False
 
 
 def on_server(comm: Comm, guard: Guard, function: Callable[[], Value]) -> Value:
