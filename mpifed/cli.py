@@ -132,7 +132,7 @@ def check(job: Path, changes: tuple[str, ...], ranks: int | None, timed: bool, a
     if timed:
         if ranks is not None:
             raise click.UsageError("--ranks does not go with --time, which plays on the ranks of mpirun; leave it out")
-        from mpifed.forecast.timing import timed_forecast
+        from mpifed.forecast.job import timed_forecast
 
         found = timed_forecast(job, changes)
         if isinstance(found, int):  # of another rank

@@ -27,15 +27,13 @@ from mpifed.job.participation import arithmetic, first_rounds, next_round
 from mpifed.run.setup import all_exchanges
 from mpifed.run.state_check import check_state
 
-Bytes = dict[str, int]  # up_bytes and down_bytes
-
 
 class Counting(Ranks):
     """A single rank that keeps each broadcast, and gives a sum of zeros."""
 
     def __init__(self, job: Job, algorithm: Any) -> None:  # a dataclass, of any algorithm
         """Raises UsageError as a run would before its first round."""
-        self._algorithm, clients, exchanges = algorithm, algorithm.problem.clients, algorithm.exchanges
+        clients, exchanges = algorithm.problem.clients, algorithm.exchanges
         how = arithmetic(job, algorithm)
         super().__init__(Solo(), [], clients, how, job.protection(), columns=algorithm.problem.columns)
         self.channel = make_channel(self.channel.setting._replace(hosted=np.arange(clients)))
@@ -47,22 +45,16 @@ class Counting(Ranks):
         self.now = _typical_round(job, clients, exchanges)
         server = algorithm.start_server(self.everybody)
         check_state(job.algorithm["name"], "start_server()", server)
-        self._nobody = ClientStates(self.blocks.first, lambda _: ())
-        server, _ = play(algorithm.setup, server, self._nobody, self.everybody, self)
-        play(exchanges, server, self._nobody, self.now, self)
-        self._server = server
+        self.server = self._after(exchanges, self._after(algorithm.setup, server, self.everybody), self.now)
 
     def measure(self, measures: Sequence[Measure]) -> None:
         """Keep the broadcasts of these too."""
-        for measurement in measures:
-            play(
-                measurement.exchanges,
-                measurement.start(self._server),
-                self._nobody,
-                self.everybody,
-                self,
-                measured=True,
-            )
+        for measure in measures:
+            self._after(measure.exchanges, measure.start(self.server), self.everybody, measured=True)
+
+    def _after(self, exchanges: Sequence[Exchange], server: Record, now: Round, measured: bool = False) -> ServerRecord:
+        nobody = ClientStates(self.blocks.first, lambda _: ())
+        return play(exchanges, server, nobody, now, self, measured=measured)[0]
 
     def serve(self, plan: Plan, method: Callable[..., Any], *arguments: Any) -> Any:  # of any exchange
         """The server's part; its state as it was where a method refuses a sum of zeros."""
@@ -82,20 +74,10 @@ class Counting(Ranks):
     def hear(self, plan: Plan, states: States, total: Record, now: Round, measured: bool) -> None:
         """There are no clients."""
 
-    def bytes_of(self, name: str) -> Bytes:
-        """The bytes of an exchange, once, over all clients; of "keys", those of the key agreement.
-
-        None of what is measured.
-        """
+    def bytes_of(self, name: str) -> dict[str, int]:
+        """`up_bytes` and `down_bytes` of an exchange, once, or of "keys"; 0 of what is measured."""
         costs = self.channel.keys.costs if name == "keys" else self._plans[name].account.costs
-        if name != "keys" and not costs["played"]:
-            return {}
         return {key: int(costs[key] // max(1, costs["played"])) for key in ("up_bytes", "down_bytes")}
-
-    def model(self) -> Record:
-        """The model before round 0, or after a round whose sums are zeros."""
-        model: Record = self._algorithm.model(self._server)
-        return model
 
     @property
     def partners(self) -> int:

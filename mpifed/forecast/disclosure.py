@@ -17,6 +17,7 @@ from mpifed.core.tables import Table
 from mpifed.data.store import Federation
 from mpifed.job.schema import JobSettings
 from mpifed.observers import Observer, observer_name
+from mpifed.text import counted
 
 
 class View(NamedTuple):
@@ -41,29 +42,30 @@ class View(NamedTuple):
         return self.protection.channel == "encrypted"
 
 
+# --- of an exchange ---------------------------------------------------------------------------------------------------
+
+
 def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str, str]:
     """What the server and the clients learn from the uploads of an exchange."""
-    whole, plain = _sum(places, view), view.protection.channel == "plain" or exchange.clear
-    read = "every upload, in the clear" if view.protection.channel != "plain" else "every upload"
-    if exchange.hear is not None:
-        who = receiver(exchange, view.now)
-        who = f"{who} alone" if exchange.hears else who
-        who = "clients who return" if exchange.who else who
-        if all(place.field.to_holders for place in places):
-            whole = _of_rows(places, bool(exchange.keeps))
+    channel, heard = view.protection.channel, exchange.hear is not None
+    plain, whole = channel == "plain" or exchange.clear, _sum(places, view)
+    read = "every upload" if channel == "plain" else "every upload, in the clear"
+    if heard and all(place.field.to_holders for place in places):
+        whole = _of_rows(places, bool(exchange.keeps))
+    else:
+        bare = channel == "masked" and not (heard or exchange.clear or view.protection.max_dropouts)
+        if bare and any(place.fewest(view.now.present) == 1 for place in places):
+            whole += ", which are not masked"
+        if exchange.keeps and whole.startswith("single"):
+            whole = f"changes of {whole}, and their sum with the last uploads of absent clients"
         elif exchange.keeps:
-            whole = _with_last(whole)
+            whole += ", and of the last uploads of absent clients"
+    if heard:
+        who = receiver(exchange, view.now) + (" alone" if exchange.hears else "")
         server = "nothing" if exchange.answer is None or not plain else read
-        return {"server": server, who: whole}
-    bare = view.protection.channel == "masked" and not view.protection.max_dropouts and not exchange.clear
-    if bare and any(place.fewest(view.now.present) == 1 for place in places):
-        whole += ", which are not masked"
-    if exchange.keeps:
-        whole = _with_last(whole)
-    return {
-        "server": read if plain else whole,
-        "clients": "nothing, but for the one who opens it" if view.one_key and not exchange.clear else "nothing",
-    }
+        return {"server": server, "clients who return" if exchange.who else who: whole}
+    opener = ", but for the one who opens it" if view.one_key and not exchange.clear else ""
+    return {"server": read if plain else whole, "clients": f"nothing{opener}"}
 
 
 def receiver(exchange: Exchange, now: Round) -> str:
@@ -71,6 +73,172 @@ def receiver(exchange: Exchange, now: Round) -> str:
     if exchange.hear is None:
         return "server"
     return "clients" if exchange.hears is None else f"client {hearing(exchange, now)[0]}"
+
+
+def _of_rows(places: Sequence[Place], keeps: bool) -> str:
+    """What clients receive from sums by rows, of which some have one holder alone."""
+    holders = np.concatenate([place.held.holders for place in places if place.held is not None])
+    shared = holders[holders > 1]
+    if not len(shared):
+        return "what they sent of their own rows, and nothing of others"
+    fewest, most = int(shared.min()), int(shared.max())
+    count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    last = ", including the last uploads of absent clients" if keeps else ""
+    pair = "; with two, each learns the other's part" if fewest == 2 else ""
+    return f"of each of their rows the sum over its holders ({count}){last}{pair}"
+
+
+def _sum(places: Sequence[Place], view: View) -> str:
+    """What a sum consists of."""
+    counts = {
+        place.name.partition(".")[2].removeprefix("statistics."): place.fewest(view.now.present) or 1  # 0: one holder
+        for place in places
+    }
+    single = ", ".join(name for name, count in counts.items() if count == 1)
+    if set(counts.values()) == {1}:
+        return f"single clients' own {single}"
+    fewer = ", ".join(f"{name} of {count}" for name, count in counts.items() if 1 < count < view.clients)
+    whole = f"the sum of {f'{view.clients - view.leave} to ' if view.leave else ''}{view.clients} uploads"
+    return whole + (f" ({fewer})" if fewer else "") + (f", and single clients' own {single}" if single else "")
+
+
+def disclosure_lines(exchanges: Sequence[Table]) -> Iterator[str]:
+    """Who learns what from several exchanges, as text; exchanges with the same answer share a line."""
+    names_by_text: dict[tuple[str, ...], list[str]] = {}
+    for name, learned in {exchange["name"]: exchange["learns"] for exchange in exchanges}.items():
+        (_, server), (who, clients) = learned.items()
+        names_by_text.setdefault((server, who, clients), []).append(name)
+    for (server, who, clients), names in names_by_text.items():
+        learn = "learn" if who.startswith("clients") else "learns"
+        yield f"{', '.join(names)}: the server learns {server}; {who} {learn} {clients}"
+
+
+# --- of all exchanges -------------------------------------------------------------------------------------------------
+
+
+def general_statements(algorithm: Algorithm, view: View, measured: bool) -> list[str]:
+    """Statements that hold for all exchanges; `measured`: whether the model is, over training rows."""
+    of_columns = ", of `own columns` its own part" * view.by_columns
+    rows = _plain if view.protection.channel == "plain" else _sealed
+    said = [(True, f"every participating client learns the broadcast{of_columns}"), *rows(algorithm, view, measured)]
+    return [text for applies, text in said if applies]
+
+
+def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[tuple[bool, str]]:
+    fields = [field for exchange in algorithm.exchanges for field in fields_of(exchange).values()]
+    yield (
+        any(field.held is not None or field.sender is not None for field in fields),
+        "a value marked with a client, or of columns or rows with a single holder, is that client's own",
+    )
+    yield True, "plain hides nothing: in a deployment the server would see every client's own upload"
+    yield True, "here each rank's process sees the data and uploads of the clients it hosts"
+    yield view.ranks > 1, "rank 0 sees every rank's partial sum, which is an upload where one client participates"
+    yield measured, "evaluation reveals to rank 0 every rank's sum of losses, over all rows it hosts"
+
+
+def _sealed(algorithm: Algorithm, view: View, measured: bool) -> Iterator[tuple[bool, str]]:
+    how, clear = view.protection, [*algorithm.setup, *algorithm.exchanges]
+    clear += [exchange for measure in algorithm.measures for exchange in measure.exchanges] if measured else []
+    names = ", ".join(dict.fromkeys(exchange.name for exchange in clear if exchange.clear))
+    allowed = f", except those allowed by name: {', '.join(how.allow)}" if how.allow else ""
+    yield True, "who participates, how much is sent, and when, is visible to everyone"
+    yield from _encrypted() if view.one_key else _masked(view)
+    yield (
+        bool(names),
+        f"in the clear by design: {names}; if an upload there is a sum over the client's rows and a single row has "
+        "moved since the last one, the difference is that row times its step",
+    )
+    yield from _of_holders(algorithm, view)
+    yield from _last_uploads(algorithm, view, allowed)
+    yield True, f"no sum of fewer than {how.min_clients} uploads is opened{allowed}"
+    yield True, "assumed: all follow the protocol (honest but curious); the server relays public keys unchanged"
+    yield from _ranks(algorithm, view)
+
+
+def _encrypted() -> Iterator[tuple[bool, str]]:
+    yield True, "encrypted (BFV): all clients share the secret key, which the server lacks"
+    yield True, "the server and any one client together could open every upload"
+
+
+def _masked(view: View) -> Iterator[tuple[bool, str]]:
+    """Who would have to collude with the server to open an upload."""
+    k, others, leave = view.partners, view.clients - 1, view.protection.max_dropouts
+    everybody = k >= others
+    whom = f"the {k} others" if everybody else f"{k} of the {others} others"
+    yield True, f"masked: each client shares a mask with each of {whom}"
+    yield (
+        leave > 0,
+        f"since up to {leave} clients may drop out, the server and {k - leave} of a client's {k} partners together "
+        "could open its upload; fewer could not",
+    )
+    yield (
+        not leave and everybody,
+        "the server and any clients together learn the sum of all others' uploads, and no more",
+    )
+    yield not (leave or everybody), f"the server and all {k} partners of a client could open its upload"
+    yield (
+        not everybody,
+        "if a third of all clients, chosen beforehand, collude with it, it learns the sum of the others' uploads and "
+        "no more, except with probability 2^-40",
+    )
+    yield len(view.columns.members) > 1, "values of columns are masked among the holders of those columns"
+
+
+def _of_holders(algorithm: Algorithm, view: View) -> Iterator[tuple[bool, str]]:
+    """What holders of the same rows or columns learn about each other, and the server about who holds what."""
+    fields = [field for exchange in algorithm.exchanges for field in fields_of(exchange).values()]
+    of_columns = view.by_columns and any(field.held is not None and not field.to_holders for field in fields)
+    yield (
+        any(field.to_holders for field in fields),
+        "the server knows the indices of the samples that each client holds, but not whose they are",
+    )
+    yield (
+        of_columns and bool((view.columns.holders == 2).any()),
+        "columns have two holders: each sees in the next broadcast how the sum over both has changed, and so the "
+        "other's part of it",
+    )
+
+
+def _last_uploads(algorithm: Algorithm, view: View, allowed: str) -> Iterator[tuple[bool, str]]:
+    """How the server keeps the last uploads of absent clients."""
+    kept = [exchange for exchange in algorithm.exchanges if exchange.keeps and not exchange.clear]
+    which, least = "all of them" if view.one_key else "those for clients", view.protection.min_clients
+    sealed = view.one_key or any(exchange.hear is not None for exchange in kept)
+    how = f", {which} encrypted under the clients' common key" if sealed else ""
+    yield bool(kept), f"clients upload changes of their last uploads, and the server keeps the sums{how}"
+    yield (
+        bool(kept),
+        "who receives a sum twice learns its change: that of one client, if it alone participated in between",
+    )
+    yield (
+        least > 1 and any(exchange.withholds for exchange in kept),
+        f"of these, the server's own keep the last uploads wherever fewer than {least} participating clients fill a "
+        f"position: there it learns no change{allowed}",
+    )
+
+
+def _ranks(algorithm: Algorithm, view: View) -> Iterator[tuple[bool, str]]:
+    """What the processes of a run on this machine see."""
+    several, shared = view.ranks > 1, view.ranks > 1 and view.at_server > 0
+    opens = "who count as colluding with the server"
+    if view.one_key:
+        opens = "and so could open every upload"
+    elif any(exchange.hear is not None for exchange in algorithm.exchanges):
+        opens = "and so could open what is for clients only"
+    yield (
+        not several,
+        "one rank: its process holds all data and keys; it gives the costs and results, and hides nothing",
+    )
+    yield several, "here each rank's process sees the data, uploads and keys of the clients it hosts"
+    yield several and not shared, "rank 0 is the server alone: no key of a client is in its process"
+    yield (
+        shared,
+        f"rank 0 is shared: its process holds the keys of {counted(view.at_server, 'client')}, {opens}; "
+        "[server] dedicated = true keeps them apart",
+    )
+
+
+# --- of what is measured ----------------------------------------------------------------------------------------------
 
 
 def observer_statement(observer: Observer, job: JobSettings) -> str:
@@ -81,198 +249,15 @@ def observer_statement(observer: Observer, job: JobSettings) -> str:
     return f"observer {observer_name(observer)} {gets}: {observer.destination()}"
 
 
-def _with_last(whole: str) -> str:
-    """What the server or clients receive if the last uploads of absent clients still count."""
-    if whole.startswith("single"):
-        return f"changes of {whole}, and their sum with the last uploads of absent clients"
-    return f"{whole}, and of the last uploads of absent clients"
-
-
-def _of_rows(places: Sequence[Place], keeps: bool) -> str:
-    """What clients receive from sums by rows."""
-    holders = [_holders(place.held) for place in places if place.held is not None]
-    fewest_holders, largest = min(low for low, _ in holders), max(high for _, high in holders)
-    if largest <= 1:
-        return "what they sent of their own rows, and nothing of others"
-    count = f"{fewest_holders}" if fewest_holders == largest else f"{fewest_holders} to {largest}"
-    last = ", including the last uploads of absent clients" if keeps else ""
-    pair = "; with two, each learns the other's part" if fewest_holders <= 2 else ""
-    return f"of each of their rows the sum over its holders ({count}){last}{pair}"
-
-
-def _holders(held: Holdings) -> tuple[int, int]:
-    """The fewest (of those above 1) and the most clients that fill a row of a field."""
-    filled = held.holders
-    largest = int(filled.max(initial=0))
-    return int(filled[filled > 1].min(initial=largest)), largest
-
-
-def _sum(places: Sequence[Place], view: View) -> str:
-    """What a sum consists of."""
-    counts = {p.name.partition(".")[2]: p.fewest(view.now.present) for p in places}
-    counts = {name: count or 1 for name, count in counts.items()}  # 0: rows with one holder
-    names = {name: name.removeprefix("statistics.") for name in counts}
-    single = ", ".join(names[name] for name, count in counts.items() if count == 1)
-    fewer_clients = ", ".join(f"{names[name]} of {count}" for name, count in counts.items() if 1 < count < view.clients)
-    if set(counts.values()) == {1}:
-        return f"single clients' own {single}"
-    fewer = f"{view.clients - view.leave} to " if view.leave else ""
-    whole = f"the sum of {fewer}{view.clients} uploads" + (f" ({fewer_clients})" if fewer_clients else "")
-    return whole + (f", and single clients' own {single}" if single else "")
-
-
-def disclosure_lines(exchanges: Sequence[Table]) -> Iterator[str]:
-    """Who learns what from several exchanges, as text; exchanges with the same answer share a line."""
-    names_by_text: dict[tuple[str, ...], list[str]] = {}
-    for exchange in {exchange["name"]: exchange for exchange in exchanges}.values():
-        (_, server), (who, clients) = exchange["learns"].items()
-        names_by_text.setdefault((server, who, clients), []).append(exchange["name"])
-    for (server, who, clients), names in names_by_text.items():
-        learn = "learn" if who.startswith("clients") else "learns"
-        yield f"{', '.join(names)}: the server learns {server}; {who} {learn} {clients}"
-
-
-def general_statements(algorithm: Algorithm, view: View, measured: bool) -> list[str]:
-    """Statements that hold for all exchanges."""
-    of_columns = ", of `own columns` its own part" * view.by_columns
-    lines = [f"every participating client learns the broadcast{of_columns}"]
-    if view.protection.channel == "plain":
-        return lines + list(_plain(algorithm, view, measured))
-    lines += ["who participates, how much is sent, and when, is visible to everyone"]
-    lines += _masked(view) if view.protection.channel == "masked" else _encrypted(view)
-    lines += _in_clear(algorithm, measured) + _of_shared(algorithm, view) + _last_uploads(algorithm, view)
-    lines += [f"no sum of fewer than {view.protection.min_clients} uploads is opened" + _allowed(view.protection)]
-    lines += ["assumed: all follow the protocol (honest but curious); the server relays public keys unchanged"]
-    return lines + list(_ranks(algorithm, view))
-
-
 def test_statements(job: JobSettings, data: Federation, evaluated: bool) -> Iterator[str]:
-    """What is measured on test rows, and who sends it.
-
-    Parameters
-    ----------
-    evaluated : whether the clients' own test rows are
-    """
+    """What is measured on test rows, and who sends it; `evaluated`: whether the clients' own test rows are."""
     score = "accuracy" if data.classes else "RMSE"
     if data.test_samples and job.record.evaluate_every:
-        more = [score if data.classes else f"{score} and R2", *job.record.metrics]
-        yield f"{data.test_samples} common test rows, which rank 0 reads: loss, {', '.join(more)}"
-    count, rows = int(np.count_nonzero(data.test_counts)), int(data.test_counts.sum())
-    if not count:
-        return
-    own = f"{rows} test rows of {count} of {data.clients} clients' own"
-    if evaluated:
+        more = score if data.classes else f"{score} and R2"
+        yield f"{data.test_samples} common test rows, which rank 0 reads: loss, {more}"
+    count = int(np.count_nonzero(data.test_counts))
+    own = f"{int(data.test_counts.sum())} test rows of {count} of {data.clients} clients' own"
+    if count and evaluated:
         yield f"{own}: each of these clients sends its {score} and loss to the server, in the clear and without noise"
-    else:
-        why = "with released_only" if job.record.released_only else f"with {job.channel} uploads"
-        why = why if job.record.evaluate_every and job.record.client_tests is None else "by [record]"
-        yield f"{own}: not evaluated {why}, since the server would learn a number of each client"
-
-
-def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[str]:
-    fields = [field for exchange in algorithm.exchanges for field in fields_of(exchange).values()]
-    if any(field.held is not None or field.sender is not None for field in fields):
-        yield "a value marked with a client, or of columns or rows with a single holder, is that client's own"
-    yield "plain hides nothing: in a deployment the server would see every client's own upload"
-    yield "here each rank's process sees the data and uploads of the clients it hosts"
-    if view.ranks > 1:
-        yield "rank 0 sees every rank's partial sum, which is an upload where one client participates"
-    if measured:
-        yield "evaluation reveals to rank 0 every rank's sum of losses, over all rows it hosts"
-
-
-def _in_clear(algorithm: Algorithm, measured: bool) -> list[str]:
-    """The exchanges that no channel protects."""
-    exchanges = [*algorithm.setup, *algorithm.exchanges]
-    exchanges += [exchange for measure in algorithm.measures for exchange in measure.exchanges] if measured else []
-    names = dict.fromkeys(exchange.name for exchange in exchanges if exchange.clear)
-    if not names:
-        return []
-    return [
-        f"in the clear by design: {', '.join(names)}; if an upload there is a sum over the client's rows and a single "
-        "row has moved since the last one, the difference is that row times its step"
-    ]
-
-
-def _of_shared(algorithm: Algorithm, view: View) -> list[str]:
-    """What holders of the same rows or columns learn about each other, and the server about who holds what."""
-    fields = [field for exchange in algorithm.exchanges for field in fields_of(exchange).values()]
-    lines = []
-    if any(field.to_holders for field in fields):
-        lines.append("the server knows the indices of the samples that each client holds, but not whose they are")
-    of_columns = any(field.held is not None and not field.to_holders for field in fields)
-    if view.by_columns and of_columns and (view.columns.holders == 2).any():
-        lines.append(
-            "columns have two holders: each sees in the next broadcast how the sum over both has changed, and so the "
-            "other's part of it"
-        )
-    return lines
-
-
-def _last_uploads(algorithm: Algorithm, view: View) -> list[str]:
-    """How the server keeps the last uploads of absent clients."""
-    kept = [exchange for exchange in algorithm.exchanges if exchange.keeps and not exchange.clear]
-    if not kept:
-        return []
-    repeated = "who receives a sum twice learns its change: that of one client, if it alone participated in between"
-    sealed = any(exchange.hear is not None for exchange in kept)
-    which = "all of them" if view.one_key else "those for clients"
-    how = f", {which} encrypted under the clients' common key" if sealed or view.one_key else ""
-    lines = [f"clients upload changes of their last uploads, and the server keeps the sums{how}", repeated]
-    if any(exchange.withholds for exchange in kept) and view.protection.min_clients > 1:
-        lines.append(
-            f"of these, the server's own keep the last uploads wherever fewer than {view.protection.min_clients} "
-            "participating clients fill a position: there it learns no change" + _allowed(view.protection)
-        )
-    return lines
-
-
-def _allowed(protection: Protection) -> str:
-    return f", except those allowed by name: {', '.join(protection.allow)}" if protection.allow else ""
-
-
-def _masked(view: View) -> Iterator[str]:
-    """Who would have to collude with the server to open an upload."""
-    k, leave = view.partners, view.protection.max_dropouts
-    everybody = k >= view.clients - 1
-    whom = f"the {k} others" if everybody else f"{k} of the {view.clients - 1} others"
-    yield f"masked: each client shares a mask with each of {whom}"
-    if leave:
-        yield (
-            f"since up to {leave} clients may drop out, the server and {k - leave} of a client's {k} partners together "
-            "could open its upload; fewer could not"
-        )
-    elif everybody:
-        yield "the server and any clients together learn the sum of all others' uploads, and no more"
-    else:
-        yield f"the server and all {k} partners of a client could open its upload"
-    if not everybody:
-        yield (
-            "if a third of all clients, chosen beforehand, collude with it, it learns the sum of the others' uploads "
-            "and no more, except with probability 2^-40"
-        )
-    if len(view.columns.members) > 1:
-        yield "values of columns are masked among the holders of those columns"
-
-
-def _encrypted(view: View) -> Iterator[str]:
-    yield "encrypted (BFV): all clients share the secret key, which the server lacks"
-    yield "the server and any one client together could open every upload"
-
-
-def _ranks(algorithm: Algorithm, view: View) -> Iterator[str]:
-    """What the processes of a run on this machine see."""
-    if view.ranks == 1:
-        yield "one rank: its process holds all data and keys; it gives the costs and results, and hides nothing"
-        return
-    yield "here each rank's process sees the data, uploads and keys of the clients it hosts"
-    if not view.at_server:
-        yield "rank 0 is the server alone: no key of a client is in its process"
-        return
-    clients = f"rank 0 is shared: its process holds the keys of {view.at_server} client{'s' * (view.at_server > 1)}"
-    if view.one_key:
-        yield f"{clients}, and so could open every upload; [server] dedicated = true keeps them apart"
-    elif any(exchange.hear is not None for exchange in algorithm.exchanges):
-        yield f"{clients}, and so could open what is for clients only; [server] dedicated = true keeps them apart"
-    else:
-        yield f"{clients}, who count as colluding with the server; [server] dedicated = true keeps them apart"
+    elif count:
+        yield f"{own}: not evaluated, since the server would learn a number of each client"

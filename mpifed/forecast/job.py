@@ -1,40 +1,49 @@
-"""`mpifed check JOB.toml`: who will receive what, the bytes of each exchange, and what a private job will spend.
+"""`mpifed check JOB.toml`: who will receive what, the bytes of each exchange, memory, and what privacy costs.
 
-All of it follows from the job and `federation.h5`; MPI is not started, and no shard is opened.
+All of it follows from the job and its data, of which the rows of one block are read; MPI is not started.
 """
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
+import time
 from collections import Counter
-from functools import cache, partial
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.algorithms.algorithm import Algorithm, with_noise
+from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.placement import place
 from mpifed.comm.sums import INTEGER_BYTES
+from mpifed.core.errors import MpifedError, NotCertified, UsageError
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import bare_leaves, leaves, nbytes, of_columns
-from mpifed.core.round import SETUP, Round
+from mpifed.core.record import Integers, bare_leaves, leaves, nbytes, of_columns
 from mpifed.core.tables import Table
 from mpifed.data import store
-from mpifed.data.block import Block, Piece
-from mpifed.data.shards import MOST_OPEN, PIECE_NBYTES, SHARD_NBYTES, Shard
+from mpifed.data.shards import MOST_OPEN, PIECE_NBYTES, SHARD_NBYTES, hosted_blocks
+from mpifed.files.json_file import read_json
 from mpifed.forecast.counting import Counting
 from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement, receiver, test_statements
-from mpifed.forecast.outlook import outlook
 from mpifed.job import goals
 from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job, read_table
 from mpifed.job.reading import check_data
 from mpifed.job.sweep import points
 from mpifed.maths.objectives.torch_model import PASS_BYTES
-from mpifed.privacy.calibration import settle
-from mpifed.privacy.protection import warnings_of
-from mpifed.privacy.spending import without_epsilon
+from mpifed.privacy.calibration import budget_of, rounds_within, settle, spending_of
+from mpifed.privacy.ledger_file import columns_of, others_of
+from mpifed.privacy.protection import from_whom, not_private, shares, warnings_of, what_is_protected
+from mpifed.privacy.spending import Spending, without_epsilon
+from mpifed.run.agreement import begin_call, settings
+from mpifed.run.api import run
 from mpifed.run.environment import rss_bytes
+from mpifed.run.launch import guarded
 from mpifed.run.observation import checked_observers
 from mpifed.run.own_classes import check_by_laws, refuse_own
 from mpifed.run.setup import block_of, held, measures_of, problem_of, tests_clients
@@ -42,6 +51,7 @@ from mpifed.run.setup import block_of, held, measures_of, problem_of, tests_clie
 _BYTES = ("up_bytes", "down_bytes")
 _BESIDE = 10 << 20  # bytes of what a run imports beside what this does
 _OF_MPI = 20 << 20  # bytes of MPI's buffers on a rank of several
+_TIMED = 3  # rounds, of which the median is reported: the first fills caches
 
 
 def read(path: Path, changes: tuple[str, ...]) -> tuple[Job, int]:
@@ -75,16 +85,12 @@ def forecast(job: Job, ranks: int) -> Table:
     )  # fmt: skip
     of_all = view._replace(now=counting.everybody, leave=0)
     keys, times = counting.bytes_of("keys"), Counter(exchange.name for exchange in algorithm.setup)
-    setup = [
-        {**_described(exchange, of_all, counting), "times": times[exchange.name]}
-        for exchange in {exchange.name: exchange for exchange in algorithm.setup}.values()
-    ]
+    once = {exchange.name: exchange for exchange in algorithm.setup}.values()
+    setup = [{**_described(exchange, of_all, counting), "times": times[exchange.name]} for exchange in once]
     exchanges = [_described(exchange, view, counting) for exchange in algorithm.exchanges]
     per_round = {key: sum(exchange[key] for exchange in exchanges) for key in _BYTES}
     before = {key: keys[key] + sum(exchange["times"] * exchange[key] for exchange in setup) for key in _BYTES}
-    privacy = outlook(job, algorithm)  # takes memory, as in the run
-    memory = _memory(job, data, algorithm, counting, min(data.clients, job.rounds * present), ranks, host, block)
-    measured = [_described(exchange, of_all, counting) for measure in measures for exchange in measure.exchanges]
+    memory = _memory(job, data, algorithm, counting, ranks, host, block)
     return {
         "job": job.name,
         "rounds": job.rounds,
@@ -94,8 +100,8 @@ def forecast(job: Job, ranks: int) -> Table:
         "keys": keys,
         "setup": setup,
         "exchanges": exchanges,
-        "measures": measured,
-        "privacy": privacy,
+        "measures": [_described(exchange, of_all, counting) for measure in measures for exchange in measure.exchanges],
+        "privacy": _privacy(job, algorithm),
         "warnings": [
             *algorithm.warnings(),
             *data_warnings(job, data),
@@ -148,20 +154,12 @@ def _described(exchange: Exchange, view: View, counting: Counting) -> Table:
 
 
 def _memory(
-    job: Job,
-    data: store.Federation,
-    algorithm: Algorithm,
-    counting: Counting,
-    takes_part: int,
-    ranks: int,
-    host: NDArray[np.int64],
-    block: int,
+    job: Job, data: store.Federation, algorithm: Algorithm, counting: Counting, ranks: int, host: Integers, block: int
 ) -> dict[str, int]:
     """Bytes of memory of the rank that needs the most, by what has them; mapped data are not counted.
 
     Parameters
     ----------
-    takes_part : the number of clients who may have taken part by the end of the run
     host : [N] each client's rank
     block : number of clients computed together
     """
@@ -171,12 +169,16 @@ def _memory(
     values = loaded + np.bincount(host, 8 * data.counts) + SHARD_NBYTES * np.minimum(hosted, MOST_OPEN * block)
     row = training.sum() / data.counts.sum()
     if job.record.evaluate_every:  # the common test rows, a part on each rank
-        values += data.test_samples / ranks * (row + 16)
-    states = min(int(hosted.max()), takes_part) * _state_bytes(job, data, algorithm)
+        values += data.test_samples // ranks * int(row + 16)
+    largest = int(data.counts.argmax())
+    (one,) = hosted_blocks(data, range(largest, largest + 1), np.arange(2), job.compute.dtype, 0)
+    took_part = min(int(hosted.max()), job.rounds * int(counting.now.present.sum()))
+    states = took_part * nbytes(algorithm.start_clients(one, counting.everybody))
     evaluated = PASS_BYTES if job.model["name"] == "torch" else 0
-    if goals.measured(job) and not evaluated:  # outputs of all layers for a piece of rows, and their differences
+    if not evaluated:  # outputs of all layers for a piece of rows, and their differences
         rows = min(PIECE_NBYTES // max(1, int(row)), job.record.evaluate_rows or data.samples)
-        widths = [sum(np.shape(leaf)) for leaf in bare_leaves(counting.model()) if np.ndim(leaf) == 2]
+        model = algorithm.model(counting.server)
+        widths = [sum(np.shape(leaf)) for leaf in bare_leaves(model) if np.ndim(leaf) == 2]
         evaluated = int(1.5 * rows * max(sum(widths) - data.features, 0) * np.dtype(job.compute.dtype).itemsize)
     beside = rss_bytes(peak=True) + _BESIDE + _OF_MPI * (ranks > 1)
     return {
@@ -187,19 +189,71 @@ def _memory(
     }
 
 
-def _state_bytes(job: Job, data: store.Federation, algorithm: Algorithm) -> int:
-    """Bytes of the state of the client with the most rows; 0 where an own method does not begin on rows of zeros."""
-    client = int(data.counts.argmax())
-    shape = int(data.counts[client]), int(data.widths[client])
-    values: Piece = np.broadcast_to(np.zeros((), job.compute.dtype), shape)
-    if data.sparse:
-        from scipy.sparse import csr_matrix  # slow to import
+def _privacy(job: Job, algorithm: Algorithm) -> Table | None:
+    """The privacy cost after all rounds of a job, None if it is not private; `algorithm` has its noise multiplier."""
+    privacy, budget = algorithm.problem.privacy, budget_of(job)
+    if privacy is None:
+        return None
+    nothing = Spending.of(algorithm)
+    ends = rounds_within(job, nothing).stop
+    spending, rate = spending_of(job, nothing, 0, job.rounds), algorithm.released().rate
+    return {
+        **asdict(privacy),
+        "protects": what_is_protected(privacy),
+        "from": from_whom(privacy, job.protection()),
+        "not_private": not_private(privacy),
+        "noise_on": "gradients" if privacy.on_gradients else "upload",
+        "rates": [float(rate.min()), float(rate.max())],
+        "most_sampled": [client := int(rate.argmax()), int(algorithm.problem.counts[client])],
+        **columns_of(spending),
+        **others_of(spending, shares(job, algorithm.problem.clients)),
+        "budget": None if budget is None else f"{budget.key} = {budget.epsilon:g}",
+        "budget_ends_after": ends if ends < job.rounds else None,
+    }
 
-        values = csr_matrix(shape, dtype=job.compute.dtype)
-    y = np.zeros(shape[:1] if data.targets == 1 else (shape[0], data.targets), np.int64 if data.classes else float)
-    shard = Shard(client, partial(data.held, client), y, values, cache(data.scaling.to))
-    everybody = Round(SETUP, job.seed, np.ones(data.clients, dtype=bool))
+
+# --- `mpifed check JOB.toml --time` -----------------------------------------------------------------------------------
+
+
+def timed_forecast(path: Path, changes: tuple[str, ...]) -> Table | int:
+    """The forecast of a job on these ranks, and what its first rounds took; elsewhere, the exit code. Collective.
+
+    They are played in a folder of their own beneath `runs`, which all ranks must see, and which is removed.
+    """
     try:
-        return nbytes(algorithm.start_clients(Block((shard,), job.compute.dtype), everybody))
-    except Exception:  # whatever an own method raises
-        return 0
+        comm, job = begin_call("mpifed check --time", lambda: read(path, changes)[0], settings, guarded)
+    except MpifedError as error:  # each process reports it, since there is no communicator
+        print(f"mpifed: error: {error}", file=sys.stderr)
+        return error.exit_code
+    found: Table | None = guarded(comm, None, lambda: _played(comm, job))
+    return found or 0
+
+
+def _played(comm: Comm, job: Job) -> Table | None:
+    """The forecast with its "time", on rank 0."""
+    facts, folder, begun = Table(), None, time.perf_counter()
+    measured = _TIMED if job.record.evaluate_every else 0
+    with agreed(comm):
+        if comm.rank == 0:
+            if job.released_only:
+                raise UsageError("--time: a job with released_only tells nobody its seconds or memory")
+            facts = forecast(job, comm.size)
+            Path("runs").mkdir(exist_ok=True)
+            folder, begun = Path(tempfile.mkdtemp(prefix=".check-", dir="runs")), time.perf_counter()
+    folder = comm.bcast(folder)
+    short = job.table() | {"rounds": _TIMED, "stop": {}, "observe": []}
+    short["record"] |= {"evaluate_every": measured, "checkpoint_every": 0}
+    try:
+        with suppress(NotCertified):  # of so few rounds, a [[constraint]] may not be met yet
+            run(Job.check(short), comm, folder / "run")
+        if comm.rank != 0:
+            return None
+        said = read_json(folder / "run" / "run.json")
+    finally:
+        if comm.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+    facts["time"] = {
+        **{name: said[name] for name in ("seconds_per_round", "peak_rss_bytes")},
+        "beside_s": time.perf_counter() - begun - said["elapsed_s"],
+    }
+    return facts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,19 +71,6 @@ def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any
     assert forecast_text(path, (), ranks=1).count("Once, before round 0, 20 times") == (2 if rule == "damped" else 0)
 
 
-@pytest.mark.parametrize("numbers", ["exact", "exact-blocks"])
-@pytest.mark.parametrize(
-    "change", ["rounds=7", "participation.clients_per_round=3", "algorithm.local_epochs=2", "compute.dtype=float64"]
-)
-def test_the_bytes_are_those_of_the_run(job: Path, tmp_path: Path, numbers: str, change: str) -> None:
-    changes = (f"aggregation.arithmetic={numbers}", change)
-    found, columns = forecast(job, changes, ranks=3), ran(job, changes, tmp_path / "run")
-    assert (found["up_bytes"], found["down_bytes"]) == (columns["up_bytes"], columns["down_bytes"])
-    (exchange,), present = found["exchanges"], found["clients_per_round"]
-    assert found["up_bytes_per_round"] == present * exchange["upload_bytes"]
-    assert found["down_bytes_per_round"] == present * exchange["broadcast_bytes"]
-
-
 @pytest.mark.parametrize(
     ("channel", "change"),
     long_unless(
@@ -104,62 +90,7 @@ def test_the_bytes_of_every_channel(job: Path, tmp_path: Path, channel: str, cha
     assert (found["keys"]["up_bytes"] > 0) == sealed
 
 
-SSCA = '{name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], slack_cost = 10.0, EXTRA}'
-NO_STEPS = "client_optimizer={}"  # of SSCA
-GROUP = 'constraint=[{name = "loss", classes = [0, 7], limit = 2.0}]'
-
-
-ALLOW = (
-    'aggregation.allow=["slopes", "shares", "gradients", "all-losses", "certificate-slopes", "certificate-gradients"]'
-)
-
-
-HEARS = {
-    "label_holder = 1": [["server"], ["client 1", "clients", "server"]],
-    "tau = 0.2": [["server"], ["clients", "server"]],
-}
-DATA, CHANNELS = ("sides", "scattered"), ("plain", *SEALED)
-
-
-def every_pair(extra: str, data: str, channel: str) -> bool:
-    """Of all triples half, in which there is every pair."""
-    return (list(HEARS).index(extra) + DATA.index(data) + CHANNELS.index(channel)) % 2 == 0
-
-
-@pytest.mark.parametrize(
-    ("extra", "data", "channel"), long_unless(every_pair, itertools.product(HEARS, DATA, CHANNELS))
-)
-def test_data_split_by_columns(
-    job: Path, tmp_path: Path, request: pytest.FixtureRequest, extra: str, data: str, channel: str
-) -> None:
-    path = request.getfixturevalue(data)
-    allow = ALLOW if "label_holder" in extra else ALLOW.replace('"slopes", ', "").replace('"certificate-slopes", ', "")
-    changes = (
-        f"data.path={path}", f"algorithm={SSCA.replace('EXTRA', extra)}", NO_STEPS, GROUP, "rounds=3",
-        f"aggregation.security={channel}",
-        allow,
-    )  # fmt: skip
-    found = forecast(job, changes, ranks=3)
-    ran(job, changes, tmp_path / "run")
-    check_bytes(found, tmp_path / "run")
-    assert [[one["receives"] for one in found[part]] for part in ("setup", "exchanges")] == HEARS[extra]
-    question = {field["field"]: field for field in found["exchanges"][0]["broadcast"]}
-    assert question["model.first"]["of"] == "own columns" and "of" not in question["rows"]
-    answer = {field["field"]: field.get("of") for field in found["exchanges"][-1]["upload"]}
-    sender = {"label_holder = 1": "client 1"}.get(extra, "client 0")
-    assert answer == {
-        "statistics.gradient.first": "own columns",
-        "statistics.gradient.head.second": sender,
-        "statistics.level": sender,
-    }
-    assert "of `own columns` its own part" in forecast_text(job, changes, ranks=3)
-
-
-def test_no_shard_is_opened_and_mpi_not_loaded(
-    job: Path, launch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store.Federation, "values", lambda *_: pytest.fail("reads rows"))
-    forecast(job, (), ranks=2)
+def test_mpi_is_not_loaded(job: Path, launch: Callable[..., Any]) -> None:
     program = f"import sys; from mpifed.cli import main; main(['check', {str(job)!r}], standalone_mode=False)"
     ended = launch(0, program=("-c", f"{program}; print('mpi4py' in sys.modules)"))
     assert ended.code == 0 and ended.out.endswith("False\n"), ended.text
@@ -188,8 +119,8 @@ def test_a_few_rounds_are_timed_and_nothing_is_kept(
     assert ended.code == 0, ended.text
     found = json.loads(ended.out)
     took = found["time"]
-    assert found["ranks"] == ranks and took["rounds_s"] == 7 * took["seconds_per_round"] > 0
-    assert took["beside_s"] > 0 and took["peak_rss_bytes"] > 0 and took["evaluations"] == 2
+    assert found["ranks"] == ranks and took["seconds_per_round"] > 0
+    assert took["beside_s"] > 0 and took["peak_rss_bytes"] > 0
     assert [*(tmp_path / "runs").iterdir()] == []
 
 
@@ -200,7 +131,7 @@ def test_limits_that_are_not_met_yet_are_timed(
     limited = {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 1e-3}]}
     table = job_table(digits, algorithm={"name": "ssca", "batch_size": 4, "tau": 0.1}, rounds=7, **limited)
     ended = launch(2, "check", write_job(tmp_path / "limited.toml", table), "--time", "--json")
-    assert ended.code == 0 and json.loads(ended.out)["time"]["evaluations"] == 2, ended.text
+    assert ended.code == 0 and json.loads(ended.out)["time"]["beside_s"] > 0, ended.text
     ended = launch(None, "check", tmp_path / "limited.toml", "--time", "--ranks", "2")
     assert ended.code == 2 and "--ranks does not go with --time" in ended.text
 
@@ -211,23 +142,23 @@ def test_what_is_timed_is_refused_as_the_run_is(job: Path, launch: Callable[...,
 
 
 def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such folder; make it with"):
-        forecast(job, (f"data.path={tmp_path / 'nothing'}",), ranks=1)
-    with pytest.raises(UsageError, match='"x": no such field'):
-        forecast(job, ('aggregation.bounds={"x" = 1.0}',), ranks=1)
-    with pytest.raises(UsageError, match="clients_per_round = 900: "):
-        forecast(job, ("participation.clients_per_round=900",), ranks=1)
+    for change, error, said in (
+        (f"data.path={tmp_path / 'nothing'}", DataError, "no such folder; make it with"),
+        ('aggregation.bounds={"x" = 1.0}', UsageError, '"x": no such field'),
+        ("participation.clients_per_round=900", UsageError, "clients_per_round = 900: "),
+    ):
+        with pytest.raises(error, match=said):
+            forecast(job, (change,), ranks=1)
 
 
 def test_the_smallest_client_decides_the_noise(
     make_data: Callable[..., Path], write_job: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Its records are drawn most often, and all add the noise that covers them."""
-    words = "digits --split rows --clients 5 --skew power:1 --scale unit-rows"
-    folder = make_data(tmp_path / "data", *words.split())
+    folder = make_data(tmp_path / "data", *"digits --split rows --clients 5 --skew power:1 --scale unit-rows".split())
     private = {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-4}
     text = job_table(folder, name="t", rounds=2, algorithm=fedavg(20), privacy=private)
     counts = store.open_federation(folder).counts
-    said = f"rates from .*, that of client {counts.argmin()}, whose {counts.min()} rows decide all noise"
+    said = f"rate from .*, that of client {counts.argmin()}, whose {counts.min()} rows decide all noise"
     told = forecast_text(write_job(tmp_path / "job.toml", text), (), ranks=1)
     assert re.search(said, " ".join(told.split()))
