@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+import h5py
 from threadpoolctl import threadpool_info
 
 from mpifed.batch.plugin import plugin, plugins
@@ -25,7 +26,7 @@ from mpifed.comm.mpi import Solo, connect, launched_rank, launched_ranks, librar
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.results.text import human_bytes
-from mpifed.run.environment import hdf5_version, versions
+from mpifed.run.environment import versions
 from mpifed.run.launch import guarded
 from mpifed.text import counted, on_screen
 
@@ -137,7 +138,7 @@ def cores(locations: Sequence[RankLocation]) -> Iterator[CheckResult]:
 def _parts(name: str | None) -> Iterator[CheckResult]:
     """Versions; whether BLAS can be limited to one thread a rank; compiled loops."""
     packages = ", ".join(f"{package} {version}" for package, version in versions().items())
-    yield CheckResult(f"{packages}, HDF5 {hdf5_version()}")
+    yield CheckResult(f"{packages}, HDF5 {h5py.version.hdf5_version}")
     blas = {f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info() if pool["user_api"] == "blas"}
     what = f"BLAS: {', '.join(sorted(blas)) or 'none whose threads can be limited; results may depend on their number'}"
     yield CheckResult(what, "" if blas else "export OMP_NUM_THREADS=1, or install NumPy with OpenBLAS")

@@ -16,7 +16,7 @@ LEDGER = ("up_bytes", "down_bytes", "epsilon")  # and behind
 SUMMARY = (  # of `mpifed show RUN --json`
     "rounds", "exit", "train_loss", "objective", "constraint_values", "kkt_residual", "stationarity", "feasibility",
     "complementarity", "multipliers", "lower_bound", "duality_gap", "test_accuracy", "test_rmse", "test_r2",
-    "test_label_accuracy", "test_exact_match", "test_micro_f1", "test_macro_f1", "test_auc",
+    "test_label_accuracy", "test_exact_match", "test_micro_f1",
     "client_test_accuracy_mean", "client_test_accuracy_std", "client_test_accuracy_worst_tenth",
     "client_test_label_accuracy_mean", "client_test_label_accuracy_std", "client_test_label_accuracy_worst_tenth",
     "client_test_rmse_mean", "client_test_rmse_std",

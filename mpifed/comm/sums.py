@@ -25,7 +25,6 @@ from mpifed.core.record import Array, Flags, Integers, Record, bare_leaves, map_
 from mpifed.maths.fixedpoint import Encoder, SumGrid, decode, grid, outside
 
 ENOUGH = 2.0**8  # steps of a grid: where the largest value has fewer, more than a part in 500 of it may be lost
-OF_ALL_ROWS = "-of-all-rows"  # suffix of an exchange that evaluates on all rows, where others evaluate on a subset
 INTEGER_BYTES = 8  # of the integers that are added
 _LARGEST = 1e29  # beyond it no job can give a bound
 
@@ -309,8 +308,8 @@ def _places(exchange: Exchange, clients: int, how: Arithmetic) -> list[Place]:
 
 
 def names_field(name: str, field: str) -> bool:
-    """Whether `name` is that of the field, or of a record that contains it, with or without `OF_ALL_ROWS`."""
-    return f"{field.replace(OF_ALL_ROWS, '')}.".startswith(f"{name}.")
+    """Whether `name` is that of the field, or of a record that contains it."""
+    return f"{field}.".startswith(f"{name}.")
 
 
 def out_of_bounds(place: Place, clients: Integers, values: Array) -> NumericalError:

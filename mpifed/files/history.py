@@ -7,7 +7,7 @@ by `History.resume`.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -37,14 +37,11 @@ class History:
             )
 
     @classmethod
-    def resume(
-        cls, directory: str | os.PathLike[str], round: int, stale: Collection[str] = (), measured: int = 0
-    ) -> History:
+    def resume(cls, directory: str | os.PathLike[str], round: int, measured: int = 0) -> History:
         """The history up to and including the checkpointed `round`, without later or incomplete rows, to `cut` first.
 
         Parameters
         ----------
-        stale : columns whose earlier values no longer hold, and are left out
         measured : number of rows at the checkpoint
 
         Raises
@@ -60,8 +57,7 @@ class History:
                 f"{path}: has {len(rows)} whole rows up to round {round}, and by the checkpoint {measured} had been "
                 "measured; restore the file, or start anew without --resume, into another folder"
             )
-        at = [number for number, name in enumerate(header) if name not in stale]
-        return cls(directory, [[row[number] for number in at] for row in (header, *rows)] if header else [])
+        return cls(directory, [header, *rows] if header else [])
 
     def rows(self) -> list[Table]:
         """The rows of a history that was resumed, by column."""

@@ -146,8 +146,6 @@ def _described(exchange: Exchange, view: View, counting: Counting) -> Table:
         "security": "plain" if exchange.clear else view.protection.channel,
         "broadcast": broadcast,
         "upload": upload,
-        "broadcast_bytes": nbytes(question),
-        "upload_bytes": message.nbytes,
         "learns": learns(exchange, message.places, view),
         **counting.bytes_of(exchange.name),
     }

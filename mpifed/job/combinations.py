@@ -20,6 +20,7 @@ from mpifed.core.refusals import Refusal, messages
 from mpifed.data.statistics import intercept_warnings
 from mpifed.data.store import Federation
 from mpifed.files.columns import column_of
+from mpifed.job.goals import has_goals
 from mpifed.job.participation import left_out
 from mpifed.job.schema import JobSettings
 from mpifed.job.time_model import wrong_network
@@ -33,7 +34,6 @@ _KIND = {
     "multilabel": "several labels of each row",
     "regression": "real-valued targets",
 }
-_MEASURED = {"multilabel": "accuracies of labels and micro-F1", "regression": "RMSE and R2"}
 
 # --- of a job's tables -----------------------------------------------------------------------------------------------
 
@@ -90,47 +90,38 @@ def _of_tables(job: JobSettings) -> Iterator[Refusal]:
         "a budget needs the table [privacy]",
         "add it, or drop this",
     )
-    either, nothing = "leave one of them out", "nothing is computed from training data to be reported, so"
     yield Refusal(
-        released_only and job.constraint,
-        "[record] released_only",
-        f"{nothing} nobody could say whether a [[constraint]] is met",
-        either,
+        job.record.evaluate_rows and has_goals(job),
+        f"[record] evaluate_rows = {job.record.evaluate_rows}",
+        "no sample of the rows can say whether limits and certificates of [stop] are reached",
+        "leave it out, and raise evaluate_every",
     )
     yield Refusal(
         released_only and job.record.client_tests,
         "[record] client_tests and released_only",
         "a client's score is computed from its own data without noise",
-        either,
+        "leave one of them out",
     )
-    of_columns = {f"reached, patience: {name}": column_of(name) for name in job.stop.columns}
-    for name, column in of_columns.items():
+    for name in job.stop.columns:
+        column, place = column_of(name), f"[stop] reached, patience: {name}"
         yield Refusal(
             not job.record.evaluate_every,
-            f"[stop] {name}",
+            place,
             "[record] evaluate_every = 0 measures no column of the history",
             "raise it, or leave this out",
         )
         yield Refusal(
-            column.name in job.stop.patience and (column.better is None or column.since_start),
-            f"[stop] {name}",
+            name in job.stop.patience and (column.better is None or column.since_start),
+            place,
             "no value of it says that a model is better",
             "name a loss, an accuracy, or another measure of a model",
         )
-    of_training = [name for name, column in of_columns.items() if column.data in ("train", "own test")]
-    for name in (*job.stop.certificates, *of_training):
         yield Refusal(
-            privacy is not None,
-            f"[stop] {name}",
+            privacy is not None and column.data in ("train", "own test"),
+            place,
             "is computed from training data without noise, so epsilon does not cover what the end of the run would "
             "tell of them",
             "leave it out, or stop by rounds, [stop] seconds or [stop] epsilon",
-        )
-        yield Refusal(
-            released_only and privacy is None,
-            "[record] released_only",
-            f"{nothing} [stop] {name} cannot be reached",
-            either,
         )
 
 
@@ -158,15 +149,13 @@ def wrong_data(job: JobSettings, objective: Objective, regularizer: Regularizer 
         f"{', '.join(data.fitted)}",
         "state it (--given public.toml; --scale unit-rows, or none), or set public_preparation = true: all may know it",
     )
-    return messages([task]) or messages(
-        [prepared, *_of_model(job, objective, regularizer, data), *_of_tests(job, data)]
-    )
+    return messages([task]) or messages([prepared, *_of_model(job, objective, regularizer, data)])
 
 
 def _of_model(
     job: JobSettings, objective: Objective, regularizer: Regularizer | None, data: Federation
 ) -> Iterator[Refusal]:
-    """What a device takes, and what needs scores that are linear in the features where these are not."""
+    """What a device takes, what needs scores that are linear in the features, and clients' test rows."""
     place, path, whole = f'[model] name = "{job.model["name"]}"', job.data.path, not isinstance(objective, LinearScores)
     linear = "take mlp, softmax or another whose scores are linear in the features"
     what = "sparse rows" if data.sparse else f"{data.targets} targets of each row"
@@ -195,29 +184,11 @@ def _of_model(
         f"groups the weights of features, which {place} has not",
         f'take "l1", or {linear}',
     )
-
-
-def _of_tests(job: JobSettings, data: Federation) -> Iterator[Refusal]:
-    """Test rows that the job asks for and that are not there, or that a metric is not for."""
-    path, metrics = job.data.path, job.record.metrics
-    make = "make the data with `mpifed data ..."
     yield Refusal(
         job.record.client_tests and not data.test_counts.any(),
         "[record] client_tests",
         f"{path} has no test rows of the clients' own",
-        f"{make} --client-test-fraction 0.2`, or leave it out",
-    )
-    yield Refusal(
-        metrics and not data.test_samples,
-        "[record] metrics",
-        f"{path} has no test rows",
-        f"{make} --test-fraction 0.2`, or leave it out",
-    )
-    yield Refusal(
-        metrics and not data.classes,
-        "[record] metrics",
-        f"{', '.join(metrics)} are of classes, and {path} holds {_KIND[data.task]}, for which "
-        f"{_MEASURED.get(data.task)} are measured anyway",
+        "make the data with `mpifed data ... --client-test-fraction 0.2`, or leave it out",
     )
 
 
@@ -245,7 +216,7 @@ def wrong_fit(job: JobSettings, algorithm: Algorithm) -> list[str]:
     wrong += messages(_of_data(job, algorithm))
     if not (algorithm.regularized and algorithm.holds("regularized")):
         wrong += squares_alone(problem)
-    return wrong or messages(_of_certificates(job, algorithm))
+    return wrong or messages(_of_gaps(job, algorithm))
 
 
 def _of_releases(job: JobSettings, algorithm: Algorithm, privacy: Privacy) -> Iterator[Refusal]:
@@ -334,12 +305,6 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         f"{len(part.speeds)} numbers for {clients} clients",
         "give one for each, or fewer, of which each client has one",
     )
-    yield Refusal(
-        part.drop_stragglers and not part.stragglers,
-        "[participation] drop_stragglers = true",
-        "without a share of stragglers it drops nobody",
-        "give stragglers, or leave it out",
-    )
     late = left_out(part, present)
     yield Refusal(late and algorithm.needs_everybody, slow, everybody, "set drop_stragglers = false")
     yield Refusal(late >= present, slow, "all clients of a round would be dropped", "lower it")
@@ -377,31 +342,19 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
     )
 
 
-def _of_certificates(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
-    """Certificates of [stop] that this job can never reach."""
+def _of_gaps(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
+    """Bounds in [stop] that this job can never reach."""
     problem, name = algorithm.problem, job.algorithm["name"]
-    measured = {column for measure in algorithm.measures for column in measure.certificate}
-    for certificate in job.stop.certificates:
+    measured = any("duality_gap" in measure.certificate for measure in algorithm.measures)
+    for gap in {"duality_gap", "lower_bound"}.intersection(() if algorithm.certifies_gap else job.stop.columns):
+        place = f"[stop] reached, patience: {gap}"
+        yield Refusal(not measured, place, f'"{name}" has none that could end a run: {algorithm.why_no_gap}')
         yield Refusal(
-            certificate != "duality_gap" and certificate not in measured,
-            f"[stop] {certificate}",
-            f'"{name}" measures no certificate',
-            "leave it out, or add one to its measures",
-        )
-    gaps = [] if job.stop.duality_gap is None else ["duality_gap"]
-    gaps += [f"reached, patience: {column}" for column in job.stop.columns if column in ("duality_gap", "lower_bound")]
-    if algorithm.certifies_gap:
-        return
-    none = f'"{name}" has none that could end a run: {algorithm.why_no_gap}'
-    free = "; here l2 leaves the intercepts out: set bias = false" if getattr(problem.objective, "bias", 0) else ""
-    for gap in gaps:
-        yield Refusal("duality_gap" not in measured, f"[stop] {gap}", none)
-        yield Refusal(
-            "duality_gap" in measured
-            and not (is_convex(problem) and strong_convexity(problem, model_template(problem)).any()),
-            f"[stop] {gap}",
+            measured and not (is_convex(problem) and strong_convexity(problem, model_template(problem)).any()),
+            place,
             "a lower bound needs an objective and constraints that are convex, one of them strongly, as with [model] "
-            f"l2 > 0 of all parameters or the norm, no regularizer, and all rows measured{free}",
+            "l2 > 0 of all parameters (bias = false, where l2 leaves the intercepts out) or the norm, no regularizer, "
+            "and all rows measured",
         )
 
 

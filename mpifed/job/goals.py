@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from mpifed.algorithms.certificate import known
+from mpifed.algorithms.certificate import CERTIFICATE, known
 from mpifed.job.schema import JobSettings
 
 
 def has_goals(job: JobSettings) -> bool:
-    """Whether a job has goals for its last model, which is then evaluated over all rows whatever [record] says."""
-    return bool(job.constraint or job.stop.certificates)
+    """Whether a job has goals for its last model, which is then evaluated whatever [record] says."""
+    return bool(job.constraint or {*CERTIFICATE, "duality_gap"}.intersection(job.stop.columns))
 
 
 def measured(job: JobSettings) -> bool:
@@ -27,7 +27,7 @@ def unreached(job: JobSettings, columns: Mapping[str, float | None]) -> Iterator
     ----------
     columns : of the history, for this model
     """
-    if job.stop.feasibility is None:
+    if all(target.column != "feasibility" for target in job.stop.targets):
         for m, constraint in enumerate(job.constraint, 1):
             value = known(columns, f"constraint_{m}")
             if value is None:
@@ -39,10 +39,6 @@ def unreached(job: JobSettings, columns: Mapping[str, float | None]) -> Iterator
         if value is None or not target.is_met(value):
             now = "not known" if value is None else str(target._replace(value=value)).rpartition(" ")[2]
             yield f"[stop] reached {target} (it is {now})"
-    for name, most in job.stop.certificates.items():
-        value = known(columns, name)
-        if value is None or value > most:
-            yield f"[stop] {name} = {most:g} (it is {'not known' if value is None else format(value, '.3g')})"
 
 
 def contradiction(columns: Mapping[str, float | None]) -> str | None:

@@ -47,13 +47,13 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> Table:
 
 def _refuse_swept(table: ReadOnlyTable, change: str) -> None:
     """UsageError where the points of a sweep have values of their own in place of the one that is set."""
-    grid, key = table.get("sweep"), ".".join(_parts(change.partition("=")[0]))
-    methods = grid.get("methods") if isinstance(grid, dict) else None
-    tables = [method for method in methods if isinstance(method, dict)] if isinstance(methods, list) else []
-    for swept in chain(grid if isinstance(grid, dict) else (), *tables):
-        if f"{key}.".startswith(f"{swept}."):
+    key, grid = f"{'.'.join(_parts(change.partition('=')[0]))}.", table.get("sweep")
+    listed = grid.get("methods") if isinstance(grid, dict) else None
+    tables = [grid, *(listed if isinstance(listed, list) else ())]
+    for swept in chain(*(each for each in tables if isinstance(each, dict))):
+        if key.startswith(f"{swept}."):
             raise UsageError(
-                f"--set {shown(key)}: [sweep] varies {shown(swept)}, and each point has its own value of it; give "
+                f"--set {shown(key[:-1])}: [sweep] varies {shown(swept)}, and each point has its own value of it; give "
                 "the values there, or drop the sweep by --set sweep={}"
             )
 
@@ -72,13 +72,11 @@ def check_data(path: Path, folder: Path) -> None:
         return
     with open_regular(path) as file:
         header = file.read(_HEADER).decode("utf-8", "replace")
-    command = shard_command(header)
-    if not command.endswith(command_line("--out", folder)):
-        raise DataError(
-            f"{folder}: no such folder; make it with `mpifed data SOURCE ... {command_line('--out', folder)}` (`mpifed "
-            "data --help` lists the sources), or name another by --set data.path=FOLDER"
-        )
-    raise DataError(f"{folder}: no such folder; as {path} says, make it with `{shown(command)}`")
+    made, command = command_line("--out", folder), shard_command(header)
+    how = f"as {path} says, make it with `{shown(command)}`"
+    if not command.endswith(made):
+        how = f"make it with `mpifed data SOURCE ... {made}` (`mpifed data --help` lists the sources)"
+    raise DataError(f"{folder}: no such folder; {how}, or name another by --set data.path=FOLDER")
 
 
 def shard_command(header: str) -> str:
@@ -111,17 +109,19 @@ def set_value(table: Table, change: str) -> None:
 
 
 def put_key(table: Table, key: str, value: object) -> None:
-    """Set a dotted key of TOML; a part that contains dots is in quotes."""
-    *tables, last = _parts(key)
-    parts = iter(tables)
+    """Set a dotted key of TOML; a part that contains dots is in quotes, a table of a list by its number, from 1."""
+    *parts, last = _parts(key)
+    at: object = table
     for part in parts:
-        inner = table.setdefault(part, {})
-        if isinstance(inner, list) and inner and all(isinstance(element, dict) for element in inner):
-            inner = _numbered(inner, next(parts, None), last, key)
-        if not isinstance(inner, dict):
-            raise UsageError(f"{shown(key)}: {shown(part)} is a value and no table")
-        table = inner
-    table[last] = value
+        if isinstance(at, list):
+            at = at[int(part) - 1] if part.isdecimal() and len(part) < 9 and 0 < int(part) <= len(at) else None
+        elif isinstance(at, dict):
+            at = at.setdefault(part, {})
+    if not isinstance(at, dict):
+        raise UsageError(
+            f"{shown(key)}: is no key of a table; a table of a list is given by its number, as in constraint.1.limit"
+        )
+    at[last] = value
 
 
 def _parts(key: str) -> list[str]:
@@ -139,18 +139,6 @@ def _parts(key: str) -> list[str]:
     except _UNREADABLE as error:
         raise UsageError(f"{shown(key)}: no key of TOML, as in algorithm.batch_size ({shown(str(error))})") from error
     return parts
-
-
-def _numbered(tables: list[Table], number: str | None, last: str, key: str) -> Table:
-    """An element of an array of tables, which are numbered from 1."""
-    position = last if number is None else number
-    if not (position.isdecimal() and len(position) < 9 and 1 <= int(position) <= len(tables)):
-        raise UsageError(
-            f"{shown(key)}: there is no number {shown(position)}; they are counted from 1 to {len(tables)}"
-        )
-    if number is None:
-        raise UsageError(f"{shown(key)}: number {position} is a table; set one of its keys")
-    return tables[int(position) - 1]
 
 
 def _wrong_values(table: ReadOnlyTable) -> Iterator[str]:

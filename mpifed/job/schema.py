@@ -29,13 +29,6 @@ from mpifed.text import wrong_name
 # marks keys and tables on which no bit of a run depends
 _FREE = {"free": True}
 _OTHER_ENDS = ("seconds", "epsilon")  # keys of [stop] that end a run by no evaluation
-CERTIFIED = (
-    "kkt_residual",
-    "stationarity",
-    "feasibility",
-    "complementarity",
-    "duality_gap",
-)  # columns that [stop] may bound
 Positive = Annotated[int, Gt(0), Le(10**15)]
 Security = Literal["plain", "masked", "encrypted"]
 NotNegative = Annotated[int, Ge(0), Le(10**15)]
@@ -120,8 +113,6 @@ class Record(Settings):
     """Rows evaluated, drawn uniformly; all where absent."""
     certify_every: NotNegative = 0
     """Rounds between KKT certificates, at evaluated rounds; 0: only at the end."""
-    metrics: list[Literal["macro_f1", "auc"]] = field(default_factory=list, metadata=_FREE)
-    """Further measures of the test data, as scikit-learn defines them: `test_macro_f1`, `test_auc`."""
     client_tests: bool | None = field(default=None, metadata=_FREE)
     """Evaluate the clients' own test rows, which tells the server a number of each client; where absent, if the data
     have such rows, uploads are plain, and not `released_only`."""
@@ -165,20 +156,10 @@ class Stop(Settings):
     """Seconds of training, without evaluation."""
     reached: list[Annotated[str, Checked(_target)]] = field(default_factory=list)
     """Values that columns of the history must reach, all of them, at an evaluated round: `["test_accuracy>=0.95"]`, as
-    `mpifed compare --to` has them."""
+    `mpifed compare --to` has them; certificates are then measured at each. With `feasibility<=...` limits need not be
+    met exactly."""
     patience: dict[str, Positive] = field(default_factory=dict)
     """By column of the history, rounds without a better value after which the run ends: `{test_loss = 50}`."""
-    kkt_residual: Size | None = None
-    """The largest of `stationarity`, `feasibility` and `complementarity`, at most this, in a certificate at every
-    evaluated round."""
-    stationarity: Size | None = None
-    """Relative length of the gradient of the Lagrangian."""
-    feasibility: Weight | None = None
-    """Relative excess over a limit; where absent, limits must be met exactly."""
-    complementarity: Size | None = None
-    """Relative product of multiplier and distance from the limit."""
-    duality_gap: Size | None = None
-    """Distance from a lower bound of the objective, at every evaluated round."""
     epsilon: Size | None = None
     """The most that a client may spend of its privacy budget; that of [privacy] where absent."""
 
@@ -191,12 +172,6 @@ class Stop(Settings):
     def columns(self) -> list[str]:
         """The columns by which `reached` and `patience` decide."""
         return [*(target.column for target in self.targets), *self.patience]
-
-    @property
-    def certificates(self) -> dict[str, float]:
-        """The certificates that the last model must reach, by column."""
-        bounds = {name: getattr(self, name) for name in CERTIFIED}
-        return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,7 +82,6 @@ class Error(NamedTuple):
     value: object  # `...` where there is none
     what: str
     remedy: str = ""
-    of_type: bool = False  # whether the value is of another type than is expected
 
     def in_toml(self) -> str:
         """The error, for who reads a file."""
@@ -121,35 +120,29 @@ class _Faulty(ValueError):
 def errors_of(wrong: ValidationError, kind: type, given: object, known: Sequence[str] = ()) -> Iterator[Error]:
     """What pydantic has found in what was given for a class; `known`: its keys, where not all fields are.
 
-    Of a value that may have several forms, it has found the errors of each: told are those of the form that was meant.
+    Of a value that may have several forms, it has found the errors of each: told are those of the form that was meant,
+    whose errors are the innermost and fewest, with what the other forms expect there.
     """
     unions: dict[Key, dict[str, list[Error]]] = {}
     for entry in wrong.errors(include_url=False):
         key, form, at, place = Key(), "", given, entry["loc"]
+        union = key
         for number, part in enumerate(place, 1):
             inside = part in at if isinstance(at, dict) else isinstance(at, list) and isinstance(part, int)
             if inside or number == 1 or (entry["type"] == "missing" and number == len(place)):
                 key, at = (*key, part), at[part] if inside else None  # type: ignore[index]  # a table or a list
             elif not form:  # no key, but what pydantic calls a form
-                form = str(part)
-                unions.setdefault(key, {})
+                form, union = str(part), key
         found = list(_of_entry(entry, key, kind, _SCHEDULES.get(form), known))
-        if not form:
+        if form:
+            unions.setdefault(union, {}).setdefault(form, []).extend(found)
+        else:
             yield from found
-            continue
-        union = next(place for place in unions if place == key[: len(place)])
-        unions[union].setdefault(form, []).extend(found)
-    for place, forms in unions.items():
-        meant = [found for found in forms.values() if not any(each.key == place and each.of_type for each in found)]
-        chosen = [found for found in meant if all(each.key[-1] != "name" for each in found)]
-        if chosen:
-            yield from min(chosen, key=len)
-        else:  # none: by the type of the value, or by the name of a table
-            faults = [
-                each for found in meant or forms.values() for each in found if not meant or each.key[-1] == "name"
-            ]
-            whats = dict.fromkeys(each.what.removeprefix("expected ") for each in faults)
-            yield faults[0]._replace(what=f"expected {' or '.join(whats)}")
+    for forms in unions.values():
+        every = [each for found in forms.values() for each in found]
+        for chosen in min(forms.values(), key=lambda found: (-min(len(each.key) for each in found), len(found))):
+            whats = dict.fromkeys(each.what for each in every if each.key == chosen.key and each.value == chosen.value)
+            yield chosen._replace(what=" or ".join(whats).replace(" or expected ", " or "))
 
 
 def _of_entry(entry: ErrorDetails, key: Key, kind: type, form: type | None, known: Sequence[str]) -> Iterator[Error]:
@@ -164,7 +157,7 @@ def _of_entry(entry: ErrorDetails, key: Key, kind: type, form: type | None, know
     elif entry["type"] == "missing":
         yield Error(key, ..., "missing")
     elif entry["type"] != "too_short" or not value:  # else one of its values is wrong
-        yield Error(key, value, expected(entry), of_type=entry["type"].endswith(("_type", "literal_error")))
+        yield Error(key, value, expected(entry))
 
 
 def tables_in(kind: type) -> dict[str, type]:
@@ -312,11 +305,14 @@ class Optimizer(Kind[Part]):
 
     def whole(self, table: object, info: ValidationInfo) -> Table | None:
         kind = self.of(info.context) if isinstance(info.context, type) else self
-        if kind is not None and (table is None or isinstance(table, dict)):
-            return kind.whole({"name": "sgd", **(table or {})}, info) if kind is not self else None
+        if kind is self:  # [algorithm] is wrong, and says so
+            return None
+        if kind is not None:
+            given = {"name": "sgd", **(table or {})} if isinstance(table, dict | None) else table
+            return kind.whole(given, info)
         if table:
-            wrong = "[algorithm] takes none" if kind is None else "expected a table"
-            raise _Faulty([Error((), ..., wrong, f"leave it out, as by --set {self.table}={{}}")])
+            remedy = f"leave it out, as by --set {self.table}={{}}"
+            raise _Faulty([Error((), ..., "[algorithm] takes none", remedy)])
         return None
 
 

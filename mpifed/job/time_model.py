@@ -38,48 +38,31 @@ FIGURES = ("latency_s", "up_bytes_per_s", "down_bytes_per_s")
 PER_VALUE = ("encrypt_s", "decrypt_s", "add_s", "ciphertext_bytes", "ciphertext_values")  # keys of published encryption
 
 
-class Preset(NamedTuple):
-    """A network with published figures, of a single client's link."""
-
-    latency_ms: float  # of a round trip
-    up_mbit_per_s: float
-    down_mbit_per_s: float
-    source: str
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """The figures by the keys of `[simulated_network]`."""
-        rates = (self.up_mbit_per_s * 1e6 / 8, self.down_mbit_per_s * 1e6 / 8)
-        return dict(zip(FIGURES, (self.latency_ms / 1e3, *rates), strict=True))
+def _link(latency_ms: float, up_mbit_per_s: float, down_mbit_per_s: float) -> dict[str, float]:
+    return dict(zip(FIGURES, (latency_ms / 1e3, up_mbit_per_s * 1e6 / 8, down_mbit_per_s * 1e6 / 8), strict=True))
 
 
-_OOKLA = "Ookla, How Starlink's Satellite Internet Stacks Up, Speedtest medians, United States, 2nd quarter of 2021"
-_OPENSIGNAL = (
-    "Opensignal, Mobile Network Experience, United States, means of T-Mobile, as reported by Telecompetitor, Average "
-    "Mobile Download Speeds Exceed 20 Mbps for Verizon and T-Mobile"
-)
-PRESETS = {
-    "data-center": Preset(
-        0.5, 10_000, 10_000,
-        "round trip: J. Dean, Numbers Everyone Should Know (LADIS 2009), and E. Jones, Network latencies (2021); rate: "
-        "Amazon EC2 User Guide, a single flow within a cluster placement group",
-    ),
-    "inter-region": Preset(
-        146.27, 5_000, 5_000,
-        "round trip: cloudping.co, AWS ap-east-1 to us-west-2; rate: Amazon EC2 User Guide, a single flow elsewhere",
-    ),
-    "broadband": Preset(14.0, 17.18, 115.22, f"{_OOKLA}, all fixed lines"),
-    "lte": Preset(60.6, 6.7, 21.1, _OPENSIGNAL),
-    "satellite-leo": Preset(45.0, 13.89, 97.23, f"{_OOKLA}, Starlink"),
-    "satellite-geo": Preset(630.0, 3.38, 18.13, f"{_OOKLA}, Viasat"),
-}  # fmt: skip
+PRESETS = {  # of a single client's link
+    # J. Dean, Numbers Everyone Should Know (LADIS 2009), and E. Jones, Network latencies (2021); Amazon EC2 User Guide,
+    # a single flow within a cluster placement group
+    "data-center": _link(0.5, 10_000, 10_000),
+    # cloudping.co, AWS ap-east-1 to us-west-2; Amazon EC2 User Guide, a single flow elsewhere
+    "inter-region": _link(146.27, 5_000, 5_000),
+    # here and of satellites: Ookla, How Starlink's Satellite Internet Stacks Up, Speedtest medians, United States, 2nd
+    # quarter of 2021: all fixed lines, Starlink, Viasat
+    "broadband": _link(14.0, 17.18, 115.22),
+    # Opensignal, Mobile Network Experience, United States, means of T-Mobile, as reported by Telecompetitor, Average
+    # Mobile Download Speeds Exceed 20 Mbps for Verizon and T-Mobile
+    "lte": _link(60.6, 6.7, 21.1),
+    "satellite-leo": _link(45.0, 13.89, 97.23),
+    "satellite-geo": _link(630.0, 3.38, 18.13),
+}
 
 
 def figures(table: SimulatedNetwork) -> dict[str, float]:
     """Latency and rates, by `FIGURES`: the table's own, else those of the network that it names."""
-    named = PRESETS[table.name].figures if table.name is not None else {}
-    given = {key: value for key in FIGURES if (value := getattr(table, key)) is not None}
-    return named | given
+    named = PRESETS[table.name] if table.name is not None else {}
+    return named | {key: value for key in FIGURES if (value := getattr(table, key)) is not None}
 
 
 def wrong_network(table: SimulatedNetwork | None) -> Iterator[Refusal]:

@@ -6,7 +6,6 @@ Where scikit-learn raises an error or warns that a measure is not defined, it is
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core.record import Array
 
@@ -60,49 +59,6 @@ def label_counts(predicted: Array, y: Array) -> Array:
 def micro_f1(counts: Array) -> float:
     """`f1_score` with average="micro", of the sums of `label_counts` [4]; 0 where no label is 1."""
     return float(2 * counts[2] / counts[3]) if counts[3] else 0.0
-
-
-def macro_f1(right: Array, predicted: Array, true: Array) -> float:
-    """`f1_score` with average="macro": the mean of F1 over the classes that occur among labels or predictions.
-
-    Parameters
-    ----------
-    right : [L] rows of each class that are predicted to be of it
-    predicted, true : [L] rows that are predicted to be of each class, and that are
-    """
-    there = (predicted + true) > 0
-    return float((2 * right[there] / (predicted + true)[there]).mean())
-
-
-def auc(y: Array, scores: Array) -> float:
-    """`roc_auc_score`: the area under the ROC curve; of several classes the mean, each against the rest.
-
-    NaN where a class, of two either, has no row among `y`, and where a score is not finite.
-
-    Parameters
-    ----------
-    y : [s] classes from 0
-    scores : [s, 1] of class 1; [s, 2], of which the second less the first counts; or [s, L], of which the softmax does
-    """
-    z = scores.astype(np.float64)
-    if not np.isfinite(z).all():
-        return float("nan")
-    if z.shape[1] <= 2:
-        return _area(y == 1, z[:, -1] - z[:, 0] * (z.shape[1] - 1))
-    from scipy.special import softmax
-
-    return float(np.mean([_area(y == label, of_class) for label, of_class in enumerate(softmax(z, axis=1).T)]))
-
-
-def _area(positive: NDArray[np.bool_], score: Array) -> float:
-    """The share of pairs of a positive and another row of which the positive has the larger score; ties count half."""
-    from scipy.stats import rankdata  # slow to import, and needed where asked for only
-
-    ones, zeros = int(positive.sum()), int((~positive).sum())
-    if not ones or not zeros:
-        return float("nan")
-    ranks = rankdata(score)
-    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
 def summary(values: Array, better: str) -> dict[str, float]:

@@ -129,9 +129,7 @@ def _certificate(folder: Path) -> Iterator[tuple[str, str]]:
         yield "constraints", why
     for name, label in _LABELS.items():
         if name in last:
-            bound = job.get("stop", {}).get(name)
-            more = "" if not isinstance(bound, float) else f", asked for {bound:g} or less"
-            yield label, f"{last[name]:.6g}{_relative(name, last)}{more}"
+            yield label, f"{last[name]:.6g}{_relative(name, last)}"
 
 
 def _multiplier(last: Mapping[str, float], m: int, met: bool) -> str:

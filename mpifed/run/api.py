@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.job.job import Job
 from mpifed.observers.base import Observer
+from mpifed.run import outcome
 from mpifed.run.agreement import in_one_thread
 from mpifed.run.environment import keep_freed_memory
 from mpifed.run.loop import RunLoop
@@ -101,6 +102,10 @@ def run(
                 reporter.warn(opened.damaged)
             if resume and not opened.saved:
                 reporter.note(f"{out}: new run; no checkpoint to resume")
+        if opened is not None and opened.ended is not None:
+            reporter.note(f"{out}: finished already; nothing was changed")
+            with agreed(comm):
+                return outcome.as_it_ended(opened.ended, opened.job, out) if comm.rank == 0 else None
         header = None if opened is None else opened.header
         try:
             with watched.watching() if watched else nullcontext():
@@ -112,7 +117,7 @@ def run(
                         opened = prepared() if comm.rank == 0 else None
                     opened = comm.bcast(opened)
                     STANDING.discard(out)
-                return this.play(opened.saved, max_hours) if opened.ended is None else this.stands(opened.ended)
+                return this.play(opened.saved, max_hours)
         finally:
             reporter.end()
 

@@ -28,13 +28,6 @@ def versions() -> dict[str, str]:
     return versions_by_name
 
 
-def hdf5_version() -> str:
-    import h5py
-
-    version: str = h5py.version.hdf5_version
-    return version
-
-
 def blas() -> list[str]:
     """The loaded BLAS libraries, and the processor whose kernels they use: a run's bits depend on them."""
     from threadpoolctl import threadpool_info

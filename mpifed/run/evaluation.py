@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import inf, isnan
 from types import MappingProxyType
@@ -25,7 +25,7 @@ from mpifed.files.columns import column_of
 from mpifed.job import goals
 from mpifed.job.job import Job
 from mpifed.run.scoring import Personal
-from mpifed.run.setup import Ready, measures_of, measures_of_all_rows
+from mpifed.run.setup import Ready, measures_of
 
 
 def measure(
@@ -100,8 +100,8 @@ class RunEvaluation:
     def __init__(self, job: Job, comm: Comm, ready: Ready) -> None:
         self._job, self._comm, self._ready = job, comm, ready
         self._measures = measures_of(job, ready.algorithm)
-        # whether goals are measured apart from rows of the history, which are of a sample of the rows, or not made
-        self._apart = goals.has_goals(job) and bool(job.record.evaluate_rows or not job.record.evaluate_every)
+        self._certificates = [measure for measure in self._measures if measure.certificate]
+        self._at_the_end = goals.has_goals(job) and not job.record.evaluate_every  # goals are measured there alone
         self.clients: ClientScores | None = None
         self.row: Table = {}
         self.late: Columns = {}
@@ -132,11 +132,11 @@ class RunEvaluation:
         """A round is done: what was measured is not of this model."""
         self.late, self.reached = {}, False
 
-    def columns(self, trained: Trained, measures: Iterable[Measure], certify: bool = True) -> Columns:
+    def columns(self, trained: Trained, measures: Sequence[Measure], certify: bool = True) -> Columns:
         """The columns of the history that measures give."""
         ready, first = self._ready, self.first if trained.round else self.first or {}
         columns, numbers = measure(
-            tuple(measures), ready.algorithm, trained.server, ready.ranks.blocks, trained.clients, ready.everybody,
+            measures, ready.algorithm, trained.server, ready.ranks.blocks, trained.clients, ready.everybody,
             ready.ranks, certify, self._job.data.state_gib * 2**30, first,
         )  # fmt: skip
         if not trained.round:
@@ -152,38 +152,29 @@ class RunEvaluation:
         return columns | tested
 
     def begin(self, trained: Trained) -> None:
-        """The numbers of the first iterate over all rows, where goals are measured over these at the end."""
-        if self._apart:
-            self.columns(trained, (measure for measure in self._all_rows() if measure.certificate))
+        """The numbers of the first iterate, where goals are measured at the end alone."""
+        if self._at_the_end:
+            self.columns(trained, self._certificates)
 
     def check_whether_reached(self, trained: Trained) -> None:
-        """Set `reached`, of limits and certificates after all rows are measured too, if only a sample was evaluated."""
-        stop = self._job.stop
-        if not (stop.certificates or stop.reached) or self.row.get("round") != trained.round:
-            return
-        serves = self._ready.ranks.serves
-        self.reached = self._comm.bcast(serves and not self.lacking())
-        if self.reached and self._job.record.evaluate_rows and goals.has_goals(self._job):
-            self.late = self.columns(trained, self._all_rows())
-            self.reached = self._comm.bcast(serves and not self.lacking())
+        """Set `reached`, where this round is measured."""
+        if self._job.stop.reached and self.row.get("round") == trained.round:
+            self.reached = self._comm.bcast(self._ready.ranks.serves and not self.lacking())
 
-    def complete(self, trained: Trained, measured: bool, earlier: bool = False) -> None:
-        """What the last row lacks: certificates, and limits over all rows.
+    def complete(self, trained: Trained, measured: bool, earlier: bool) -> None:
+        """What the last row lacks: certificates, and limits where no row is measured.
 
         Parameters
         ----------
         measured : whether the row was there before the end
         earlier : whether the model is that of an earlier round, and so the row of another
         """
-        certificates = [measure for measure in self._measures if measure.certificate]
-        lacks = certificates and known(self.row, "kkt_residual") is None
         if earlier:
             self.late = self.row_columns(trained, certify=True)
-        if self._apart:  # unless all rows were measured to decide whether this is the end
-            if earlier or not self._comm.bcast(bool(self.late)):
-                self.late |= self.columns(trained, self._all_rows())
-        elif not earlier and self._job.record.evaluate_every and measured and self._comm.bcast(lacks):
-            self.late = self.columns(trained, certificates)
+        elif self._at_the_end:
+            self.late = self.columns(trained, self._measures)
+        elif measured and self._certificates and self._comm.bcast(known(self.row, "kkt_residual") is None):
+            self.late = self.columns(trained, self._certificates)
 
     def lacking(self) -> list[str]:
         """On rank 0: the goals that the last measured model does not reach, and why, if that is known."""
@@ -194,6 +185,3 @@ class RunEvaluation:
     def last_columns(self) -> Table:
         """All columns of the last measured model."""
         return self.row | self.late
-
-    def _all_rows(self) -> Iterator[Measure]:
-        return measures_of_all_rows(self._job, self._ready.algorithm)

@@ -48,7 +48,7 @@ HELD = "lock-held"
 RUN_FILES = (JOB, RUN, HISTORY, MODEL, "model.h5", APPLIED, CLIENTS, FAILURE, LEDGER, LOCK, HELD, NOTED)
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS, FILES)
 # of a run that goes on: what ends it or is said of it, and a file that was read before round 0
-RESUMABLE = (*FREE, "record", "rounds", "stop", "simulated_network", "model.start")
+RESUMABLE = (*FREE, "record", "rounds", "stop", "model.start")
 ENDING_S = 2.0  # a run whose launcher has returned may still be ending
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 # what a run or sweep writes, what a killed process leaves of its lock, and what NFS leaves of removed files
@@ -83,10 +83,14 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
         damaged, code = _damaged(out)
         header = _header(job, out, bool(damaged))
         job = job.resumed(header.job) if header else job  # where job.toml is gone
-        if code in FINISHED and not saved:
-            raise _without_its_end(out)
-        if (code := ended_before(job, out)) is not None:
+        finished, code = code in FINISHED, ended_before(job, out)
+        if code is not None:
             return Opened(job, saved, header, code)
+        if finished and not saved:
+            raise UsageError(
+                f"{out}: finished already, and its checkpoint is gone; its results stand, see "
+                f"`{command_line('mpifed', 'show', out)}`; to run rounds again, choose another --out"
+            )
     (out / FAILURE).unlink(missing_ok=True)
     for path in out.glob(".*.new"):  # of a process that was killed
         if (part := PART.fullmatch(path.name)) and part[1] in RUN_FILES:
@@ -136,19 +140,6 @@ def _damaged(out: Path) -> tuple[str, int | None]:
     except DataError as error:
         return f"{error}; it is written anew, from the checkpoint", None
     return f"{out}: {wrong}; all but {HISTORY} is written again, from the checkpoint" if wrong else "", code
-
-
-def same_end(out: Path, done: int) -> None:
-    """UsageError unless `done`, the round of the newest whole checkpoint, is the last of a run that has ended."""
-    if read_run(out).get("rounds") != done:
-        raise _without_its_end(out)
-
-
-def _without_its_end(out: Path) -> UsageError:
-    return UsageError(
-        f"{out}: finished already, and the checkpoint of its last round is gone or damaged; its results stand, see "
-        f"`{command_line('mpifed', 'show', out)}`; to run rounds again, choose another --out"
-    )
 
 
 def ended_before(job: Job, out: Path, codes: Collection[int] = FINISHED) -> int | None:

@@ -69,18 +69,12 @@ class Identity(NamedTuple):
         if (table := saved.get("identity")) is None:
             raise DataError(f"{run_dir}: its checkpoint does not say with which data and libraries it was made")
         old = Identity(**{name: table[name] for name in Identity._fields})
-        if old.data["sha256"] != self.data["sha256"]:
-            differences = "; ".join(changes(old.data, self.data, _short))
-            raise UsageError(
-                f"{run_dir}: --resume with other data ({differences}); give the data that it began with as data.path, "
-                "wherever they are now, or start anew into another --out"
-            )
-        if old.data.get("start") != self.data.get("start"):
-            models = [_short(facts.get("start")) for facts in (old.data, self.data)]
-            raise UsageError(
-                f"{run_dir}: --resume with another [model] start (SHA-256 {models[0]} before, {models[1]} now); put "
-                "back the model that it began with, or start anew into another --out"
-            )
+        for key, what in (("sha256", "data"), ("start", "[model] start")):
+            if old.data.get(key) != self.data.get(key):
+                raise UsageError(
+                    f"{run_dir}: --resume with other {what} ({'; '.join(changes(old.data, self.data, _short))}); give "
+                    "what it began with, wherever it is now, or start anew into another --out"
+                )
         before, now = ({**one.sources, **one.distributions, **one.libraries} for one in (old, self))
         other = changes(before, now, _short)
         # SciPy's BLAS, which is loaded late, may be missing on either side

@@ -7,55 +7,20 @@ import os
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from mpifed.comm.mpi import Comm
 from mpifed.core.errors import DataError, Interrupted, MpifedError, UnexpectedError, UsageError
 from mpifed.core.io_errors import explained, explaining
-from mpifed.core.tables import Table
 from mpifed.files.ends import FINISHED
-from mpifed.job.job import Job
-from mpifed.run.agreement import begin_call, settings
-from mpifed.run.api import run
-from mpifed.run.outcome import FAILURE, STANDING, Result, code_of
-from mpifed.run.progress import reporter
+from mpifed.run.outcome import FAILURE, STANDING, code_of
 from mpifed.run.signals import process_ends_with_run
 from mpifed.text import say_at_end, shown_lines
 
 _GRACE_S = 3.0
 _HEARD_S = 0.2
 Value = TypeVar("Value")
-
-
-def launch(
-    job: Job | Table | str | Path,
-    out: str | Path | None = None,
-    *,
-    resume: bool = False,
-    max_hours: float | None = None,
-    accept_changed: bool = False,
-) -> Result | None:
-    """Run a job from a script under mpirun, as `mpifed run` does; the result on rank 0, None on the others.
-
-    Own models, terms and regularizers are called once first: wrong shapes are refused.
-    With `accept_changed` a run is resumed even if own sources or libraries have changed, which run.json records too.
-    An error on any rank ends all of them with its exit code. In a single process, errors are raised.
-    """
-
-    def checked() -> Job:
-        if isinstance(job, Job):
-            return job
-        return Job.check(job) if isinstance(job, dict) else Job.read(Path(job))
-
-    comm, task = begin_call("launch", checked, lambda task: {**settings(task), "out": str(out)}, together)
-    folder, shown = Path(out or Path("runs") / task.name), reporter(comm.rank)
-
-    train = partial(
-        run, task, comm, folder, resume=resume, max_hours=max_hours, reporter=shown, accept_changed=accept_changed
-    )
-    return together(comm, folder, train, task.released_only)
 
 
 def together(comm: Comm, run_dir: Path | None, function: Callable[[], Value], brief: bool = False) -> Value:

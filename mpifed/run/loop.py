@@ -14,7 +14,7 @@ from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
-from mpifed.job.job import Job, Watched
+from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
 from mpifed.run import environment, outcome
 from mpifed.run.checkpoint import Checkpoints, Progress
@@ -98,22 +98,6 @@ class RunLoop:
         self._close_results(cpu_s, code, resume, returned)
         return self._result(code)
 
-    def stands(self, code: int) -> Result | None:
-        """The result of a run that has ended before with this exit code; nothing is written."""
-        self._load()
-        with agreed(self.comm):
-            if self.serves:
-                from mpifed.files.history import last_row
-                from mpifed.run.folder import same_end
-
-                same_end(self.out, self.progress.round)
-                self.evaluation.row = last_row(self.out)
-        self.evaluation.share_row()
-        self.evaluation.check_whether_reached(self.trained)
-        self._measure_the_end(complete=True)
-        self.reporter.note(f"{self.out}: finished already; nothing was changed")
-        return self._result(code)
-
     def _result(self, code: int) -> Result | None:
         """The result, on rank 0; or the error that reports this end, on every rank."""
         result, told = None, None
@@ -121,12 +105,7 @@ class RunLoop:
             model = self.algorithm.model(self.end)
             result = Result(self.out, self.progress.round, self.evaluation.last_columns(), model)
             told = self.evaluation.lacking(), self.ledger.refusal if self.ledger else None
-        error = outcome.error_of(code, self.job, self.progress.round, self.out, *self.comm.bcast(told))
-        if isinstance(error, NotCertified):
-            error.result = result
-        if error is not None:
-            raise error
-        return result
+        return outcome.ended(code, self.job, self.progress.round, self.out, result, *self.comm.bcast(told))
 
     def _rounds(self, max_hours: float | None) -> None:
         ranks, record, exchanges = self.ranks, self.job.record, self.algorithm.exchanges
@@ -156,7 +135,6 @@ class RunLoop:
             if len(self.round_s) == 1:
                 with agreed(self.comm):
                     self._check_states()
-                self._check_settings()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
                 self._measure(self._certifies())
                 self.server = self._noted()
@@ -172,16 +150,6 @@ class RunLoop:
             begun = check_state(name, what, clients.begin(number), clients=count)
             check_state(name, what, clients.peek(number), begun, count)
         check_state(name, "the server's state after a round", self.server, self.ready.specs)
-
-    def _check_settings(self) -> None:
-        """Refuse settings of optimizers that an own method was given, and that no rank has read by now. Collective."""
-        parts = vars(self.algorithm).items()
-        unread = {f"[{key}] {name}" for key, part in parts if isinstance(part, Watched) for name in part.unread}
-        if unread := set.intersection(*self.comm.allgather(unread)):
-            method = self.job.algorithm["name"]
-            raise UsageError(
-                f'{", ".join(sorted(unread))}: "{method}" has not read that; leave it out, or make use of it'
-            )
 
     def _order(self, max_hours: float | None, now: Round) -> int:
         """The order that the server broadcasts before round `now`; 0 to run it, which the ledger then records."""
@@ -208,7 +176,7 @@ class RunLoop:
         """Whether this round's evaluation includes certificates."""
         done, interval = self.progress.round, self.job.record.certify_every
         certified = {column for measure in self.algorithm.measures for column in measure.certificate}
-        if self.job.stop.certificates or done in (0, self.job.rounds) or certified.intersection(self.job.stop.columns):
+        if done in (0, self.job.rounds) or certified.intersection(self.job.stop.columns):
             return True
         return interval > 0 and done % interval == 0
 

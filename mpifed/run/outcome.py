@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpifed.comm.sums import ENOUGH
 from mpifed.core.errors import BudgetSpent, Interrupted, MpifedError, NotCertified, TooFewClients
 from mpifed.core.tables import Table
+from mpifed.job import goals
 from mpifed.job.job import Job
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Result(NamedTuple):
     run_dir: Path
     rounds: int
     columns: Table  # the last measured row
-    model: Any  # of the algorithm's own class
+    model: Any  # of the algorithm's own class; of a run that has ended before, its arrays by name
 
 
 def code_of(error: BaseException) -> int:
@@ -48,41 +49,56 @@ def code_of(error: BaseException) -> int:
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
-def error_of(
-    end: int, job: Job, done: int, out: Path, lacking: Sequence[str], refusal: str | None
-) -> MpifedError | None:
-    """The error of a run that ends after `done` rounds, the same on every rank; None after a normal end.
+def ended(
+    code: int, job: Job, done: int, out: Path, result: Result | None, lacking: Sequence[str], refusal: str | None
+) -> Result | None:
+    """The result of a run that ends after `done` rounds; or the error that reports this end, the same on every rank.
 
     Parameters
     ----------
+    result : on rank 0
     lacking : the goals of the job that the last model does not reach, and why
     refusal : why the budget allows no further round
     """
-    if end == INTERRUPTED:
-        return Interrupted(f"interrupted after round {done}, whose checkpoint is written in {out}", agreed=True)
-    if end == BUDGET_SPENT:
-        return BudgetSpent(
-            f"{refusal or 'the privacy budget is reached'}; the model of round {done} stands in {out}, and the run "
-            "goes on only with a larger budget: --set stop.epsilon=... --resume",
+    part, stands = job.participation, f"the model of round {done} stands in {out}"
+    if code == INTERRUPTED:
+        raise Interrupted(f"interrupted after round {done}, whose checkpoint is written in {out}", agreed=True)
+    if code == BUDGET_SPENT:
+        raise BudgetSpent(
+            f"{refusal or 'the privacy budget is reached'}; {stands}, and the run goes on only with a larger budget: "
+            "--set stop.epsilon=... --resume",
             agreed=True,
         )
-    if end == TOO_FEW:
-        part = job.participation
-        return TooFewClients(
+    if code == TOO_FEW:
+        raise TooFewClients(
             f"round {done}: in each of {part.attempts} attempts more than [participation] max_dropouts = "
             f"{part.max_dropouts} clients left, or in one after a sum had been opened already; a sum of so few is "
-            f"not opened; the model of round {done} stands in {out}; start anew with larger max_dropouts or attempts",
+            f"not opened; {stands}; start anew with larger max_dropouts or attempts",
             agreed=True,
         )
-    if end == NotCertified.exit_code:
+    if code == NotCertified.exit_code:
         limit = "patience" if job.stop.seconds is None else "seconds"
         more = "--set rounds=..." if done >= job.rounds else f"--set stop.{limit}=..."
-        return NotCertified(
+        error = NotCertified(
             f"not reached in {done} rounds: {'; '.join(lacking)}; the model stands in {out}; where more rounds may "
             f"help, go on with {more} --resume",
             agreed=True,
         )
-    return None
+        error.result = result
+        raise error
+    return result
+
+
+def as_it_ended(code: int, job: Job, out: Path) -> Result | None:
+    """`ended`, of a run that has ended with exactly this job, from its folder; on rank 0. Nothing is written."""
+    from mpifed.files.history import last_row
+    from mpifed.files.model_file import MODEL, read_model
+    from mpifed.files.run_folder import read_run
+
+    about, row = read_run(out), last_row(out)
+    lacking = list(goals.unreached(job, {**row, **about}))
+    result = Result(out, about["rounds"], row, read_model(out / MODEL))
+    return ended(code, job, about["rounds"], out, result, lacking, None)
 
 
 def rounded_away(steps: Sequence[Mapping[str, float]], uncertain: bool) -> Iterator[str]:

@@ -15,7 +15,6 @@ import numpy as np
 
 from mpifed.comm.mpi import Comm, library
 from mpifed.core import loops
-from mpifed.core.errors import DataError
 from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.applied import APPLIED, applied
@@ -24,7 +23,6 @@ from mpifed.files.history import History, read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import write_json
 from mpifed.files.model_file import MODEL, model_arrays, write_arrays
-from mpifed.files.run_folder import job_of
 from mpifed.files.scratch import this_process
 from mpifed.files.write import replace_text, sha256
 from mpifed.job.combinations import data_warnings
@@ -57,19 +55,10 @@ class Results:
     about: Table = field(default_factory=dict)  # the keys of run.json that do not change in each round
 
     def resume(self, done: Progress) -> list[Table]:
-        """Go on with the history up to the progress `done`; returns its rows.
-
-        If the simulated network has changed, the simulated times of earlier rows are of the old one, and are left out;
-        those of later rows, and of run.json, are of the whole run over the new one.
-        """
+        """Go on with the history up to the progress `done`; returns its rows."""
         self.observation.resume()
-        try:
-            changed = job_of(self.out).get("simulated_network") != self.ready.job.table().get("simulated_network")
-        except DataError:  # it is written anew
-            changed = False
-        stale = ["simulated_s"] if changed else []
-        self.history = History.resume(self.out, done.round, stale, done.rows)
-        return list(self.history.rows())
+        self.history = History.resume(self.out, done.round, done.rows)
+        return self.history.rows()
 
     def open(self, comm: Comm, progress: Progress, resumed: bool) -> None:
         """Write the job and the first run.json, and start the reporter."""
@@ -81,10 +70,6 @@ class Results:
             mark(self.out / "checkpoint")
         replace_text(self.out / "job.toml", text)
         warnings = [*data_warnings(job, self.ready.data), *self.ready.algorithm.warnings()]
-        for name in () if job.record.evaluate_every else job.stop.certificates:
-            warnings.append(
-                f"[stop] {name}: with [record] evaluate_every = 0 it is measured at the end, and ends no run earlier"
-            )
         private: Table = {"private": False}
         if privacy is not None:
             private = {

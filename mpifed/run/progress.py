@@ -6,7 +6,7 @@ import sys
 from typing import Any, Literal
 
 from mpifed.core.tables import Table
-from mpifed.files.columns import column_of, shown
+from mpifed.files.columns import shown
 from mpifed.text import say
 
 
@@ -72,13 +72,7 @@ def reporter(rank: int, progress: str = "auto") -> Reporter:
 
 
 def _numbers(columns: Table) -> str:
-    values = {column.label: (column.name, columns.get(column.name)) for column in shown("progress")}
-    texts = [f"{label} {_text(name, value)}" for label, (name, value) in values.items() if value is not None]
-    limited = [_text(name, value) for name, value in columns.items() if name.startswith("constraint_")]
+    values = {column.label: columns.get(column.name) for column in shown("progress")}
+    texts = [f"{label} {value:.4g}" for label, value in values.items() if value is not None]
+    limited = [f"{value:.4g}" for name, value in columns.items() if name.startswith("constraint_")]
     return "  ".join([*texts, *([f"constraints {' '.join(limited)}"] if limited else [])])
-
-
-def _text(name: str, value: float) -> str:
-    if column_of(name).unit == "%":
-        return f"{value:.2%}"
-    return f"{value:.4f}" if name.endswith("loss") or name.startswith("constraint_") else f"{value:.2e}"

@@ -1,4 +1,4 @@
-"""Scores of a model on test rows: losses, accuracies, errors and what `[record] metrics` asks for.
+"""Scores of a model on test rows: losses, accuracies and errors.
 
 Each piece of the test rows, some of the common ones or those of a client, is scored on one rank. What it gives depends
 on that piece alone, and has a line of its own in a table, where all other ranks have zeros. So the sum over the ranks
@@ -7,8 +7,7 @@ is exact, and gives the same bits on any number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from itertools import chain
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,7 +17,6 @@ from mpifed.algorithms.algorithm import Columns
 from mpifed.algorithms.functions import CHUNK
 from mpifed.comm.mpi import Comm
 from mpifed.core.device import host_record
-from mpifed.core.errors import UsageError
 from mpifed.core.record import Array, Record, take
 from mpifed.data.block import Batch, Block, of_vectors
 from mpifed.data.roster import Roster
@@ -30,10 +28,10 @@ from mpifed.maths.problem import Problem
 Personal: TypeAlias = Callable[[int, Parameters], Parameters]
 
 
-def score_batch(problem: Problem, model: Parameters, batch: Batch) -> tuple[Array, Array, Array]:
-    """([n, 1 + m] sums in float64, [n, s, ...] what is predicted, [n, s, h] scores) of as many rows of n clients.
+def score_batch(problem: Problem, model: Parameters, batch: Batch) -> Array:
+    """[n, 1 + m] sums in float64 over as many rows of n clients: of the loss, and of m numbers by the task.
 
-    Sums are of the loss, and of rows with the right class [1], squared errors of targets [t], or `label_counts` [4].
+    These are rows with the right class [1], squared errors of targets [t], or `label_counts` [4].
     """
     objective = problem.objective
     scores = objective.scores_of(model, batch.X)
@@ -46,7 +44,7 @@ def score_batch(problem: Problem, model: Parameters, batch: Batch) -> tuple[Arra
     else:
         y = of_vectors(batch.y)
         matches = ((predicted.reshape(y.shape).astype(np.float64) - y) ** 2).sum(axis=-2)
-    return np.concatenate([loss[:, None], matches], axis=-1), predicted, scores
+    return np.concatenate([loss[:, None], matches], axis=-1)
 
 
 class TestRows(NamedTuple):
@@ -54,7 +52,6 @@ class TestRows(NamedTuple):
 
     problem: Problem
     comm: Comm
-    asked: Collection[str]  # `[record] metrics`, of the common rows
     y: Array | None  # labels of all common rows; None where these are not scored
     chunks: range  # of `CHUNK` common rows, those that this rank scores
     common: Block | None  # these rows, as a block of one client; None where this rank scores none
@@ -102,34 +99,20 @@ class TestRows(NamedTuple):
 
     def _of_common(self, parameters: Parameters, y: Array) -> Columns:
         """The columns of the common rows, on rank 0."""
-        problem, asked, width = self.problem, self.asked, self._width
-        classes, task = problem.outputs if "macro_f1" in asked else 0, problem.objective.task
-        table, class_scores = np.zeros((-(-len(y) // CHUNK), width + 2 * classes)), list[Array]()
-        batches = self.common.everything(CHUNK) if self.common else ()
-        for chunk, batch in zip(self.chunks, batches, strict=True):
-            sums, predicted, scores = score_batch(problem, parameters, batch)
-            table[chunk, :width] = sums[0]
-            if classes:  # rows of each that are rightly predicted, and that are predicted
-                labels = predicted[predicted == batch.y], predicted.reshape(-1)
-                table[chunk, width:] = np.concatenate([np.bincount(of, minlength=classes) for of in labels])
-            if "auc" in asked:
-                class_scores.append(_class_scores(problem, parameters, scores))
-        summed, gathered = self._summed(table), self.comm.gather(class_scores) if "auc" in asked else None
+        task, table = self.problem.objective.task, np.zeros((-(-len(y) // CHUNK), self._width))
+        for chunk, batch in zip(self.chunks, self.common.everything(CHUNK) if self.common else (), strict=True):
+            table[chunk] = score_batch(self.problem, parameters, batch)[0]
+        summed = self._summed(table)
         if self.comm.rank:
             return {}
-        total = sum(summed, np.zeros(width + 2 * classes))
-        matches, rows = total[1:width], np.array(len(y))
-        quality = float(self._quality(matches, rows))
-        columns: Columns = {"test_loss": float(total[0] / len(y)), f"test_{QUALITY[task]}": quality}
+        loss, *matches = sum(summed, np.zeros(self._width))
+        counts = np.array(matches)
+        quality = float(self._quality(counts, np.array(len(y))))
+        columns: Columns = {"test_loss": float(loss / len(y)), f"test_{QUALITY[task]}": quality}
         if task == "multilabel":
-            columns |= {"test_exact_match": float(matches[1] / len(y)), "test_micro_f1": metrics.micro_f1(matches)}
+            columns |= {"test_exact_match": float(counts[1] / len(y)), "test_micro_f1": metrics.micro_f1(counts)}
         elif task == "regression":
-            columns["test_r2"] = metrics.r2(matches, of_vectors(y))
-        if classes:
-            right, predicted = total[width:].reshape(2, classes)
-            columns["test_macro_f1"] = metrics.macro_f1(right, predicted, np.bincount(y, minlength=classes))
-        if gathered is not None:  # no sum: a row's rank is among all
-            columns["test_auc"] = metrics.auc(y, np.concatenate([*chain(*gathered)]))
+            columns["test_r2"] = metrics.r2(counts, of_vectors(y))
         return columns
 
     def _of_clients(self, parameters: Parameters, own: Roster, personal: Personal | None) -> ClientScores | None:
@@ -144,21 +127,10 @@ class TestRows(NamedTuple):
                 for start in range(0, rows, size):
                     at = np.arange(start, min(start + size, rows))
                     batch = part.take(np.broadcast_to(at, (clients, len(at))))
-                    sums = sums + score_batch(self.problem, model, batch)[0]
+                    sums = sums + score_batch(self.problem, model, batch)
                 if rows:
                     table[np.searchsorted(tested, block.clients[who])] = sums
         summed, rows_of = self._summed(table), self.counts[tested]
         if self.comm.rank:
             return None
         return ClientScores(tested, rows_of, self._quality(summed[:, 1:], rows_of), summed[:, 0] / rows_of)
-
-
-def _class_scores(problem: Problem, model: Parameters, scores: Array) -> Array:
-    """[s, L] a score of each class, or [s, 1] that of class 1 of two; UsageError where a model has neither."""
-    of_classes: Array = problem.objective.class_scores(model.head, scores)[0]
-    if of_classes.shape[1] != problem.outputs and (of_classes.shape[1], problem.outputs) != (1, 2):
-        raise UsageError(
-            f'[record] metrics = ["auc"]: the model gives {of_classes.shape[1]} scores of {problem.outputs} classes; '
-            "define its class_scores, one for each class, or leave auc out"
-        )
-    return of_classes

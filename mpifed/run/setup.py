@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,6 @@ from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.placement import place
 from mpifed.comm.rounds import Ranks
 from mpifed.comm.states import ClientStates
-from mpifed.comm.sums import OF_ALL_ROWS
 from mpifed.contract import own_module
 from mpifed.core.device import Device
 from mpifed.core.errors import DataError, UsageError
@@ -126,20 +125,19 @@ def first_model(job: Job, arrays: Mapping[str, Array], like: Parameters) -> Para
     """The model of these arrays, of the structure of `like`; UsageError where they do not fit, or are not finite."""
     from mpifed.files.model_file import model_arrays
 
-    where, expected = f'[model] start = "{shown(str(job.model.get("start")))}"', model_arrays(like)
-    came, wanted = (
-        ", ".join(f"{name} {list(array.shape)}" for name, array in sorted(part.items())) for part in (arrays, expected)
-    )
+    expected, ordered, wrong = model_arrays(like), list[Array](), ""
+    came, wanted = ({name: list(array.shape) for name, array in part.items()} for part in (arrays, expected))
     if came != wanted:
-        raise UsageError(
-            f"{where}: holds {shown(came)}, and this model has {shown(wanted)}; give that of a run of this model"
-        )
-    with np.errstate(over="ignore"):
-        ordered = iter([arrays[name].astype(leaf.dtype) for name, leaf in expected.items()])
-    model = map_leaves(lambda _: next(ordered), like)
-    if not all(np.isfinite(leaf).all() for leaf in bare_leaves(model)):
-        raise UsageError(f"{where}: has numbers that are not finite; give a model whose training did not diverge")
-    return model
+        wrong = f"holds {shown(str(came))}, and this model has {wanted}"
+    else:
+        with np.errstate(over="ignore"):
+            ordered = [arrays[name].astype(leaf.dtype) for name, leaf in expected.items()]
+        if not all(np.isfinite(leaf).all() for leaf in ordered):
+            wrong = "has numbers that are not finite"
+    if wrong:
+        raise UsageError(f'[model] start = "{shown(str(job.model.get("start")))}": {wrong}; give a run of this model')
+    left = iter(ordered)
+    return map_leaves(lambda _: next(left), like)
 
 
 def prepare(
@@ -195,7 +193,13 @@ def prepare(
             _kept(cache, "verified clients", block, lambda: data.verify(hosted.clients))
         opened = partial(hosted_blocks, data, *hosted, job.compute.dtype)
         blocks = _kept(cache, "blocks", block, partial(opened, space))
-        device = _kept(cache, "device", None, partial(_device, job, comm, data))
+        device = Device()
+        if job.compute.device != "cpu" and not here_alone(data):
+            from mpifed.maths.device import open_device
+
+            asked, memory = job.compute.device, job.compute.memory_gib
+            open_it = partial(open_device, asked, comm.node_rank, comm.node_size, memory)
+            device = _kept(cache, "device", None, open_it)
     tables = (job.algorithm, job.model, job.minimize, *job.constraint, job.regularizer or {})
     if any(own_module(value) for table in tables for value in table.values()):
         from mpifed.run.own_classes import check_in_run, refuse_other_sources, refuse_own
@@ -218,7 +222,14 @@ def prepare(
     )
     with agreed(comm):
         server = algorithm.start_server(everybody) if ranks.serves else None
-        _check_begins(job, algorithm, server)
+        start = algorithm.problem.start
+        if server is not None and start is not None:
+            pairs = zip(bare_leaves(algorithm.model(server)), bare_leaves(start), strict=True)
+            if not all(np.allclose(one, other, rtol=1e-5) for one, other in pairs):
+                raise UsageError(
+                    f'[model] start: "{job.algorithm["name"]}" begins at a model of its own, since '
+                    f"{algorithm.why_no_start}; leave it out, or take another method"
+                )
         if len(blocks):
             check_state(job.algorithm["name"], "start_clients()", clients.take(0), clients=blocks.size(0))
         specs = check_state(job.algorithm["name"], "start_server()", server)
@@ -233,7 +244,7 @@ def prepare(
             rows = partial(common_shard, data, CHUNK * chunks.start, min(CHUNK * chunks.stop, data.test_samples))
             shard = _kept(cache, "test rows", None, rows)
             common = Block((shard,), job.compute.dtype) if shard else None
-        tests = TestRows(algorithm.problem, comm, job.record.metrics, y, chunks, common, own, data.test_counts)
+        tests = TestRows(algorithm.problem, comm, y, chunks, common, own, data.test_counts)
     key = comm.bcast(os.urandom(32) if ranks.serves else None) if secret and is_secure(job) else None
     return Ready(job, algorithm, data, ranks, server, clients, specs, tests, everybody, key)
 
@@ -261,44 +272,16 @@ def _opened(job: Job, comm: Comm) -> store.Federation:
         data = store.open_federation(path) if comm.rank == 0 or path.startswith(store.MEMORY) else None
     about = comm.bcast(None if data is None else data.about)
     with agreed(comm):
-        if data is None:
-            if not (file := Path(path) / store.ARRAYS).is_file():
-                raise DataError(
-                    f"{file}: rank {comm.rank} sees no such file, and rank 0 does; give a folder that all nodes see, "
-                    "and start all ranks in one folder"
-                )
-            try:
+        try:
+            if data is None:
                 data = store.of_folder(about, Path(path))
                 whole = job.data.verify and comm.node_rank == 0
                 for name in about.arrays:
                     if name in ("digests", "test/y") or (whole and name.startswith("test/")):
                         data.array(name)
-            except DataError as error:
-                raise DataError(f"rank {comm.rank} sees other data than rank 0: {error}") from error
+        except DataError as error:
+            raise DataError(f"rank {comm.rank} sees other data than rank 0: {error}") from error
         return data
-
-
-def _check_begins(job: Job, algorithm: Algorithm, server: ServerRecord) -> None:
-    """Refuse `[model] start` for an algorithm that has begun elsewhere; on rank 0."""
-    start = algorithm.problem.start
-    if server is None or start is None:
-        return
-    begun = algorithm.model(server)
-    if not all(np.allclose(a, b, rtol=1e-5) for a, b in zip(bare_leaves(begun), bare_leaves(start), strict=True)):
-        raise UsageError(
-            f'[model] start: "{job.algorithm["name"]}" begins at a model of its own, since {algorithm.why_no_start}; '
-            "leave it out, or take another method"
-        )
-
-
-def _device(job: Job, comm: Comm, data: store.Federation) -> Device:
-    """The device of this rank's clients; UsageError where the job requires a device that the rank does not have."""
-    table = job.compute
-    if table.device == "cpu" or here_alone(data):
-        return Device()
-    from mpifed.maths.device import open_device
-
-    return open_device(table.device, comm.node_rank, comm.node_size, table.memory_gib)
 
 
 def held(data: store.Federation, axis: str) -> Holdings:
@@ -317,18 +300,6 @@ def all_exchanges(algorithm: Algorithm) -> list[Exchange]:
 def measures_of(job: Job, algorithm: Algorithm) -> tuple[Measure, ...]:
     """The measures over training data; none where only releases are recorded."""
     return () if job.record.released_only else algorithm.measures
-
-
-def measures_of_all_rows(job: Job, algorithm: Algorithm) -> Iterator[Measure]:
-    """The measures over all rows; where the job evaluates only a sample, their exchanges have other names."""
-    if algorithm.problem.measured_rows is None:
-        yield from measures_of(job, algorithm)
-        return
-    sampled: Any = algorithm  # a dataclass, of any algorithm
-    whole: Algorithm = replace(sampled, problem=replace(sampled.problem, measured_rows=None))
-    for measure in measures_of(job, whole):
-        renamed = tuple(replace(part, name=f"{part.name}{OF_ALL_ROWS}") for part in measure.exchanges)
-        yield replace(measure, exchanges=renamed)
 
 
 def tests_clients(job: Job, data: store.Federation) -> bool:

@@ -104,7 +104,8 @@ def _nested(depth: int) -> list[Any]:
 CLASSES: dict[str, Any] = {"privacy": Privacy, "client_optimizer": SGD, "server_optimizer": ServerSGD}
 PARTS = {"model": OBJECTIVES, "algorithm": ALGORITHMS, "minimize": TERMS, "regularizer": REGULARIZERS}
 MORE: dict[str, Any] = {
-    "regularizer": {"name": "l1", "weight": 1e-3}, "simulated_network": {"name": "lte"}, "stop": {"kkt_residual": 1e-2},
+    "regularizer": {"name": "l1", "weight": 1e-3}, "simulated_network": {"name": "lte"},
+    "stop": {"reached": ["kkt_residual<=1e-2"]},
     "participation": {"clients_per_round": 3}, "sweep": {"seeds": 2}, "constraint": [{"name": "loss", "limit": 1.5}],
     "server": {"dedicated": True}, "compute": {"dtype": "float64"}, **private(),
 }  # fmt: skip

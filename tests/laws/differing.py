@@ -17,8 +17,6 @@ import numpy as np
 
 import mpifed as mf
 import mpifed.run.agreement
-from mpifed.python.runs import job
-from mpifed.run.launch import launch
 
 ODD = int(next(os.environ[name] for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK") if name in os.environ))
 X = np.arange(180.0).reshape(60, 3) % 7
@@ -71,7 +69,6 @@ CASES: dict[str, Callable[[], object]] = {
     "targets": lambda: mf.FederatedDataset.from_arrays(X, Y + 0.5 * ODD, clients=6),
     "shape": lambda: mf.FederatedDataset.from_clients([(X[: 20 + ODD], Y[: 20 + ODD]), (X, Y)]),
     "clients": lambda: mf.FederatedDataset.from_arrays(X, Y, clients=5 + ODD),
-    "out of a job": lambda: launch(job(METHOD, DATA, mf.Softmax(), rounds=1), out=f"run-{ODD}"),
     "call": run() if ODD else sweep("a"),
     "an error of one": run(batch_size=500 if ODD else 5, local_steps=-1 if ODD else 1),
 }

@@ -73,7 +73,6 @@ def test_what_differs_is_named_with_both_values(tmp_path: Path) -> None:
         r"FederatedDataset: data.y: 'float64 \[60\], SHA-256 \w{12}' on rank 0, 'float64 \[60\], .* on rank 1",
         r"FederatedDataset: data.X: 'float32 \[80, 3\], .* on rank 0, 'float32 \[81, 3\], .* on rank 1",
         "FederatedDataset: clients: 5 on rank 0, 6 on rank 1",
-        "launch: out: 'run-0' on rank 0, 'run-1' on rank 1",
         "sweep: call: 'sweep' on rank 0, 'run' on rank 1",
         r"job: 1 error\n  algorithm.local_steps = -1: expected a number above 0$",
     ]

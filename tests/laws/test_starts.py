@@ -70,7 +70,7 @@ def begun(digits: Path, tmp_path: Path, **changes: Any) -> dict[str, Any]:
     [
         (lambda path: path.unlink(), "no readable model .*; give the folder of a run that has ended, or its model"),
         (lambda path: path.write_bytes(path.read_bytes()[:500]), "no readable model"),
-        (lambda path: changed(path, "first", lambda a: a[:, :3]), r"holds .*first \[64, 3\].*and this model has first"),
+        (lambda path: changed(path, "first", lambda a: a[:, :3]), "holds .*'first': .64, 3.*this model has"),
         (lambda path: changed(path, "second", lambda a: a), "second.*and this model has"),
         (lambda path: changed(path, "first", lambda a: a * np.inf), "has numbers that are not finite"),
         (lambda path: changed(path, "first", lambda a: a.astype("f8") * 1e300), "has numbers that are not finite"),
@@ -100,10 +100,10 @@ def test_a_run_goes_on_with_the_model_that_it_began_with_alone(digits: Path, tmp
     run(checked(job), Solo(), out, resume=True)
     assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
     changed(moved / "model.safetensors", "first", lambda values: values + 1)
-    with pytest.raises(UsageError, match=r"--resume with another \[model\] start \(SHA-256 "):
+    with pytest.raises(UsageError, match=r"--resume with other \[model\] start \(start: "):
         run(checked(job | {"rounds": 6}), Solo(), out, resume=True)
     del job["model"]["start"]
-    with pytest.raises(UsageError, match=r"--resume with another \[model\] start \(SHA-256 .* before, none now"):
+    with pytest.raises(UsageError, match=r"--resume with other \[model\] start \(start: .* before, none now"):
         run(checked(job | {"rounds": 6}), Solo(), out, resume=True)
 
 

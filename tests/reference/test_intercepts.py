@@ -146,8 +146,8 @@ def test_no_bound_where_nothing_curves_the_intercept(tmp_path: Path) -> None:
     }
     assert columns[False]["lower_bound"] is not None and columns[False]["duality_gap"] >= 0
     assert columns[True].get("lower_bound") is None and columns[True].get("duality_gap") is None
-    stop = {"duality_gap": 1e-3}
-    with pytest.raises(UsageError, match=r"\[stop\] duality_gap: .*l2 leaves the intercepts out: set bias = false"):
+    stop = {"reached": ["duality_gap<=1e-3"]}
+    with pytest.raises(UsageError, match=r"\[stop\] reached, patience: duality_gap: .*l2 leaves the intercepts out"):
         trained(folder, tmp_path / "refused", FULL["ssca"], 20, stop=stop)
     penalized = RIDGE | {"penalize_bias": True}
     record = {"evaluate_every": 10, "checkpoint_every": 0}

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from jobs_in_python import fedavg, job_table
+from whole_runs import run
 
 from mpifed.cli import main
-from mpifed.run.launch import launch
+from mpifed.testing import Job, Solo
 
 FULL = Path("/dev/full")
 AUDITED = fedavg(batch_size=1)
@@ -25,7 +26,7 @@ def made(digits: Path, write_job: Any, tmp_path_factory: pytest.TempPathFactory)
     """A folder with job.toml and its run."""
     folder = tmp_path_factory.mktemp("made")
     job = write_job(folder / "job.toml", job_table(digits, rounds=2, algorithm=AUDITED, record={"evaluate_every": 1}))
-    launch(job, folder / "run")
+    run(Job.read(job), Solo(), folder / "run")
     for kind in ("svg", "pdf", "png"):  # what draws is imported here, not by each process that is forked
         main.main(["plot", str(folder / "run"), "--out", str(folder / f"figure.{kind}")], standalone_mode=False)
     return folder

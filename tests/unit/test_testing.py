@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from jobs_in_python import checked, job_table
+from whole_runs import run
 
 from mpifed.core.errors import UsageError
 from mpifed.files.model_file import read_model
-from mpifed.run.launch import launch
 from mpifed.testing import (
     Job,
+    Solo,
     check_algorithm,
     check_model,
     check_regularizer,
@@ -80,7 +81,7 @@ def job_of(folder: Path, **changes: Any) -> Job:
 def test_rounds_are_those_of_a_run(classes: Path, tmp_path: Path) -> None:
     job = job_of(classes)
     start, *others = rounds(job, measured=3)
-    launch(job, tmp_path / "run")
+    run(job, Solo(), tmp_path / "run")
     model = read_model(tmp_path / "run" / "model.safetensors")
     assert {name: values.tobytes() for name, values in others[-1].model.items()} == {
         name: values.tobytes() for name, values in model.items()

@@ -93,12 +93,6 @@ def test_masks_on_a_graph_that_is_enough(tmp_path: Path, job: Path, launch: Call
     assert "it learns the sum of the others' uploads and no more, except with probability 2^-40" in text
 
 
-def test_one_key_for_all_clients(job: Path) -> None:
-    text = told(job, "encrypted", "data.block=8", ranks=2)
-    assert "encrypted (BFV): all clients share the secret key, which the server lacks" in text
-    assert "the server and any one client together could open every upload" in text
-
-
 @pytest.mark.parametrize(
     ("channel", "said"),
     [

@@ -12,14 +12,13 @@ import tomli_w
 from jobs_in_python import as_in_a_file, checked, fedavg, job_table
 from methods import METHODS, named
 
-from mpifed import SGD, FedAvg, Privacy, StepSize
+from mpifed import SGD, FedAvg, Privacy
 from mpifed.algorithms.functions import Constraint
-from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.errors import UsageError
 from mpifed.job.job import read_table, set_value
-from mpifed.maths.objectives import MLP, Softmax
+from mpifed.maths.objectives import Softmax
 from mpifed.maths.problem import Problem
-from mpifed.maths.terms import ErrorRate, Loss, Norm
+from mpifed.maths.terms import Loss, Norm
 from mpifed.testing import ALGORITHMS, Job
 
 SSCA = {"name": "ssca", "batch_size": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
@@ -118,33 +117,6 @@ def test_one_thing_wrong(changes: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "key", "meant"),
-    [
-        ("client_optimizer", "lr", "learning_rate"), ("algorithm", "batchsize", "batch_size"), ("model", "l_2", "l2"),
-        ("record", "evaluate-ever", "evaluate_every"),
-    ],
-)  # fmt: skip
-def test_near_misses(where: str, key: str, meant: str) -> None:
-    job = as_in_a_file(table())
-    (line,) = complaints(job | {where: job.get(where, {}) | {key: 1}})
-    assert line.startswith(f'[{where}] {key}: unknown key; did you mean "{meant}"?; known are ')
-
-
-def test_algorithms_and_objectives_are_made_of_their_tables() -> None:
-    job = checked(
-        table(
-            algorithm={"name": "ssca", "batch_size": 4, "rho": [0.5, 0.1], "gamma": [0.4, 0.2], "start": "paper"},
-            model={"name": "mlp", "bias": False, "hidden": 7},
-        )
-    )
-    task = problem()
-    assert job.make_objective() == MLP(hidden=7, l2=0.0, bias=False)
-    assert job.make_algorithm(task) == SSCAHorizontal(
-        4, StepSize(0.5, 0.1), StepSize(0.4, 0.2), 0.1, "paper", problem=task
-    )
-
-
-@pytest.mark.parametrize(
     ("keys", "name"),
     [({}, "power"), ({"warmup": 3}, "power"), ({"factor": 0.5, "every": 2}, "step"), ({"rounds": 9}, "cosine")],
 )
@@ -197,13 +169,11 @@ def problem_of(job: Job, **task: Any) -> Problem:
     return problem(**(parts | task))
 
 
-def test_a_problem_is_made_of_its_tables() -> None:
-    limits = [{"name": "loss", "classes": [0, 2], "limit": 1, "margin": 0.25}, {"name": "norm", "limit": 4.5}]
-    job = checked(table(algorithm=SSCA, minimize={"name": "error-rate", "classes": [1]}, constraint=limits))
-    assert job.make_minimize() == ErrorRate((1,))
-    assert job.make_constraints() == (Constraint(Loss((0, 2)), 1.0, 0.25), Constraint(Norm(), 4.5))
-    assert [one.aim for one in job.make_constraints()] == [0.75, 4.5]
-    assert job.table()["constraint"][0] == {"name": "loss", "classes": [0, 2], "limit": 1.0, "margin": 0.25}
+@dataclass(frozen=True)
+class NotANorm(Loss):
+    """A term that says it needs no samples."""
+
+    sampled: ClassVar[bool] = False
 
 
 COLUMNS = {"split": "columns", "counts": np.array([60, 60, 60])}
@@ -308,23 +278,6 @@ def test_set_of_a_constraint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("constraint.9.limit=1", "there is no number 9; they are counted from 1 to 2"),
-        ("constraint.1={name = 'norm'}", "number 1 is a table; set one of its keys"),
-        ("constraint.1.limit.more=1", "limit is a value and no table"),
-        ("algorithm.batch_size.1.more=2", "batch_size is a value and no table"),
-    ],
-)
-def test_set_of_what_is_not_there(change: str, said: str) -> None:
-    found = table(constraint=[dict(LOSS), dict(LOSS)])
-    with pytest.raises(UsageError) as caught:
-        set_value(found, change)
-    assert str(caught.value) == f"{change.partition('=')[0]}: {said}"
-    assert found == table(constraint=[LOSS, LOSS])
-
-
-@pytest.mark.parametrize(
     ("change", "swept"),
     [
         ("algorithm.batch_size=3", "algorithm.batch_size"),  # a value
@@ -392,33 +345,6 @@ def test_own_classes() -> None:
     assert job.make_objective() == MyObjective(l2=0.25, slack=0.5, bias=True)
     inherited = {"bias": True, "penalize_bias": False, "nonconvex_penalty": 0.0}
     assert job.table()["model"] == {"name": here("MyObjective"), "l2": 0.25, "slack": 0.5, **inherited}
-
-
-@dataclass(frozen=True)
-class MyTerm(Loss):
-    """A term that a job names."""
-
-    power: float = 2.0
-
-
-@dataclass(frozen=True)
-class NotANorm(Loss):
-    """A term that says it needs no samples."""
-
-    sampled: ClassVar[bool] = False
-
-
-def test_own_terms() -> None:
-    own = {"name": here("MyTerm"), "classes": [0], "power": 3, "limit": 0.5}
-    job = checked(table(algorithm=SSCA, minimize={"name": here("MyTerm")}, constraint=[own]))
-    assert job.make_minimize() == MyTerm()
-    assert job.make_constraints() == (Constraint(MyTerm((0,), 3.0), 0.5),)
-    assert job.table()["constraint"] == [{**own, "power": 3.0, "margin": 0.0}]
-    job.make_algorithm(problem_of(job))
-    found = complaints(table(algorithm=SSCA, constraint=[{"name": here("MyTerm"), "limit": 1.0, "powr": 3}]))
-    assert found == ['[constraint 1] powr: unknown key; did you mean "power"?; known are classes, power, limit, margin']
-    (line,) = complaints(table(algorithm=SSCA, constraint=[{"name": here("Nobody"), "limit": 1.0}]))
-    assert line.startswith(f'[constraint 1] name = "{here("Nobody")}": ')
 
 
 @pytest.mark.parametrize(

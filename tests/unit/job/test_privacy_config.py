@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from jobs_in_python import checked, fedavg, job_table
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from mpifed import FedAvg, Privacy
+from mpifed import FedAvg
 from mpifed.core.errors import UsageError
 from mpifed.maths.objectives import Softmax
 from mpifed.maths.privacy.release import Release
@@ -21,17 +21,6 @@ from mpifed.privacy.calibration import settle
 from mpifed.testing import Job
 
 PRIVATE = {"delta": 1e-3, "clip": 1.0, "noise_multiplier": 2.0}
-
-
-def table(**changes: Any) -> dict[str, Any]:
-    own = fedavg() | {"name": f"{__name__}:Told"}
-    return job_table(**{"algorithm": own, "privacy": copy.deepcopy(PRIVATE)} | changes)
-
-
-def problem(job: Job, **changes: Any) -> Problem:
-    settings = {"objective": Softmax(), "split": "rows", "counts": np.array([10, 20, 30]), "samples": 60, "features": 2}
-    own = {"regularizer": job.make_regularizer(), "privacy": job.privacy}
-    return Problem(**(settings | own | {"outputs": 3} | changes))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -49,6 +38,17 @@ class Told(FedAvg):
         return Release(1, z, self.rate * ones)
 
 
+def table(**changes: Any) -> dict[str, Any]:
+    own = fedavg() | {"name": f"{__name__}:Told"}
+    return job_table(**{"algorithm": own, "privacy": copy.deepcopy(PRIVATE)} | changes)
+
+
+def problem(job: Job, **changes: Any) -> Problem:
+    settings = {"objective": Softmax(), "split": "rows", "counts": np.array([10, 20, 30]), "samples": 60, "features": 2}
+    own = {"regularizer": job.make_regularizer(), "privacy": job.privacy}
+    return Problem(**(settings | own | {"outputs": 3} | changes))  # type: ignore[arg-type]
+
+
 def said_of(table_: dict[str, Any]) -> list[str]:
     with pytest.raises(UsageError) as caught:
         checked(table_)
@@ -63,17 +63,6 @@ def said_with_data(table_: dict[str, Any], **changes: Any) -> list[str]:
 
 
 # --- [privacy] ---------------------------------------------------------------------------------------------------
-
-
-def test_written_out_and_read_again() -> None:
-    job = checked(table(privacy={"delta": 1e-3, "clip": 2, "epsilon": 3}))
-    assert job.privacy == Privacy(delta=1e-3, clip=2.0, epsilon=3.0)
-    written = job.table()["privacy"]
-    absent = {"noise_multiplier"}  # None by default
-    assert written.keys() == {field.name for field in fields(Privacy)} - absent
-    assert (written["level"], written["noise"]) == ("sample", "secure")
-    assert checked(job.table()).privacy == job.privacy
-    assert checked({k: v for k, v in table().items() if k != "privacy"}).privacy is None
 
 
 @pytest.mark.parametrize(
@@ -151,46 +140,4 @@ def test_a_budget_that_one_round_exceeds() -> None:
         settled(stop={"epsilon": 100.0}, privacy=PRIVATE | {"noise_multiplier": 0})
 
 
-@pytest.mark.parametrize("name", ["kkt_residual", "duality_gap"])
-def test_exact_data_end_no_private_run(name: str) -> None:
-    """When they do would tell of training data; seconds and epsilons do not."""
-    for record in ({}, {"released_only": True}):
-        (line,) = said_of(table(stop={name: 0.1}, record=record))
-        assert line.startswith(f"[stop] {name}: is computed from training data without noise")
-    assert checked(table(stop={"seconds": 5.0, "epsilon": 3.0})).stop.epsilon == 3.0
-
-
 # --- what else ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Plain(FedAvg):
-    """One of a user's own, who has not thought of regularizers."""
-
-    regularized: ClassVar[bool] = False
-
-
-SSCA = {"batch_size": 2, "rho": [0.5, 0.6], "gamma": [0.5, 0.6]}
-REFUSING = [
-    ({"name": "ssca", **SSCA}, "rows"),
-    ({"name": "ssca", **SSCA}, "columns"),
-    ({"name": "vertical-sgd", "batch_size": 2, "server_optimizer": {"learning_rate": 0.5}}, "columns"),
-    ({"name": f"{__name__}:Plain", "batch_size": 2, "client_optimizer": {"learning_rate": 0.5}}, "rows"),
-]
-
-
-@pytest.mark.parametrize(("algorithm", "split"), REFUSING, ids=str)
-def test_who_knows_no_regularizer_says_so(algorithm: dict[str, Any], split: str) -> None:
-    def made(concave: float, **tables: Any) -> Any:
-        job = checked({key: value for key, value in table(algorithm=algorithm, **tables).items() if key != "privacy"})
-        return job.make_algorithm(problem(job, objective=Softmax(nonconvex_penalty=concave), split=split))
-
-    assert made(0.0).problem.regularizer is None
-    with pytest.raises(UsageError) as caught:
-        made(0.25, regularizer={"name": "l1", "weight": 0.1})
-    assert [line.strip() for line in str(caught.value).splitlines()[1:]] == [
-        "[model] nonconvex_penalty = 0.25: this algorithm supports no penalty but l2; set nonconvex_penalty = 0, or "
-        "take fedavg, scaffold or fedpdm, for data split by rows",
-        "[regularizer] L1: this algorithm has no prox step; leave the table out, or take fedavg, scaffold or "
-        "fedpdm, for data split by rows",
-    ]

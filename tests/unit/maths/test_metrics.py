@@ -29,62 +29,6 @@ def sklearn_undefined() -> type[Warning]:
     return UndefinedMetricWarning
 
 
-def macro_f1(y: Any, predicted: Any, classes: int) -> float:
-    parts = (y[y == predicted], predicted, y)
-    return metrics.macro_f1(*(np.bincount(labels, minlength=classes) for labels in parts))
-
-
-def random_labels(seed: int) -> tuple[Any, Any]:
-    rng = np.random.default_rng(seed)
-    classes, rows = int(rng.integers(2, 9)), int(rng.integers(1, 40))
-    return rng.integers(0, classes, rows), rng.integers(0, max(1, classes - seed % 3), rows)
-
-
-# one class alone, all wrong, one row, never predicted, a class that is absent
-FEW = [([0, 0], [0, 0]), ([0, 0], [1, 1]), ([2], [0]), ([0, 1, 1], [1, 1, 1]), ([0, 2, 2], [2, 2, 0])]
-
-
-@pytest.mark.parametrize(("y", "predicted"), [*FEW, *map(random_labels, range(20))])
-def test_macro_f1(y: Any, predicted: Any) -> None:
-    expected = sklearn.f1_score(y, predicted, average="macro", zero_division=0)
-    assert macro_f1(np.array(y), np.array(predicted), 9) == pytest.approx(expected, rel=1e-14, abs=1e-15)
-
-
-@pytest.mark.parametrize("ties", [False, True])
-@pytest.mark.parametrize("classes", [1, 2, 3, 5])
-@pytest.mark.parametrize("seed", range(5))
-def test_auc(seed: int, classes: int, ties: bool) -> None:
-    """Of one score, of two, of the softmax of several; with ties of scores."""
-    rng = np.random.default_rng(seed)
-    scores = rng.integers(-2, 3, (60, classes)).astype("f4") if ties else rng.normal(size=(60, classes)).astype("f4")
-    y = np.concatenate([np.arange(max(classes, 2)), rng.integers(0, max(classes, 2), 60 - max(classes, 2))])
-    expected = expected_auc(y, scores.astype(float))
-    assert metrics.auc(y, scores) == pytest.approx(expected, rel=1e-12)
-    assert 0 < expected < 1
-
-
-def expected_auc(y: Any, z: Any) -> float:
-    if z.shape[1] == 1:
-        return float(sklearn.roc_auc_score(y, z[:, 0]))
-    if z.shape[1] == 2:
-        return float(sklearn.roc_auc_score(y, z[:, 1] - z[:, 0]))
-    largest = z.max(axis=1, keepdims=True)
-    odds = np.exp(z - largest)
-    share = odds / odds.sum(axis=1, keepdims=True)
-    return float(sklearn.roc_auc_score(y, share, multi_class="ovr", average="macro"))
-
-
-@pytest.mark.parametrize(
-    ("y", "scores"),
-    [([1, 1, 1], [[0.1], [0.2], [0.3]]), ([0, 0], [[1.0, 2.0], [2.0, 1.0]]), ([0, 1, 1, 0], [[1.0, 2.0, 3.0]] * 4)],
-    ids=["one-score", "two-scores", "three-scores"],
-)
-def test_auc_of_a_class_without_rows_is_nan(y: list[int], scores: list[list[float]]) -> None:
-    z = np.array(scores)
-    assert np.isnan(defined(lambda: expected_auc(np.array(y), z)))
-    assert np.isnan(metrics.auc(np.array(y), z))
-
-
 def random_targets(seed: int) -> tuple[Any, Any]:
     rng, targets = np.random.default_rng(seed), 1 + 2 * (seed % 2)
     y, z = rng.normal(size=(2, 30, targets)) * rng.uniform(0.1, 100, targets)

@@ -53,7 +53,7 @@ def test_runs_that_differ_in_a_key_and_their_seed(key: str, value: object, tmp_p
     [
         ({"stop": {"reached": ["train_loss<=1.3"]}}, "record.evaluate_every"),
         ({"stop": {"patience": {"train_loss": 9}}}, "record.evaluate_every"),
-        ({"stop": {"feasibility": 0.0}}, "record.evaluate_every"),
+        ({"stop": {"reached": ["feasibility<=0"]}}, "record.evaluate_every"),
         ({"algorithm": BEST, "client_optimizer": {}}, "record.evaluate_every"),
         ({}, "record.evaluate_rows"),
         ({}, "record.certify_every"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -56,17 +55,6 @@ def mpifed(*arguments: object) -> Any:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def test_the_last_key_is_the_checksum_of_the_rest(tmp_path: Path) -> None:
-    path, table = tmp_path / "run.json", {"exit": None, "ledger": {"sha256": "0" * 64}}
-    write_json(path, table)
-    text = path.read_text()
-    assert list(json.loads(text))[-1] == "sha256" and read_json(path) == table
-    write_json(path, json.loads(text))  # of one that was read by something else
-    assert path.read_text() == text
-    path.write_text(json.dumps(table))  # of an earlier version
-    assert read_json(path) == table
-
-
 SPOILT: list[tuple[Callable[[str], str], str]] = [
     (lambda text: text.replace("0.5", "0.25"), "was changed or damaged: its sha256 is .*was expected"),
     (lambda text: text.replace("{\n", "{ \n", 1), "was changed or damaged"),
@@ -98,14 +86,6 @@ def test_a_run_json_that_was_changed(tmp_path: Path) -> None:
         write_json(path, change)
         with pytest.raises(DataError, match=rf"run\.json: {said}.*put back the file"):
             read_run(tmp_path)
-
-
-def test_what_a_later_version_adds_is_left_out(digits: Path, tmp_path: Path) -> None:
-    run(job(digits, 1), Solo(), tmp_path / "run")
-    write_json(tmp_path / "run" / "run.json", read_run(tmp_path / "run") | {"newer": {"a": 1}, "own_measure": 0.5})
-    shown = mpifed("show", tmp_path / "run")
-    assert shown.exit_code == 0 and "run.json has newer, of another version of mpifed" in shown.output
-    assert mpifed("show", tmp_path / "run", "--json").exit_code == 0
 
 
 @pytest.fixture(scope="module")

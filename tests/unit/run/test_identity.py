@@ -164,25 +164,6 @@ def test_other_test_rows_on_a_node(digits: Path, copy: Path) -> None:
         prepare(job(copy), Second())
 
 
-@pytest.mark.launch
-def test_the_start_is_that_of_rank_0(digits: Path, tmp_path: Path, launch: Any) -> None:
-    """The other ranks read no file, and have the same model."""
-    run(job(digits, rounds=1), Solo(), tmp_path / "first")
-    for rank in range(2):
-        shutil.copytree(digits, tmp_path / f"node-{rank}" / "data")
-    shutil.copy(tmp_path / "first" / "model.safetensors", tmp_path / "node-0" / "start.safetensors")
-    task = job(Path("data"), rounds=1)
-    task = replace(task, model={**task.model, "start": "start.safetensors"})
-    (tmp_path / "job.toml").write_text(task.text())
-    ended = launch(2, "run", "../job.toml", "--out", "run", cwd=tmp_path, program=("-c", NODE))
-    assert ended.code == 0, ended.text
-    there = tmp_path / "node-0" / "start.safetensors"
-    again = replace(task, data=replace(task.data, path=str(digits)), model={**task.model, "start": str(there)})
-    run(again, Solo(), tmp_path / "again")
-    of_both = [summary(folder)["model_sha256"] for folder in (tmp_path / "node-0" / "run", tmp_path / "again")]
-    assert of_both[0] == of_both[1] != summary(tmp_path / "first")["model_sha256"]
-
-
 @pytest.mark.parametrize("changed", ["own_mine.py", "own_package/late.py"])
 def test_changed_sources_are_refused_unless_accepted(own: Path, digits: Path, tmp_path: Path, changed: str) -> None:
     task, out = job(digits, regularizer={"name": "own_mine:Mine", "weight": 0.1}), tmp_path / "run"

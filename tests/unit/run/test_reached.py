@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import whole_runs
 from ended import run
 from jobs_in_python import checked, fedavg, job_table
 
 from mpifed.core.errors import NotCertified, UsageError
 from mpifed.files.history import read_history
-from mpifed.run.launch import launch
 from mpifed.testing import Job, Solo
 
 PRIVATE = {"delta": 1e-4, "clip": 1.0, "noise_multiplier": 5.0, "noise": "test"}
@@ -47,7 +47,7 @@ def test_the_first_row_that_reaches_all(digits: Path, tmp_path: Path) -> None:
 def test_what_is_not_reached_is_said(digits: Path, tmp_path: Path) -> None:
     said = r"\[stop\] reached test_accuracy >= 99.9% \(it is [0-9.]+%\); .*rounds="
     with pytest.raises(NotCertified, match=said):
-        launch(job(digits, {"reached": ["test_accuracy>=0.999"]}, rounds=4), tmp_path / "run")
+        whole_runs.run(job(digits, {"reached": ["test_accuracy>=0.999"]}, rounds=4), Solo(), tmp_path / "run")
     assert read_history(tmp_path / "run")["round"][-1] == 4
 
 
