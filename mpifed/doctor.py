@@ -17,7 +17,6 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-import h5py
 from threadpoolctl import threadpool_info
 
 from mpifed.batch.plugin import plugin, plugins
@@ -138,7 +137,7 @@ def cores(locations: Sequence[RankLocation]) -> Iterator[CheckResult]:
 def _parts(name: str | None) -> Iterator[CheckResult]:
     """Versions; whether BLAS can be limited to one thread a rank; compiled loops."""
     packages = ", ".join(f"{package} {version}" for package, version in versions().items())
-    yield CheckResult(f"{packages}, HDF5 {h5py.version.hdf5_version}")
+    yield CheckResult(packages)
     blas = {f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info() if pool["user_api"] == "blas"}
     what = f"BLAS: {', '.join(sorted(blas)) or 'none whose threads can be limited; results may depend on their number'}"
     yield CheckResult(what, "" if blas else "export OMP_NUM_THREADS=1, or install NumPy with OpenBLAS")

@@ -161,13 +161,13 @@ def _memory(
     host : [N] each client's rank
     block : number of clients computed together
     """
-    training, hosted = data.nbytes(), np.bincount(host)
-    stored = np.bincount(host, training + (data.nbytes(store.TESTS) if tests_clients(job, data) else 0))
-    loaded = np.where((stored <= job.data.memory_gib * 2**30) & (data.path is not None), stored, 0)
-    values = loaded + np.bincount(host, 8 * data.counts) + SHARD_NBYTES * np.minimum(hosted, MOST_OPEN * block)
-    row = training.sum() / data.counts.sum()
-    if job.record.evaluate_every:  # the common test rows, a part on each rank
-        values += data.test_samples // ranks * int(row + 16)
+    tested = data.nbytes(store.TESTS) if tests_clients(job, data) else 0
+    stored, hosted = np.bincount(host, data.nbytes() + tested), np.bincount(host)
+    most = int(stored.argmax())  # the rank that stores the most
+    loaded = int(stored[most]) if stored[most] <= job.data.memory_gib * 2**30 and data.path is not None else 0
+    opened = 8 * int(data.counts[host == most].sum()) + SHARD_NBYTES * min(int(hosted[most]), MOST_OPEN * block)
+    row = data.nbytes().sum() / data.counts.sum()
+    common = int(data.test_samples / ranks * (row + 16)) if job.record.evaluate_every else 0  # a part on each rank
     largest = int(data.counts.argmax())
     (one,) = hosted_blocks(data, range(largest, largest + 1), np.arange(2), job.compute.dtype, 0)
     took_part = min(int(hosted.max()), job.rounds * int(counting.now.present.sum()))
@@ -180,10 +180,10 @@ def _memory(
         evaluated = int(1.5 * rows * max(sum(widths) - data.features, 0) * np.dtype(job.compute.dtype).itemsize)
     beside = rss_bytes(peak=True) + _BESIDE + _OF_MPI * (ranks > 1)
     return {
-        "data": int(values.max()),
+        "data": loaded + opened + common,
         "states": int(min(states, job.data.state_gib * 2**30)),
         "evaluation": evaluated if goals.measured(job) else 0,
-        "libraries and messages": beside + min(int(loaded[values.argmax()]), store.PART),
+        "libraries and messages": beside + min(loaded, store.PART),
     }
 
 

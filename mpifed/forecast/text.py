@@ -99,10 +99,12 @@ def _privacy(privacy: ReadOnlyTable, rounds: int) -> Iterator[str]:
     if privacy["not_private"]:
         yield f"NOT PRIVATE: {privacy['not_private']}"
     (least, most), (client, rows) = privacy["rates"], privacy["most_sampled"]
-    whose = f"from {least:.4g} to {most:.4g}, that of client {client}, whose {rows} rows decide all noise"
+    whose = f"of {most:.4g}"
+    if least < most:
+        whose = f"from {least:.4g} to {most:.4g}, that of client {client}, whose {rows} rows decide all noise"
     yield (
         f"clip {privacy['clip']:g}, {privacy['noise']} noise on the {privacy['noise_on']}, noise multiplier "
-        f"{privacy['noise_multiplier']:.4g}, {privacy['sampling']} sampling at a rate {whose if least < most else f'of {most:.4g}'}"
+        f"{privacy['noise_multiplier']:.4g}, {privacy['sampling']} sampling at a rate {whose}"
     )
     yield f"after {rounds} rounds, at delta = {privacy['delta']:g}, epsilon is"
     for name, of in _EPSILONS.items():

@@ -42,29 +42,22 @@ def run_command(
 ) -> int:
     """Run or tune a job or sweep, and return the exit code. An error ends the process, on all ranks."""
 
-    def read() -> tuple[list[SweepPoint], bool, Tune | None, int | None]:
-        """On rank 0: the runs, whether they are a sweep's, how they are tuned, the code of one that has ended."""
+    def read() -> tuple[list[SweepPoint], bool, Tune | None]:
+        """On rank 0: the runs, whether they are a sweep's, how they are tuned."""
         if how.resume and how.overwrite:
             raise UsageError("--resume with --overwrite: the one goes on with a run, the other removes it; give one")
         table = read_table(path, changes)
         if command == "tune":
             table.setdefault("tune", {})
-        jobs, is_sweep, code = points(table, str(path)), bool({"sweep", "tune"} & table.keys()), None
+        jobs, is_sweep = points(table, str(path)), bool({"sweep", "tune"} & table.keys())
         plan = Tune.of(table, str(path)) if "tune" in table else None
         if point is not None:
             numbered(jobs, point)
         if not is_sweep:  # in a sweep each point reports it, and can be run again
-            job, folder = jobs[0].job, _folder(jobs, out)
-            check_data(path, Path(job.data.path))
-            if how.resume:
-                from mpifed.run.folder import ended_before
-
-                code = ended_before(job, folder)
-            if code is not None:
-                say(f"mpifed: {folder}: finished already; nothing was changed", _shown(folder))
+            check_data(path, Path(jobs[0].job.data.path))
         if loops.compiled is None:
             say("mpifed: note: no compiled loops: short rounds take longer, the bits are the same", file=sys.stderr)
-        return jobs, is_sweep, plan, code
+        return jobs, is_sweep, plan
 
     options = {"job": str(path), "--set": changes, "--out": str(out), "--point": point, **how._asdict()}
     try:
@@ -72,9 +65,7 @@ def run_command(
     except MpifedError as error:  # each process reports it, since there is no communicator
         print(f"mpifed: error: {error}", file=sys.stderr)
         return error.exit_code
-    jobs, is_sweep, plan, code = on_server(comm, guarded, read)
-    if code is not None:
-        return code
+    jobs, is_sweep, plan = on_server(comm, guarded, read)
     folder = _folder(jobs, out)
     words: list[object] = ["mpirun", "-n", comm.size] * (comm.size > 1) + ["mpifed", command, path]
     words += [*(word for change in changes for word in ("--set", change)), "--out", folder, "--resume"]

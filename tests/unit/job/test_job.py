@@ -107,6 +107,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
         ({"algorithm": SSCA | {"rho": [1.5]}}, "[algorithm] rho, value 1 = 1.5: expected a number of at most 1"),
         ({"algorithm": SSCA | {"returns": "best feasible"}, "record": {"evaluate_every": 0}}, "evaluates none"),
         ({"model": {"name": "mlp", "start": 3}}, "[model] start = 3: expected text"),
+        ({"algorithm": SSCA, "client_optimizer": {"learning_rate": 0.1}}, "client_optimizer: [algorithm] takes none"),
         *(({name: None}, f"{name}: missing") for name in ("name", "rounds", "data", "model", "algorithm")),
     ],
 )
@@ -275,6 +276,15 @@ def test_set_of_a_constraint(tmp_path: Path) -> None:
         Constraint(Norm(), 1.5),
     )
     assert Job.read(tmp_path / "job.toml", ["constraint=[]"]).make_constraints() == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["constraint.9.limit=1", "constraint.1={name = 'norm'}", "constraint.1.limit.x=1", "algorithm.batch_size.1.x=2"],
+)
+def test_set_of_what_is_not_there(change: str) -> None:
+    with pytest.raises(UsageError, match="is no key of a table"):
+        set_value(table(constraint=[dict(LOSS), dict(LOSS)]), change)
 
 
 @pytest.mark.parametrize(

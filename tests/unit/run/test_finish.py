@@ -67,7 +67,7 @@ def ended(data: Path, tmp_path_factory: pytest.TempPathFactory, launch: Callable
 
 
 def resumed(ended: Path, kind: str, out: Path, launch: Callable[..., Any]) -> Any:
-    return launch(None, "run", ended / f"{kind}.toml", "--out", out, "--resume", "--progress", "none")
+    return launch(None, "run", ended / f"{kind}.toml", "--out", out, "--resume", "--progress", "lines")
 
 
 def measured(out: Path) -> dict[str, Any]:
