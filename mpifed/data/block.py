@@ -12,11 +12,11 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from mpifed.core.errors import UsageError
 from mpifed.core.holdings import span
-from mpifed.core.record import AnyRecord, Array, ArrayModule, beside, map_leaves, namespace
+from mpifed.core.record import AnyRecord, Array, ArrayModule, Integers, beside, map_leaves, namespace
 from mpifed.core.round import Round
 
 CsrRows: TypeAlias = Any  # a CSR matrix [s, p] of SciPy, which has no types
@@ -135,12 +135,12 @@ class Block:
     drawn: list[int] = field(default_factory=lambda: [0], compare=False)  # the number of rows that `draw` has given
 
     @cached_property
-    def clients(self) -> NDArray[np.int64]:
+    def clients(self) -> Integers:
         """[n] indices of the clients."""
         return np.array([shard.client for shard in self.shards], dtype=np.int64)
 
     @cached_property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Integers:
         """[n] number of rows of each client."""
         return np.array([shard.samples for shard in self.shards], dtype=np.int64)
 
@@ -184,7 +184,7 @@ class Block:
         """Of `parts`, `by_batch_size` and `take_alike`, by argument."""
         return {}
 
-    def by_batch_size(self, size: int) -> Sequence[tuple[NDArray[np.int64], Block, int]]:
+    def by_batch_size(self, size: int) -> Sequence[tuple[Integers, Block, int]]:
         """(positions, block, rows) of clients whose minibatches of `size` rows fit into one array.
 
         A client with fewer rows has all of them as its minibatch; so with the largest shard as `size`, clients are
@@ -196,14 +196,14 @@ class Block:
                 return [(np.arange(len(rows)), self, int(rows[0]))]
             groups = [(np.flatnonzero(rows == count), count) for count in np.unique(rows).tolist()]
             self._cache["size", size] = [(who, self.only(who), count) for who, count in groups]
-        parts: Sequence[tuple[NDArray[np.int64], Block, int]] = self._cache["size", size]
+        parts: Sequence[tuple[Integers, Block, int]] = self._cache["size", size]
         return parts
 
     def joined(
         self,
         size: int,
-        compute: Callable[[NDArray[np.int64], Block, int], AnyRecord],
-        alike: NDArray[np.int64] | None = None,
+        compute: Callable[[Integers, Block, int], AnyRecord],
+        alike: Integers | None = None,
     ) -> AnyRecord:
         """The records, leaves [n, ...], that `compute` makes of each group of `by_batch_size`, in the block's order.
 
@@ -224,7 +224,7 @@ class Block:
 
         return map_leaves(together, *records)
 
-    def draw(self, now: Round, purpose: str, count: int, secret: bool = False) -> NDArray[np.int64]:
+    def draw(self, now: Round, purpose: str, count: int, secret: bool = False) -> Integers:
         """[n, count] rows of each client, without replacement as far as the shard goes.
 
         They depend on the seed, `purpose` (any text), the round, the client and `count` alone: the same call in the
@@ -234,7 +234,7 @@ class Block:
         self.drawn[0] += count * len(self.shards)
         return now.draw(purpose, self.clients, self.counts, count, secret)
 
-    def take(self, at: NDArray[np.int64]) -> Batch:
+    def take(self, at: Integers) -> Batch:
         """The rows `at` [n, s] of each client, X [n, s, p] and y [n, s]; IndexError where a client has fewer."""
         check_rows(at, self.counts)
         y = self.xp.empty(at.shape, self.shards[0].y.dtype)
@@ -254,7 +254,7 @@ class Block:
                 shard.take(rows, X[i])
         return Batch(tuple(taken) if X is None else X, y)
 
-    def take_alike(self, rows: NDArray[np.int64]) -> Sequence[Features]:
+    def take_alike(self, rows: Integers) -> Sequence[Features]:
         """The same rows [b] of clients with columns of their own: of each X [1, b, p_i], or a CSR matrix; read-only.
 
         Few rows of many stay in memory until others are taken, since gradients need those of the scores again.
@@ -278,9 +278,9 @@ class Block:
         return taken
 
     @cached_property
-    def _least(self) -> NDArray[np.int64]:
+    def _least(self) -> Integers:
         """[1] the fewest rows of a client."""
-        least: NDArray[np.int64] = self.counts.min(keepdims=True)
+        least: Integers = self.counts.min(keepdims=True)
         return least
 
     @cached_property
@@ -294,7 +294,7 @@ class Block:
         return [span(shard.columns) for shard in self.shards]
 
     @cached_property
-    def _joint(self) -> tuple[Joint, NDArray[np.int64]] | None:
+    def _joint(self) -> tuple[Joint, Integers] | None:
         """What holds the rows or columns of all clients, and where each client's begin there [n, 1]."""
         joints = [shard.joint for shard in self.shards if shard.joint is not None]
         if len(joints) < len(self.shards) or any(joint is not joints[0][0] for joint, _ in joints):
@@ -309,7 +309,7 @@ class Block:
                 yield alone.take(np.arange(start, min(start + size, shard.samples))[None])
 
 
-def check_rows(at: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
+def check_rows(at: Integers, counts: Integers) -> None:
     """Raise IndexError unless rows `at` [n, s] are within `counts` [n]; the next client's would be there otherwise."""
     if at.size and (at.min() < 0 or (at.max(axis=1) >= counts).any()):
         raise IndexError(f"rows {at.min()} to {at.max()} of clients with {counts.tolist()} rows")

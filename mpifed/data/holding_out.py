@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.record import Array
+from mpifed.core.record import Array, Flags, Integers
 from mpifed.data.partition import Partition
 from mpifed.data.partitioners import by_kind, stream
 from mpifed.data.samples import Samples, stack_rows
@@ -67,9 +66,7 @@ def with_owners_tests(data: Samples) -> Samples:
     return replace(data, X=stack_rows([data.X, own.X]), y=y, ids=ids, own_tests=own_tests if len(own.y) else None)
 
 
-def own_tests(
-    partition: Partition, y: Array, given: NDArray[np.bool_] | None, fraction: float | None, seed: int
-) -> NDArray[np.bool_] | None:
+def own_tests(partition: Partition, y: Array, given: Flags | None, fraction: float | None, seed: int) -> Flags | None:
     """[s] True for the rows with which the client that holds them tests; None where there are none.
 
     Parameters
@@ -105,7 +102,7 @@ def own_tests(
     return given
 
 
-def _drawn(groups: list[NDArray[np.int64]], y: Array, fraction: float, seed: int) -> NDArray[np.bool_]:
+def _drawn(groups: list[Integers], y: Array, fraction: float, seed: int) -> Flags:
     """[s] True for `fraction` of each client's rows, rounded to a whole number that leaves one to train on.
 
     Every row of a client is as likely as another, and of each class there are the client's share, up to one row: the

@@ -38,39 +38,34 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
     DataError : when there is only one class, or a test label does not occur in the training rows.
     """
     parts, texts = [data.y, *([data.test.y] if data.test else [])], data.classes
+    where = [f"{data.files[at]}" if data.files else "the source" for at in (0, -1)]
     if data.y.dtype.kind == "f" or data.y.ndim > 1:
         several = data.y.dtype.kind != "f"
         if rule != "all":
             what = "several of a row" if several else "real targets, not classes; add --task classification"
             raise UsageError(f"--labels {rule}: the labels are {what}")
         meaning = (texts or tuple(map(str, range(data.y.shape[1])))) if several else ()
-        return Labels(*_two([vectors(y) if y.ndim > 1 else y for y in parts]), meaning, 2 * several)
+        return _labels([vectors(y) if y.ndim > 1 else y for y in parts], meaning, 2 * several)
     values = np.arange(len(texts)) if texts and given else np.unique(data.y)
     names = [texts[value] if texts else str(value) for value in values.tolist()]
     if len(values) < 2:
-        raise DataError(f"{_file(data, 0)}: all rows have the label {names[0]}; expected at least two classes")
-    wanted, meaning = rule.removeprefix("class:"), tuple(names)
-    if rule == "all":
-        for row in np.flatnonzero(~np.isin(parts[-1], values))[:1].tolist():
-            label = texts[parts[-1][row]] if texts else parts[-1][row]
-            raise DataError(
-                f"{_file(data, -1)}: row {row + 1} has the label {label}, which no training row has; expected one of "
-                f"{listed(names)}; int64 labels are classes, real targets are float64"
-            )
-        codes = [np.searchsorted(values, y) for y in parts]
-    elif wanted != rule and wanted in names:
-        codes, meaning = [y == values[names.index(wanted)] for y in parts], (f"not {wanted}", wanted)
-    elif rule == "even-odd" and not texts:
-        codes, meaning = [y & 1 for y in parts], ("even", "odd")
-    else:
+        raise DataError(f"{where[0]}: all rows have the label {names[0]}; expected at least two classes")
+    wanted = rule.removeprefix("class:")
+    if rule == "even-odd" and not texts:
+        return _labels([y & 1 for y in parts], ("even", "odd"))
+    if wanted != rule and wanted in names:
+        return _labels([(y == values[names.index(wanted)]).astype(np.int64) for y in parts], (f"not {wanted}", wanted))
+    if rule != "all":
         known = "all" if texts else "all, even-odd"
         raise UsageError(f"--labels {rule[:40]}: expected {known}, or class:K with K one of {listed(names)}")
-    return Labels(*_two([y.astype(np.int64) for y in codes]), meaning, len(meaning))
+    for row in np.flatnonzero(~np.isin(parts[-1], values))[:1].tolist():
+        label = texts[parts[-1][row]] if texts else parts[-1][row]
+        raise DataError(
+            f"{where[1]}: row {row + 1} has the label {label}, which no training row has; expected one of "
+            f"{listed(names)}; int64 labels are classes, real targets are float64"
+        )
+    return _labels([np.searchsorted(values, y) for y in parts], tuple(names))
 
 
-def _two(parts: list[Array]) -> tuple[Array, Array | None]:
-    return parts[0], parts[1] if parts[1:] else None
-
-
-def _file(data: Samples, number: int) -> str:
-    return str(data.files[number]) if data.files else "the source"
+def _labels(parts: list[Array], meaning: tuple[str, ...], classes: int | None = None) -> Labels:
+    return Labels(parts[0], parts[1] if parts[1:] else None, meaning, len(meaning) if classes is None else classes)

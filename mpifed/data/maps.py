@@ -20,9 +20,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
+from mpifed.core.record import Integers
 from mpifed.data.cells import check_cells
 from mpifed.data.partition import Partition, by_rectangles
 from mpifed.data.source_files import open_packed
@@ -81,7 +81,7 @@ def read_map(path: Path, samples: int, features: int, missing: str = "error") ->
     return partition
 
 
-def _numbers(place: str, words: list[str], size: int) -> NDArray[np.int64]:
+def _numbers(place: str, words: list[str], size: int) -> Integers:
     """The distinct numbers from 0 to size - 1 in `words`, ascending."""
     if words == ["all"]:
         return np.arange(size)

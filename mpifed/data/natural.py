@@ -13,10 +13,9 @@ from hashlib import blake2b
 from unicodedata import normalize
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
-from mpifed.core.record import Array
+from mpifed.core.record import Array, Integers
 
 _GAPS = ("", "nan", "None", "<NA>", "NaT")  # as texts
 _INTEGER = "0|-?[1-9][0-9]{0,17}"  # as Python writes it; such identifiers are ordered as numbers
@@ -72,7 +71,7 @@ def owners_of(ids: Sequence[Array | None], others: Iterable[str] = ()) -> tuple[
     return tuple(owners), positions
 
 
-def canonical_order(owner: Array, labels: Array, X: Array) -> NDArray[np.int64]:
+def canonical_order(owner: Array, labels: Array, X: Array) -> Integers:
     """[s] the rows by owner, and those of an owner in an order of label and content, whatever their order was.
 
     Parameters

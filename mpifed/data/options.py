@@ -15,6 +15,17 @@ from mpifed.data.source_files import check_choices
 from mpifed.data.sources import Source, Tables
 
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
+_DRAWS = ("partition", "skew", "min_samples")
+# by what divides the data: why other options say nothing, the one that is needed, and others that are read
+_DIVIDE = {
+    "by": ("--by says whose each row is", None, "split", "min_rows"),
+    "tables": ("the files say who holds what", None),
+    "map": ("--map says who holds what", None, "map", "split"),
+    "rows": ("--split rows gives all columns to each client", "clients", "split", *_DRAWS),
+    "columns": ("--split columns gives all rows to each client", "clients", "split"),
+    "grid": ("--grid says how many groups there are", "grid", "split", *_DRAWS),
+}
+_DIVIDING = ("split", "clients", "grid", "map", "min_rows", *_DRAWS)
 
 
 @dataclass(frozen=True)
@@ -42,8 +53,7 @@ class Options:
     cells that no client holds, error or zero."""
     partition: str = field(default="iid", metadata={"metavar": "iid|dirichlet:A|classes:K|random-classes:K|shards:K"})
     """Distribution of the classes of --labels over groups of rows: equal, in Dirichlet(A) proportions, K classes each
-    (all classes with equally many clients, or drawn by each client), or K runs each of the rows sorted by class.
-    NIID-Bench's names are known too: homo, noniid-labeldir:A, noniid-#labelK."""
+    (all classes with equally many clients, or drawn by each client), or K runs each of the rows sorted by class."""
     skew: str | float | None = field(default=None, metadata={"metavar": "A|lognormal:S|power:A"})
     """Draw the sizes of groups of rows from Dirichlet(A), or as exp of normal numbers with deviation S, or make them
     k^-A for k = 1, 2, ..."""
@@ -70,55 +80,41 @@ class Options:
     def __post_init__(self) -> None:
         """Raise UsageError for options that contradict each other, for the command line and Python."""
         check_choices(self)
-        natural, from_tables, name = self.natural, isinstance(self.source, Tables), self.name
-        gaps = hasattr(self.source, "missing") and not from_tables
-        free, held_nowhere = not natural and not from_tables, self.missing == "zero" and (from_tables or self.map)
-        strange = next((kind for kind in self.scalings if kind not in SCALES), "")
-        by = ", or --by NAME for a client of each identifier" if hasattr(self.source, "by") else ""
-        draws = ("partition", "skew", "min_samples")
-        settled = (  # what leaves nothing to these options
-            (natural, ("clients", "grid", "map", *draws), "--by says whose each row is"),
-            (from_tables, ("clients", "grid", "map", *draws), f"the files of {name} set the partition"),
-            (self.map, ("clients", "grid", *draws), "--map says who holds what"),
-            (self.split == "columns", ("grid", "map", *draws), "--split columns gives all rows to each client"),
-            (self.split == "rows", ("grid",), "--split rows gives all columns to each client"),
-            (not natural, ("min_rows",), "of natural clients alone, by --by COLUMN"),
-            (self.grid, ("clients",), "--grid says how many groups there are"),
-        )
+        from_tables = isinstance(self.source, Tables)
+        dividing = "map" if self.map else self.split
+        route = "by" if self.natural else "tables" if from_tables else dividing
+        if route is None:
+            by = ", or --by NAME for a client of each identifier" if hasattr(self.source, "by") else ""
+            raise UsageError(f"--split is missing; expected rows, columns or grid, as --split rows --clients 10{by}")
+        why, needed, *taken = _DIVIDE[route]
         defaults = {field.name: field.default for field in fields(Options)}
-        for settles, names, why in settled:
-            given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) != defaults[name]]
-            if settles and given:
-                raise UsageError(f"{', '.join(given)}: {why}; leave {'it' if len(given) == 1 else 'them'} out")
+        given = [name for name in _DIVIDING if getattr(self, name) != defaults[name] and name not in (needed, *taken)]
+        if given:
+            words = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise UsageError(f"{words}: {why}; leave {'it' if len(given) == 1 else 'them'} out")
+        held_nowhere = self.missing == "zero" and (from_tables or self.map)
+        fractions = {"test-fraction": self.test_fraction, "client-test-fraction": self.client_test_fraction}
+        strange = next((kind for kind in self.scalings if kind not in SCALES), "")
         contradictions = (
             (bool(strange), f"--scale {str(self.scale)[:80]}: {strange[:40]!r} is not a scaling"
              f"{nearest(strange, SCALES)}; expected one of {', '.join(SCALES)}, or several, with commas"),
             (self.grid and not self.groups,
              f"--grid {str(self.grid)[:40]}: expected R groups of rows and C of columns as RxC, for example 5x2"),
-            (self.split not in (None, "rows" if natural else "grid") and not free,
-             f"--split {self.split}: {'--by says whose each row is' if natural else f'the files of {name} say'}; "
-             "leave it out"),
-            (self.missing != "error" and not gaps and not held_nowhere,
+            (needed and getattr(self, needed) is None,
+             f"--split {route}: --clients N is missing; of a grid give either --grid RxC or --map FILE"),
+            (route == "by" and self.split in ("columns", "grid"), f"--split {self.split}: {why}; leave it out"),
+            (route == "map" and self.source.names_clients,
+             f"--map counts rows as a file has them, and {self.name} sorts them; leave it out"),
+            (self.missing != "error" and not held_nowhere and (from_tables or not hasattr(self.source, "missing")),
              f"--missing {self.missing}: for gaps of tables such as csv, and zero for cells that no client of --map or "
              "tables holds; leave it out"),
             (self.min_rows is not None and not 1 <= self.min_rows < 2**62,
              f"--min-rows {self.min_rows}: expected 1 or more"),
-            (free and self.split is None,
-             f"--split is missing; expected rows, columns or grid, as --split rows --clients 10{by}"),
-            (free and self.map and self.source.names_clients,
-             f"--map counts rows as a file has them, and {name} sorts them; leave it out"),
-            (free and self.split == "grid" and (self.grid is None) == (self.map is None),
-             "--split grid: give either --grid RxC or --map FILE"),
-            (free and self.split != "grid" and self.clients is None and not self.map,
-             f"--split {self.split}: --clients N is missing"),
-            (self.feature_noise is not None
-             and not ((self.split == "rows" or natural) and 0 < self.feature_noise < math.inf),
-             f"--feature-noise {self.feature_noise}: expected a variance above 0, and --split rows or natural clients, "
-             "where each row has one client"),
+            (self.feature_noise is not None and not 0 < self.feature_noise < math.inf,
+             f"--feature-noise {self.feature_noise}: expected a variance above 0"),
             *((fraction is not None and not (isinstance(fraction, Real) and 0 < fraction < 1),
                f"--{name} {str(fraction)[:80]}: expected a number above 0 and below 1, for example 0.2")
-              for name, fraction in (("test-fraction", self.test_fraction),
-                                     ("client-test-fraction", self.client_test_fraction))),
+              for name, fraction in fractions.items()),
             (not 0 <= self.seed < 2**64, f"--seed {self.seed}: expected 0 or more, and less than 2^64"),
         )  # fmt: skip
         for contradicts, why in contradictions:

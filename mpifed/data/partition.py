@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
-from mpifed.core.record import Array
+from mpifed.core.record import Array, Flags, Integers
 from mpifed.data.partitioners import deal
 
 Split: TypeAlias = Literal["rows", "columns", "grid"]
@@ -19,9 +18,9 @@ class Partition(NamedTuple):
     """Groups of rows, groups of columns, and each client's group of either."""
 
     split: Split
-    rows: list[NDArray[np.int64]]  # R groups [s_r] of global row indices, ascending
-    columns: list[NDArray[np.int64]]  # C groups [p_c] of global column indices, ascending
-    holds: NDArray[np.int64]  # [N, 2] group of rows and group of columns of each client
+    rows: list[Integers]  # R groups [s_r] of global row indices, ascending
+    columns: list[Integers]  # C groups [p_c] of global column indices, ascending
+    holds: Integers  # [N, 2] group of rows and group of columns of each client
     missing: int = 0  # cells that no client holds, which count as zero
 
     @property
@@ -30,22 +29,22 @@ class Partition(NamedTuple):
         return len(self.holds)
 
     @property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Integers:
         """[N] rows held by each client."""
         return np.array(list(map(len, self.rows)), np.int64)[self.holds[:, 0]]
 
     @property
-    def widths(self) -> NDArray[np.int64]:
+    def widths(self) -> Integers:
         """[N] columns held by each client."""
         return np.array(list(map(len, self.columns)), np.int64)[self.holds[:, 1]]
 
-    def of(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def of(self, client: int) -> tuple[Integers, Integers]:
         """(rows [s], columns [p]) of a client."""
         row_group, column_group = self.holds[client]
         return self.rows[row_group], self.columns[column_group]
 
 
-def by_rectangles(held: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Partition:
+def by_rectangles(held: Iterable[tuple[Integers, Integers]]) -> Partition:
     """A partition of the ascending rows [s] and columns [p] that each client holds; equal ones are stored once."""
     places: tuple[dict[bytes, int], dict[bytes, int]] = {}, {}
     holds = [
@@ -57,7 +56,7 @@ def by_rectangles(held: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]) -
     return Partition(split, rows, columns, np.array(holds))
 
 
-def training_rows(partition: Partition, keep: NDArray[np.bool_], features: int) -> Partition:
+def training_rows(partition: Partition, keep: Flags, features: int) -> Partition:
     """The partition of the rows where `keep` [s] is True, numbered anew; UsageError when a client has none of them."""
     number = np.cumsum(keep) - 1
     groups = [number[group[keep[group]]] for group in partition.rows]
@@ -91,7 +90,7 @@ def by_grid(
         distribution with parameter A; "classes:K", where each group has rows of (at most) K classes, and classes
         have equally many groups; "random-classes:K", where each group draws its classes; "shards:K", where the rows
         in the order of their classes are cut into K R equal runs, and each group has K at random (McMahan et al.,
-        AISTATS 2017, with K = 2); or a name of NIID-Bench, see `partitioners.ALIASES`
+        AISTATS 2017, with K = 2))
     skew : how the groups' sizes are drawn, up to a factor: "dirichlet:A", or A alone, from a symmetric Dirichlet
         distribution; "lognormal:S", exp of normal numbers with standard deviation S; "power:A", the numbers k^-A for
         k = 1, ..., R at random; None for equal sizes

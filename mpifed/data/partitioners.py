@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from zlib import crc32
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
 
 from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
-from mpifed.core.record import Array
+from mpifed.core.record import Array, Integers
 
 DRAWS = 1000  # partitions that are tried for one whose smallest client is large enough
-# names of NIID-Bench (Q. Li, Y. Diao, Q. Chen, B. He, ICDE 2022), whose parameter beta is 0.5 there
-ALIASES = {
-    "homo": "iid",
-    "noniid-labeldir": "dirichlet:0.5",
-    "noniid-labeldir:(.*)": r"dirichlet:\1",
-    "noniid-#label:?(.*)": r"random-classes:\1",
-}
 KINDS = ("iid", "dirichlet", "classes", "random-classes", "shards")
 _FORMS = r"iid|dirichlet:.+|(classes|random-classes|shards):0*[1-9]\d{0,17}"
 
@@ -33,7 +25,7 @@ def stream(seed: int, purpose: str, *index: int) -> Generator:
 
 def deal(
     y: Array, clients: int, how: str, skew: str | float | None = None, seed: int = 0, min_samples: int = 1
-) -> list[NDArray[np.int64]]:
+) -> list[Integers]:
     """N ascending arrays [s_n] of row indices, none of them empty: a partition of the rows.
 
     The parameters are those of `mpifed.data.partition.by_grid`, with its errors.
@@ -45,7 +37,7 @@ def deal(
             f"--min-samples {min_samples}: {clients} clients share {len(y)} rows; give 1 to {len(y) // clients}, or "
             "fewer clients"
         )
-    name, parameter = parsed(how)
+    name, parameter = _parsed(how)
     if name != "iid" and not np.issubdtype(y.dtype, np.integer):
         raise UsageError(
             f"--partition {how}: the labels are real targets, or several of a row, not classes; use --partition iid"
@@ -68,35 +60,33 @@ def deal(
             owner[rng.permutation(rows)] = np.searchsorted(ends, np.arange(len(rows)), side="right")
         least = int(np.bincount(owner, minlength=clients).min())
         if min_samples == 1 or least >= min_samples:
-            break
+            _leave_nobody_out(owner, clients)
+            return list(by_kind(owner, clients))
         smallest = max(smallest, least)
-    else:
-        raise UsageError(
-            f"--min-samples {min_samples}: of {DRAWS} partitions by {how}, none had so many rows for each of {clients} "
-            f"clients, the best {smallest} for its smallest; lower it, or give fewer clients or a larger parameter"
-        )
-    counts = _leave_nobody_out(owner, clients)
-    return np.split(np.argsort(owner, kind="stable"), np.cumsum(counts)[:-1])
+    raise UsageError(
+        f"--min-samples {min_samples}: of {DRAWS} partitions by {how}, none had so many rows for each of {clients} "
+        f"clients, the best {smallest} for its smallest; lower it, or give fewer clients or a larger parameter"
+    )
 
 
-def _sizes(clients: int, skew: str | float | None, rng: Generator) -> NDArray[np.float64]:
+def _sizes(clients: int, skew: str | float | None, rng: Generator) -> Array:
     """[N] sizes of the clients, up to a factor."""
-    name, _, text = "equal:1".rpartition(":") if skew is None else str(skew).rpartition(":")
+    if skew is None:
+        return np.full(clients, 1.0)
+    name, _, text = str(skew).rpartition(":")
     A = _positive(text)
-    draws: dict[str, Callable[[], Array]] = {
-        "equal": lambda: np.full(clients, 1.0),
-        "lognormal": lambda: A * rng.standard_normal(clients),
-        "power": lambda: rng.permutation(np.arange(1.0, clients + 1) ** -A),
-        "dirichlet": lambda: rng.dirichlet(np.full(clients, A)),
-    }
-    if (name or "dirichlet") not in draws or np.isnan(A):
+    if name not in ("", "dirichlet", "lognormal", "power") or np.isnan(A):
         raise UsageError(
             f"--skew {str(skew)[:40]}: expected A, or one of dirichlet:A, lognormal:A, power:A, with a number A above 0"
         )
-    sizes = draws[name or "dirichlet"]()
     if name == "lognormal":
+        sizes = A * rng.standard_normal(clients)
         sizes = np.exp(sizes - sizes.max())
-    drawn: NDArray[np.float64] = sizes + np.finfo(float).tiny
+    elif name == "power":
+        sizes = rng.permutation(np.arange(1.0, clients + 1) ** -A)
+    else:
+        sizes = rng.dirichlet(np.full(clients, A))
+    drawn: Array = sizes + np.finfo(float).tiny
     return drawn
 
 
@@ -139,19 +129,16 @@ def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: 
     return y, holders * sizes
 
 
-def parsed(how: str) -> tuple[str, float]:
-    """(name, parameter) of a partition, by mpifed's own names."""
-    text = how
-    for pattern, own in ALIASES.items():
-        text = re.sub(f"^{pattern}$", own, text)
-    name, _, parameter = text.partition(":")
-    if not re.fullmatch(_FORMS, text) or (parameter and np.isnan(_positive(parameter))):
+def _parsed(how: str) -> tuple[str, float]:
+    """(name, parameter) of a partition."""
+    name, _, parameter = how.partition(":")
+    number = _positive(parameter)
+    if not re.fullmatch(_FORMS, how) or (parameter and np.isnan(number)):
         raise UsageError(
             f"--partition {how[:40]}: no partition{'' if name in KINDS else nearest(name, KINDS)}; expected iid, "
-            "dirichlet:A with A > 0, classes:K, random-classes:K or shards:K with K = 1, 2, ..., or NIID-Bench's "
-            "homo, noniid-labeldir:A, noniid-#labelK"
+            "dirichlet:A with A > 0, classes:K, random-classes:K or shards:K with K = 1, 2, ..."
         )
-    return name, _positive(parameter)
+    return name, number
 
 
 def _positive(text: str) -> float:
@@ -162,17 +149,13 @@ def _positive(text: str) -> float:
         return np.nan
 
 
-def _leave_nobody_out(owner: Array, clients: int) -> NDArray[np.int64]:
-    """Give each client without rows a row of the largest client, in `owner` [s]; returns the sizes [N]."""
+def _leave_nobody_out(owner: Array, clients: int) -> None:
+    """Give each client without rows a row of the largest client, in `owner` [s]."""
     counts = np.bincount(owner, minlength=clients)
-    empty = np.flatnonzero(counts == 0)
-    if not len(empty):
-        return counts
     rows, first = np.argsort(owner, kind="stable"), np.cumsum(counts) - counts
-    for client in empty:
+    for client in np.flatnonzero(counts == 0):
         giver = counts.argmax()
         owner[rows[first[giver]]] = client
         first[giver] += 1
         counts[giver] -= 1
         counts[client] = 1
-    return counts

@@ -12,11 +12,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 import mpifed
 from mpifed.core.errors import UsageError
-from mpifed.core.record import Array
+from mpifed.core.record import Array, Flags
 from mpifed.core.tables import Table
 from mpifed.data.block import Piece
 from mpifed.data.cells import only_held
@@ -26,7 +25,7 @@ from mpifed.data.maps import read_map
 from mpifed.data.natural import canonical_order
 from mpifed.data.options import Options as Options
 from mpifed.data.partition import Partition, by_grid
-from mpifed.data.partitioners import by_kind, parsed, stream
+from mpifed.data.partitioners import by_kind, stream
 from mpifed.data.recipe import Recipe, fit_recipe
 from mpifed.data.samples import Samples, by_pieces, pieces, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
@@ -168,14 +167,14 @@ def _partition(options: Options, y: Array, features: int) -> Partition:
     return by_grid(split, y, features, shape, options.partition, options.skew, options.seed, options.min_samples)
 
 
-def _encode(data: Samples, trained: NDArray[np.bool_]) -> tuple[Samples, Recipe]:
+def _encode(data: Samples, trained: Flags) -> tuple[Samples, Recipe]:
     """The data with categories as numbers, and gaps filled, as the recipe of the rows `trained` [s] says."""
     raw = data.columns
     if raw is None:
         return data, Recipe()
     recipe, columns = fit_recipe(raw, data.X[trained]), raw.texts.values()
-    X, test = recipe.encode(columns, data.X), data.test
-    test = test and replace(test, X=recipe.encode(columns, test.X))
+    X, test = recipe.encode(columns, data.X.T), data.test
+    test = test and replace(test, X=recipe.encode(columns, test.X.T))
     return replace(data, X=X, test=test, names=recipe.names(), columns=None), recipe
 
 
@@ -194,12 +193,12 @@ def _computed(
                 (given if by_format else fitted).append(f"scale {kind}{of_some}")
     if meaning:
         (given if given_classes or options.source.published else fitted).append("classes")
-    if not options.map and parsed(options.partition)[0] != "iid":
+    if not options.map and options.partition != "iid":
         fitted.append(f"partition {options.partition}")
     return {"fitted": fitted, "given": given}
 
 
-def _training(data: Samples, trained: NDArray[np.bool_], scaling: Scaling) -> Iterator[Piece]:
+def _training(data: Samples, trained: Flags, scaling: Scaling) -> Iterator[Piece]:
     """The scaled rows `trained` [s] in float64, by pieces."""
     for start, X in pieces(data.X):
         here = trained[start : start + X.shape[0]]
@@ -207,7 +206,7 @@ def _training(data: Samples, trained: NDArray[np.bool_], scaling: Scaling) -> It
             yield scaling.apply(X if here.all() else X[here], np.float64)
 
 
-def _scale(data: Samples, kinds: list[str], trained: NDArray[np.bool_]) -> tuple[Samples, Scaling, list[Step]]:
+def _scale(data: Samples, kinds: list[str], trained: Flags) -> tuple[Samples, Scaling, list[Step]]:
     """(the data to store, the scaling of their columns that readers apply, what was done before that).
 
     It is fitted to the rows `trained` [s]. Raises UsageError when a shift would fill a sparse matrix.
@@ -242,8 +241,11 @@ def _with_noise(data: Samples, scaling: Scaling, partition: Partition, options: 
     """
     variance, (samples, features) = options.feature_noise, data.X.shape
     assert variance is not None
-    if data.sparse:
-        raise UsageError(f"--feature-noise {variance:g}: would fill the zeros of sparse rows; leave it out")
+    if data.sparse or partition.split != "rows":
+        raise UsageError(
+            f"--feature-noise {variance:g}: for dense rows, each of one client, by --split rows or --by; it would fill "
+            "the zeros of sparse ones"
+        )
     deviation = np.empty((samples, 1), np.float32)  # of each row
     for client in range(partition.clients):
         deviation[partition.of(client)[0]] = np.sqrt(variance * (client + 1) / partition.clients)

@@ -159,22 +159,23 @@ class Recipe(NamedTuple):
         texts = any(column.one_hot or isinstance(column.fill, str) for column in of_numbers)
         return bool(self.columns) and [*self.names()] == [*(names or ())] and not texts
 
-    def encode(self, texts: Iterable[Sequence[str] | None], X: Array) -> Array:
-        """[s, q] float32 of raw rows X [s, p], whose columns have these texts."""
-        parts = [column.encode(*raw) for column, *raw in zip(self.columns, texts, X.T, strict=True)]
+    def encode(self, texts: Iterable[Sequence[str] | None], X: Iterable[Array]) -> Array:
+        """[s, q] float32 of raw columns X, p of [s], which have these texts."""
+        parts = [column.encode(known, x) for column, known, x in zip(self.columns, texts, X, strict=True)]
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
     def rows(self, table: pa.Table, what: str) -> Array:
         """[s, q] float32 of a table of any rows, whose columns are found by name."""
-        texts = dict[str, tuple[str, ...] | None]()
+        texts, X = list[tuple[str, ...] | None](), list[Array]()
         for name, categories in ((column.name, column.categories) for column in self.columns):
             if (count := table.column_names.count(name)) != 1:
                 there = "" if count else nearest(name, table.column_names)
                 columns = ", ".join(table.column_names)
                 raise DataError(f"{what}: {count or 'no'} column{'s' * (count > 1)} {name!r}{there}; of {columns}")
-            texts[name] = None if categories is None else all_texts(name, {what: table}, categories)
-        raw = [raw_numbers(what, name, table[name], known) for name, known in texts.items()]
-        return self.encode(texts.values(), np.stack(raw, axis=1).astype(np.float32))
+            column = Cells(what, name, table[name])
+            texts.append(None if categories is None else all_texts([column], categories))
+            X.append(column.raw(texts[-1]).astype(np.float32))
+        return self.encode(texts, X)
 
     def with_ranges(self, scaling: Scaling, kinds: Sequence[str]) -> Scaling:
         """The scaling, of columns of a given range by that; UsageError where rows are scaled by their norm, too."""
@@ -202,11 +203,16 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
         one_hot = texts is not None and raw.categorical == "one-hot"
         if texts is not None:
             counts = np.bincount(here.astype(np.int64), minlength=len(texts))
-            met = tuple(text for text, count in zip(texts, counts, strict=True) if count)
+            met = tuple(texts[at] for at in np.flatnonzero(counts))
             if categories is None:
                 categories = met
                 fitted.append(f"categories of {name}")
-                _check_categories(name, met, len(x))
+                if len(met) > min(_MOST_CATEGORIES, max(_FEW_CATEGORIES, len(x) / 2)):
+                    raise DataError(
+                        f"column {name!r}: {len(met)} different texts in {len(x)} training rows are no categories: at "
+                        f"most {_MOST_CATEGORIES}, and one in two rows; {LEAVE_OUT}, or state them all, as "
+                        f"`categories = [...]` of [columns.{name}] in a file of --given"
+                    )
             if strange := {*met}.difference(categories):
                 raise DataError(
                     f"column {name!r}: {min(strange)!r:.80} is none of the given categories {categories!s:.80}"
@@ -215,17 +221,13 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
         if fill is not None and not fits:
             expects = "a number" if categories is None else "a category"
             raise UsageError(f"--given: columns.{name}.fill = {fill!r}: expected {expects}")
-        if fill is None and raw.missing == "zero":
-            fill = 0.0 if categories is None or one_hot else None
-            if fill is None and len(here) < len(x):
-                raise UsageError(
-                    "--missing zero --categorical ordinal: 0 is the first category; use --missing median, which takes "
-                    "the most frequent one, or --categorical one-hot"
-                )
-        elif fill is None and raw.missing in FILLS:
-            if not len(here):
+        if fill is None and raw.missing == "zero" and (one_hot or categories is None):
+            fill = 0.0
+        elif fill is None and raw.missing in FILLS and (raw.missing != "zero" or len(here) < len(x)):
+            if raw.missing == "zero" or not len(here):
                 raise DataError(
-                    f"--missing {raw.missing}: column {name!r} has no value in the training rows; remove it"
+                    f"--missing {raw.missing}: column {name!r} has no value in the training rows, or 0 is its first "
+                    "category; remove it, or use --missing median or --categorical one-hot"
                 )
             if texts is not None:
                 fill = texts[np.argmax(counts)]  # the most frequent one, of these the first
@@ -236,100 +238,96 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
     return Recipe(tuple(columns), tuple(fitted), tuple(given))
 
 
-def _check_categories(name: str, met: Sequence[str], rows: int) -> None:
-    if len(met) > min(_MOST_CATEGORIES, max(_FEW_CATEGORIES, rows / 2)):
-        raise DataError(
-            f"column {name!r}: {len(met)} different texts in {rows} training rows are no categories: at most "
-            f"{_MOST_CATEGORIES}, and one in two rows; {LEAVE_OUT}, or state them all, as `categories = [...]` of "
-            f"[columns.{name}] in a file of --given"
-        )
-
-
-def all_texts(name: str, tables: Mapping[str, pa.Table], known: tuple[str, ...]) -> tuple[str, ...]:
-    """All texts of a column of tables, after the `known` ones; numbers and booleans must be among texts of others.
-
-    Raises DataError where they are not, or ordered categories differ.
-    """
-    stated, met = known, dict[str, set[str]]()
-    for what, column in ((what, table[name]) for what, table in tables.items()):
-        if getattr(column.type, "ordered", False) and not stated:
-            in_turn = tuple(map(_word, column.unify_dictionaries().chunk(0).dictionary.to_pylist()))
-            if known not in ((), in_turn):
-                raise DataError(
-                    f"{what}: column {name!r} has the ordered categories {', '.join(in_turn)[:80]}, others "
-                    f"{', '.join(known)[:80]}; give all of them the same categories"
-                )
-            known = in_turn
-        met[what] = {*words(what, name, column, known).unique().to_pylist()} - {None}
-    texts = {*known}.union(*(met[what] for what, table in tables.items() if is_text(table[name].type)))
-    for what in met:
-        if strange := met[what] - texts:
+def all_texts(parts: Sequence[Cells], known: tuple[str, ...]) -> tuple[str, ...]:
+    """All texts of columns, after the `known` ones; numbers and booleans must be among texts of others."""
+    met = [{*column.words(known).unique().to_pylist()} - {None} for column in parts]
+    texts = {*known}.union(*(words for column, words in zip(parts, met, strict=True) if column.is_text))
+    for column, words in zip(parts, met, strict=True):
+        if strange := words - texts:
             raise DataError(
-                f"{what}: column {name!r} is of type {tables[what][name].type}, and {min(strange)} is no text of other "
-                "rows, which have texts; give texts"
+                f"{column} is of type {column.values.type}, and {min(strange)} is no text of other rows, which have "
+                "texts; give texts"
             )
     others = sorted(texts - {*known})
     return (*known, *(sorted(others, key=float) if all(map(is_decimal, others)) else others))
 
 
-def raw_numbers(what: str, name: str, column: pa.ChunkedArray, texts: tuple[str, ...] | None) -> Array:
-    """[s] float64 of a column, NaN for gaps: numbers or, where there are `texts`, places among these."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+class Cells(NamedTuple):
+    """A column of a table."""
 
-    if texts is None:
-        return numbers(what, name, column)
-    there = words(what, name, column, texts)
-    return _in_numpy(pc.index_in(there, pa.array(texts, there.type)))
+    what: str  # messages call the table
+    name: str
+    values: pa.ChunkedArray
 
+    def __str__(self) -> str:
+        return f"{self.what}: column {self.name!r}"
 
-def words(what: str, name: str, column: pa.ChunkedArray, known: Sequence[str] = ()) -> pa.Array:
-    """[s] texts of a column of texts, categories or numbers; null for gaps, unless these words are `known`.
+    @property
+    def is_text(self) -> bool:
+        """Whether these are texts or categories."""
+        return is_text(self.values.type)
 
-    Raises DataError for a column of another type.
-    """
-    import pyarrow as pa
+    def words(self, known: Sequence[str] = ()) -> pa.Array:
+        """[s] texts of texts, categories or numbers; null for gaps, unless these words are `known`.
 
-    if not is_text(column.type) and not _is_number(column.type):
-        nested = " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/python.md)"
-        raise DataError(
-            f"{what}: column {name!r} is of type {str(column.type)[:80]}; expected numbers or texts; convert it"
-            f"{nested if column.type.num_fields else ''}, or {LEAVE_OUT}"
+        Raises DataError for a column of another type.
+        """
+        import pyarrow as pa
+
+        if not self.is_text and not _is_number(self.values.type):
+            nested = " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/python.md)"
+            raise DataError(
+                f"{self} is of type {str(self.values.type)[:80]}; expected numbers or texts; convert it"
+                f"{nested if self.values.type.num_fields else ''}, or {LEAVE_OUT}"
+            )
+        encoded = self.values.dictionary_encode().unify_dictionaries().combine_chunks()
+        texts = [None if value is None else plain(text_of(value)) for value in encoded.dictionary.to_pylist()]
+        there = [text if text in known or str(text).lower() not in GAPS else None for text in texts]
+        return pa.array(there, pa.large_string()).take(encoded.indices)
+
+    def identities(self) -> Array:
+        """[s] identifiers as texts, "" for gaps; DataError for what is none."""
+        encoded = self.words().dictionary_encode()
+        names = identifiers(encoded.dictionary.to_pylist(), str(self)).tolist()
+        for value in names:
+            if not self.is_text and not re.fullmatch(r"-?\d+|True|False", value):
+                raise DataError(f"{self}: {value} is no identifier; expected integers or texts")
+        ids: Array = np.array([*names, ""], str)[encoded.indices.fill_null(len(names)).to_pylist()]
+        return ids
+
+    def raw(self, texts: Sequence[str] | None = None) -> Array:
+        """[s] float64, NaN for gaps: places among the texts or, where there are none, numbers.
+
+        Raises DataError for what is no number, or none that float32 holds.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        try:
+            column = self.values if texts is None and _is_number(self.values.type) else self.words(texts or ())
+            if texts is not None:
+                column = pc.index_in(column, pa.array(texts, column.type))
+            column = pc.cast(column, pa.float64()).fill_null(np.nan)
+        except pa.ArrowInvalid as error:
+            if self.is_text:
+                raise self.not_a_number("training rows have numbers there; correct it") from None
+            raise DataError(f"{self}: {error}: identifiers are no features; {LEAVE_OUT}") from error
+        # `to_numpy` would import pandas
+        values = np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+        for row in np.flatnonzero(np.abs(values) > _LARGEST)[:1].tolist():
+            raise DataError(
+                f"{self.what}: row {row + 1}, column {self.name!r}: {values[row]} is not a finite number in float32"
+            )
+        return values
+
+    def not_a_number(self, remedy: str = _ENCODE) -> DataError:
+        """The error for the first text that is no number."""
+        words = self.words().to_pylist()
+        row = next((row for row, cell in enumerate(words) if cell is not None and not is_decimal(cell)), 0)
+        return DataError(
+            f"{self.what}: row {row + 1}, column {self.name!r}: {shown(words[row] or '', 80)!r} is not a number; "
+            f"{remedy}"
         )
-    encoded = column.dictionary_encode().unify_dictionaries().combine_chunks()
-    texts = [None if value is None else _word(value) for value in encoded.dictionary.to_pylist()]
-    there = [text if text in known or str(text).lower() not in GAPS else None for text in texts]
-    return pa.array(there, pa.large_string()).take(encoded.indices)
-
-
-def _word(value: object) -> str:
-    return plain(text_of(value))
-
-
-def identities(what: str, name: str, column: pa.ChunkedArray) -> Array:
-    """[s] identifiers of a column as texts, "" for gaps; DataError for what is none."""
-    encoded, of_numbers = words(what, name, column).dictionary_encode(), not is_text(column.type)
-    names = identifiers(encoded.dictionary.to_pylist(), f"{what}: column {name!r}").tolist()
-    for value in names:
-        if of_numbers and not re.fullmatch(r"-?\d+|True|False", value):
-            raise DataError(f"{what}: column {name!r}: {value} is no identifier; expected integers or texts")
-    ids: Array = np.array([*names, ""], str)[encoded.indices.fill_null(len(names)).to_pylist()]
-    return ids
-
-
-def numbers(what: str, name: str, column: pa.ChunkedArray) -> Array:
-    """[s] float64 of a column of numbers, NaN for gaps; DataError for what is none, or none that float32 holds."""
-    import pyarrow as pa
-
-    try:
-        values = _in_numpy(column if _is_number(column.type) else words(what, name, column))
-    except pa.ArrowInvalid as error:
-        if is_text(column.type):
-            raise not_a_number(what, name, column, "training rows have numbers there; correct it") from None
-        raise DataError(f"{what}: column {name!r}: {error}: identifiers are no features; {LEAVE_OUT}") from error
-    for row in np.flatnonzero(np.abs(values) > _LARGEST)[:1].tolist():
-        raise DataError(f"{what}: row {row + 1}, column {name!r}: {values[row]} is not a finite number in float32")
-    return values
 
 
 def check_feature(what: str, name: object, values: Array, stated: bool) -> None:
@@ -350,15 +348,6 @@ def check_feature(what: str, name: object, values: Array, stated: bool) -> None:
         )
 
 
-def not_a_number(what: str, name: str, column: pa.ChunkedArray, remedy: str = _ENCODE) -> DataError:
-    """The error for the first text of a column that is no number."""
-    cells = words(what, name, column).to_pylist()
-    row = next((row for row, cell in enumerate(cells) if cell is not None and not is_decimal(cell)), 0)
-    return DataError(
-        f"{what}: row {row + 1}, column {name!r}: {shown(cells[row] or '', 80)!r} is not a number; {remedy}"
-    )
-
-
 def is_decimal(cell: str) -> bool:
     """Whether Python takes a text for a number."""
     try:
@@ -366,16 +355,6 @@ def is_decimal(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _in_numpy(column: pa.ChunkedArray | pa.Array) -> Array:
-    """[s] float64 of a column, NaN for null; pyarrow.ArrowInvalid for an integer that it does not hold, or a text."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    values = pc.cast(column, pa.float64()).fill_null(np.nan)
-    # `to_numpy` would import pandas
-    return np.from_dlpack(values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values)
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -11,8 +11,8 @@ from functools import cached_property
 from typing import overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mpifed.core.record import Integers
 from mpifed.data.block import Block
 
 _FIRST = np.zeros(1, dtype=np.int64)
@@ -23,8 +23,8 @@ class Roster(Sequence[Block]):
 
     def __init__(
         self,
-        clients: NDArray[np.int64],
-        bounds: NDArray[np.int64],
+        clients: Integers,
+        bounds: Integers,
         open_block: Callable[[int], Block],
     ) -> None:
         """Of `clients` [n], ascending, block i has those from bounds[i] to bounds[i + 1]; `open_block` gives it."""
@@ -63,7 +63,7 @@ class Roster(Sequence[Block]):
         """The number of clients of a block, which is not opened for it."""
         return int(self.bounds[i + 1] - self.bounds[i])
 
-    def among(self, chosen: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def among(self, chosen: Integers) -> Iterator[tuple[int, Integers]]:
         """(number of a block, positions in it of the clients chosen) for each block with any; `chosen` [n] ascend."""
         where = located(chosen, self.clients)
         alone = len(self) == len(self.clients)  # each client has a block of its own
@@ -80,12 +80,12 @@ class Roster(Sequence[Block]):
             yield i, where[start:stop] - self.bounds[i]
 
     @cached_property
-    def _all(self) -> list[tuple[int, NDArray[np.int64]]]:
+    def _all(self) -> list[tuple[int, Integers]]:
         """What `among` yields where all clients are chosen."""
         return [(i, np.arange(size)) for i, size in enumerate(np.diff(self.bounds).tolist()) if size]
 
 
-def located(chosen: NDArray[np.int64], clients: NDArray[np.int64]) -> NDArray[np.int64]:
+def located(chosen: Integers, clients: Integers) -> Integers:
     """Positions in `clients` [n] of those of them who are among `chosen` [k]; both ascend, and so do these."""
     if not len(clients) or not len(chosen):
         return chosen[:0]
@@ -93,6 +93,6 @@ def located(chosen: NDArray[np.int64], clients: NDArray[np.int64]) -> NDArray[np
     if chosen[0] < first or chosen[-1] > last:
         start, stop = chosen.searchsorted((first, last + 1)).tolist()
     if last - first < len(clients):  # they are neighbours
-        at: NDArray[np.int64] = chosen[start:stop] - first
+        at: Integers = chosen[start:stop] - first
         return at
     return np.flatnonzero(np.isin(clients, chosen[start:stop], assume_unique=True))

@@ -11,10 +11,9 @@ from typing import Any, ClassVar, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.record import Array
+from mpifed.core.record import Array, Flags
 from mpifed.data.block import Piece
 from mpifed.data.natural import identifiers, owners_of
 from mpifed.data.partition import Partition, training_rows
@@ -44,7 +43,7 @@ class Samples:
     shape: tuple[int, ...] | None = None  # of a sample, such as (channels, height, width); None: that of X
     top: float | None = None  # the largest possible value, by which `--scale unit` divides
     classes: tuple[str, ...] | None = None  # names of the labels 0, 1, ..., of texts, or of several of each row
-    own_tests: NDArray[np.bool_] | None = None  # [s] True for rows with which the client that holds them tests
+    own_tests: Flags | None = None  # [s] True for rows with which the client that holds them tests
     partition: Partition | None = None  # of rows and columns among clients, if the source determines it
     columns: RawColumns | None = None  # how rows are to be encoded, where they hold codes of texts, or gaps
     files: tuple[Path, ...] = ()  # from which the data were read

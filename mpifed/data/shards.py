@@ -7,10 +7,10 @@ from functools import cache, lru_cache, partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from mpifed.core.loops import scale_columns
-from mpifed.core.record import Array
+from mpifed.core.record import Array, Integers
 from mpifed.data.block import Block, Joint, Piece
 from mpifed.data.roster import Roster
 from mpifed.data.scaling import scale_sparse
@@ -32,7 +32,7 @@ class Shard:
     def __init__(
         self,
         client: int,
-        held: Callable[[], tuple[NDArray[np.int64], NDArray[np.int64]]],
+        held: Callable[[], tuple[Integers, Integers]],
         y: Array,
         values: Piece,
         factors: Factors,
@@ -44,12 +44,12 @@ class Shard:
         self.sparse = not isinstance(values, np.ndarray)
 
     @property
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self) -> Integers:
         """[s] global indices of the samples."""
         return self._held()[0]
 
     @property
-    def columns(self) -> NDArray[np.int64]:
+    def columns(self) -> Integers:
         """[p] global indices of the features."""
         return self._held()[1]
 
@@ -128,7 +128,7 @@ class JointShards(NamedTuple):
 
 
 def hosted_blocks(
-    data: Federation, clients: range, bounds: NDArray[np.int64], dtype: str, room: float, tests: bool = False
+    data: Federation, clients: range, bounds: Integers, dtype: str, room: float, tests: bool = False
 ) -> Roster:
     """The blocks of consecutive clients: their rows are one array, of which each client has a part.
 

@@ -29,13 +29,14 @@ def statistics(parts: Iterable[Piece], y: Array, regression: bool) -> Table:
     `target_deviation`, the standard deviation.
     """
     low, high = np.array(np.inf), np.array(-np.inf)
+    constant: Array = np.zeros(0)
     for X in parts:
         low, high = extremes(X, low, high)
-        if not ((low == high) & (low != 0)).any():
+        constant = np.flatnonzero((low == high) & (low != 0))
+        if not len(constant):
             break
-    constant = np.flatnonzero((low == high) & (low != 0))
     measured: Table = {"constant_columns": constant[:_MOST].tolist()}
-    if regression and len(y):
+    if regression:
         values = of_vectors(y)
         measured |= {"target_mean": float(values.mean(dtype="f8")), "target_deviation": float(values.std(dtype="f8"))}
     return measured
@@ -51,6 +52,7 @@ def intercept_warnings(measured: ReadOnlyTable, bias: bool, names: Sequence[str]
     names : [p] of the columns
     """
     columns, deviation = measured.get("constant_columns", ()), measured.get("target_deviation", 0.0)
+    mean = measured.get("target_mean", 0.0)
     if bias and columns:
         shown = ", ".join(repr(names[at]) if names else str(at) for at in columns[:5])
         return [
@@ -58,9 +60,9 @@ def intercept_warnings(measured: ReadOnlyTable, bias: bool, names: Sequence[str]
             "rows, beside an intercept; the penalty decides how they share the constant: leave it out of the data, or "
             "set [model] bias = false"
         ]
-    if not bias and not columns and abs(measured.get("target_mean", 0.0)) > deviation:
+    if not bias and not columns and abs(mean) > deviation:
         return [
-            f"targets have mean {measured['target_mean']:.6g} and standard deviation {deviation:.6g}, and the model "
+            f"targets have mean {mean:.6g} and standard deviation {deviation:.6g}, and the model "
             "has no intercept: the targets are mostly a constant; set [model] bias = true where the algorithm has "
             "intercepts, or subtract the mean, or add a column of ones"
         ]

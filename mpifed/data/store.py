@@ -31,11 +31,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Le, Len
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
 from mpifed.core.holdings import narrow, span
-from mpifed.core.record import Array, Integers
+from mpifed.core.record import Array, Flags, Integers
 from mpifed.core.tables import Table
 from mpifed.data.block import Piece, of_vectors, vectors
 from mpifed.data.recipe import Encoding, Recipe
@@ -194,7 +193,7 @@ class Federation:
         self.fitted: list[str] = about.provenance.get("fitted", ["what nobody noted"])
         # each client holds all columns, so that X has whole rows, in the order of the groups of rows
         self.whole = about.split == "rows"
-        self._members: dict[str, NDArray[np.int64]] = {}
+        self._members: dict[str, Integers] = {}
         # copies in memory, of half the bytes: each round reads them here and there, which maps all of a file in the end
         self.holds = narrow(self._integers("holds", self.clients, 2))
         self.bounds = {axis: narrow(self._integers(f"{axis}/bounds", -1)) for axis in ("rows", "columns")}
@@ -237,7 +236,7 @@ class Federation:
             yield whole[start : start + PART]
             self._forget()
 
-    def _integers(self, name: str, *shape: int) -> NDArray[np.int64]:
+    def _integers(self, name: str, *shape: int) -> Integers:
         """An array of nonnegative integers; of bounds, ascending from 0."""
         values = self.array(name, *shape).astype(np.int64, copy=False)
         if values.min(initial=0) < 0:
@@ -246,7 +245,7 @@ class Federation:
             raise self.damaged(f"{name} does not ascend from 0")
         return values
 
-    def _sizes(self, bounds: Integers, axis: int) -> NDArray[np.int64]:
+    def _sizes(self, bounds: Integers, axis: int) -> Integers:
         """[N] the sizes of the clients' groups; a view of one number where they are alike."""
         sizes, groups = np.diff(bounds).astype(np.int64), self.holds[:, axis]
         return sizes[groups] if (sizes != sizes[0]).any() else np.broadcast_to(sizes[0], groups.shape)
@@ -274,7 +273,7 @@ class Federation:
 
     # --- what the clients hold ---------------------------------------------------------------------------------------
 
-    def members(self, axis: str) -> NDArray[np.int64]:
+    def members(self, axis: str) -> Integers:
         """The members of all groups of "rows" or "columns", one group after the other; `bounds` separates them."""
         if axis not in self._members:
             members = self._integers(f"{axis}/members", int(self.bounds[axis][-1]))
@@ -285,11 +284,11 @@ class Federation:
             self._members[axis] = members
         return self._members[axis]
 
-    def group(self, axis: str, group: int) -> NDArray[np.int64]:
+    def group(self, axis: str, group: int) -> Integers:
         """The members of a group of "rows" or "columns"."""
         return self.members(axis)[slice(*self.bounds[axis][group : group + 2].tolist())]
 
-    def held(self, client: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def held(self, client: int) -> tuple[Integers, Integers]:
         """(rows [s], columns [p]) that a client holds, as indices among all."""
         rows, columns = self.holds[client].tolist()
         return self.group("rows", rows), self.group("columns", columns)
@@ -315,7 +314,7 @@ class Federation:
         data, indptr = self.array(f"{prefix}data", -1), self.array(f"{prefix}indptr", rows + 1)
         return {**stored, "data": data, "indices": self.array(f"{prefix}indices", len(data)), "indptr": indptr}
 
-    def starts(self, clients: int | NDArray[np.int64], prefix: str = "") -> tuple[Array, Array, Array]:
+    def starts(self, clients: int | Integers, prefix: str = "") -> tuple[Array, Array, Array]:
         """The first label, and row in indptr and in X (value, where X is in a line), of a client, or [n] of several."""
         labels = self._starts[prefix][self.holds[clients, 0]]
         if self.whole:
@@ -323,11 +322,11 @@ class Federation:
         return labels, self._before[0][clients], self._before[1][clients]
 
     @cached_property
-    def _before(self) -> list[NDArray[np.int64]]:
+    def _before(self) -> list[Integers]:
         """[N] rows, and values, of the clients before each one, where X has no whole rows."""
         return [np.cumsum(sizes) - sizes for sizes in (self.counts, self.counts * self.widths)]
 
-    def places(self, clients: NDArray[np.int64], prefix: str = "") -> dict[str, tuple[Array, Array, Array]]:
+    def places(self, clients: Integers, prefix: str = "") -> dict[str, tuple[Array, Array, Array]]:
         """(array, where entries of clients begin in it, and end, [n] each) by name; of `TESTS`, where there are any."""
         if not self._starts[prefix][-1]:
             return {}
@@ -340,7 +339,7 @@ class Federation:
             at["data"] = at["indices"] = stored["indptr"][rows], stored["indptr"][rows + counts]
         return {name: (array, *at[name]) for name, array in stored.items()}
 
-    def nbytes(self, prefix: str = "", clients: range | None = None) -> NDArray[np.int64]:
+    def nbytes(self, prefix: str = "", clients: range | None = None) -> Integers:
         """[n] bytes of each client's labels and values, as stored; of neighbours, or of all."""
         among = range(self.clients) if clients is None else clients
         who = np.arange(among.start, among.stop)
@@ -396,7 +395,7 @@ class Federation:
         for name in self._arrays:
             self.array(name)
 
-    def digests(self, clients: NDArray[np.int64]) -> Iterator[bytes]:
+    def digests(self, clients: Integers) -> Iterator[bytes]:
         """SHA-256 of what is stored of each of the clients [n]."""
         held = [part for prefix in self._starts for part in self.places(clients, prefix).values()]
         often = max(1, PART * self.clients // max(1, sum(array.nbytes for array, _, _ in held)))
@@ -485,7 +484,7 @@ def make_federation(
     folder: Path | None = None,
     test: tuple[Piece, Array] | None = None,
     ids: Sequence[str] = (),
-    client_tests: NDArray[np.bool_] | None = None,
+    client_tests: Flags | None = None,
     **facts: Any,  # those of `About`
 ) -> Federation:
     """Divide data among clients.

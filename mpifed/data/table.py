@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from abc import abstractmethod
@@ -21,21 +22,16 @@ from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.data.natural import distinct_names
 from mpifed.data.recipe import (
-    FILLS,
     GAPS,
     LEAVE_OUT,
+    Cells,
     Public,
     RawColumns,
     Stated,
     all_texts,
     check_feature,
-    identities,
     is_decimal,
     is_text,
-    not_a_number,
-    numbers,
-    raw_numbers,
-    words,
 )
 from mpifed.data.samples import Samples, Source
 from mpifed.data.source_files import check_choices, check_file, listed, numbers_rows, open_packed, train_and_test
@@ -98,19 +94,22 @@ class ColumnUses:
         for name in public.columns:
             if name not in features:
                 raise UsageError(f"--given: columns.{name}: no such feature{nearest(name, features)}")
-        texts = {name: self._texts(name, tables, parts, public) for name in features}
-        of_texts = bool(public.classes) or any([_holds_texts(name, parts, True) for name in labels])
+        cells = {name: [Cells(what, name, each[name]) for what, each in tables.items()] for name in features}
+        for name in labels:
+            cells[name] = [Cells(what, name, _decoded(each[name])) for what, each in tables.items()]
+        texts = {name: self._texts(cells[name], len(parts), public) for name in features}
+        of_texts = bool(public.classes) or any([_holds_texts(cells[name][: len(parts)]) for name in labels])
         if of_texts and labels[1:]:
             raise UsageError(f"--label {self.label}: texts are classes, of one column; several are numbers")
+        stated = {name for name, column in public.columns.items() if column.fill is not None}
+        filled = {"error": stated, "drop": ()}.get(self.missing, features)
 
-        def rows(what: str) -> Samples:
+        def rows(at: int) -> Samples:
             """Raw rows in float64, their labels and clients; without rows of gaps that are not filled."""
-            each = tables[what]
-            columns = {name: raw_numbers(what, name, each[name], texts[name]) for name in features}
-            y = [_labels(what, name, each[name], public.classes if of_texts else None, *names) for name in labels]
-            ids = [identities(what, name, each[name]) for name in by if name in each.column_names]
-            stated = {name for name, column in public.columns.items() if column.fill is not None}
-            filled = {*features} if self.missing in FILLS else stated if self.missing == "error" else set[str]()
+            what, each = list(tables.items())[at]
+            columns = {name: cells[name][at].raw(texts[name]) for name in features}
+            y = [_labels(cells[name][at], public.classes if of_texts else None, *names) for name in labels]
+            ids = [Cells(what, name, each[name]).identities() for name in by if name in each.column_names]
             gaps = [(name, np.isnan(x)) for name, x in columns.items() if name not in filled]
             for name, values in zip([*labels, *by], [*y, *ids], strict=False):
                 gaps.append((name, values == "" if values.dtype.kind == "U" else np.isnan(values)))
@@ -129,7 +128,8 @@ class ColumnUses:
                 label = label.astype(np.int64)
             return Samples(np.stack([*columns.values()], axis=1)[stay], label, ids=ids[0][stay] if ids else None)
 
-        trained, test = list(map(rows, parts)), list(map(rows, tests))
+        stored = list(map(rows, range(len(tables))))
+        trained, test = stored[: len(parts)], stored[len(parts) :]
         X, y = (np.concatenate([getattr(part, key) for part in trained]) for key in ("X", "y"))
         ids = np.repeat(clients, [len(part.y) for part in trained]) if clients else None
         if by:
@@ -183,19 +183,25 @@ class ColumnUses:
                 )
         return [known[part] for part in parts]
 
-    def _texts(
-        self, name: str, tables: Mapping[str, pa.Table], parts: Mapping[str, pa.Table], public: Public
-    ) -> tuple[str, ...] | None:
-        """All texts of a column of features, those that are given first; None where it holds numbers."""
+    def _texts(self, cells: Sequence[Cells], parts: int, public: Public) -> tuple[str, ...] | None:
+        """All texts of a column of features, those that are given first; None where it holds numbers.
+
+        `parts`: how many are of training rows.
+        """
+        name, first = cells[0].name, cells[0]
         stated = public.columns.get(name, Stated()).categories
-        if stated is None and not _holds_texts(name, parts):
+        if stated is None and not _holds_texts(cells[:parts]):
             return None
-        (what, first), *_ = parts.items()
         if self.categorical is None:
-            raise not_a_number(what, name, first[name])
-        texts = all_texts(name, tables, stated or ())
+            raise first.not_a_number()
+        if stated is None and self.categorical == "ordinal" and getattr(first.values.type, "ordered", False):
+            raise DataError(
+                f"{first} has ordered categories; state their order, as `categories = [...]` of [columns.{name}] in a "
+                "file of --given"
+            )
+        texts = all_texts(cells, stated or ())
         if stated is None:
-            _check_written(what, name, first[name], texts)
+            _check_written(first, texts)
         return texts
 
 
@@ -251,10 +257,7 @@ class CsvTable(ColumnSource):
         if {len(separator), len(self.decimal)} != {1} or separator == self.decimal:
             raise UsageError(f"--separator {separator!r} --decimal {self.decimal!r}: expected two different characters")
 
-        def uses(names: list[str]) -> tuple[set[str], list[str]]:
-            return {*self._named(str(path), names, "by"), *texts}, self._named(str(path), names, "label")
-
-        return read_csv(path, uses, separator, self.decimal)
+        return read_csv(path, lambda names: {*self._named(str(path), names, "by"), *texts}, separator, self.decimal)
 
 
 @dataclass(frozen=True)
@@ -267,22 +270,12 @@ class ParquetTable(ColumnSource):
         check_file(path)
         limits = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
         with _reading(path):
-            file = parquet.ParquetFile(path, memory_map=False, page_checksum_verification=True, **limits)
-            table = file.read()
+            table = parquet.read_table(path, memory_map=False, page_checksum_verification=True, **limits)
             table.validate(full=True)  # texts may be no UTF-8
-        groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
-        chunks = [group.column(at) for group in groups for at in range(group.num_columns)]
-        unsaid = {chunk.path_in_schema for chunk in chunks if not chunk.has_dictionary_page}
-        of_pandas = _metadata(table, b"pandas", "columns")
-        categories = {column["field_name"] for column in of_pandas if column["pandas_type"] == "categorical"}
-        for at, field in enumerate(table.schema):
-            if getattr(field.type, "ordered", False) and field.name in unsaid:
-                raise DataError(
-                    f"{path}: column {field.name!r} has ordered categories, and the file does not say their order; "
-                    "write it with a dictionary, or as texts"
-                )
-            if field.name in categories and not is_text(field.type):  # numbers, which Parquet stores as such
-                table = table.set_column(at, field.name, table[field.name].dictionary_encode())
+        for column in _metadata(table, b"pandas", "columns"):
+            name = column["field_name"]
+            if column["pandas_type"] == "categorical" and not is_text(table[name].type):  # stored as the numbers
+                table = table.set_column(table.column_names.index(name), name, table[name].dictionary_encode())
         return table
 
 
@@ -315,63 +308,62 @@ class ArrowFolder(ColumnSource):
 
 
 def read_csv(
-    path: Path, uses: Callable[[list[str]], tuple[Collection[str], Collection[str]]], separator: str = ",",
-    decimal: str = ".",
-) -> pa.Table:  # fmt: skip
+    path: Path, texts: Callable[[list[str]], Collection[str]], separator: str = ",", decimal: str = "."
+) -> pa.Table:
     """The table of a CSV file, packed or not; columns without names in the first line are called 0, 1, ...
 
-    `uses`: of the names of all columns those that have texts, even where all are numbers, and those that have texts
-    where a number begins with 0, as 01, which is not 1.
+    Columns of integers of which one begins with 0, as 01 or 0x1, are codes, and no numbers: texts, as those are that
+    `texts` picks from the names of all columns.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
-    names, skipped = _first_line(path, separator)
+    with open_packed(path) as file:
+        content = file.read()
+    names, skipped = _first_line(path, content, separator)
     check_names(str(path), names)
     read = arrow_csv.ReadOptions(
         use_threads=False, block_size=_BLOCK_BYTES, column_names=names, skip_rows_after_names=skipped
     )
     parse = arrow_csv.ParseOptions(delimiter=separator, newlines_in_values=True)
 
-    def table_of(texts: Collection[str], columns: Sequence[str], kind: pa.DataType) -> pa.Table:
+    def table_of(columns: list[str], of_texts: Collection[str]) -> pa.Table:
+        types = dict.fromkeys(of_texts, pa.large_string())
         convert = arrow_csv.ConvertOptions(
-            null_values=_NULLS, decimal_point=decimal, column_types=dict.fromkeys(texts, kind), include_columns=columns
+            null_values=_NULLS, decimal_point=decimal, column_types=types, include_columns=columns
         )
-        with open_packed(path) as file:
-            try:
-                return arrow_csv.read_csv(pa.PythonFile(file, "r"), read, parse, convert)
-            except pa.ArrowInvalid as error:
-                why = "no rows, or a line of more than 16 MiB" if "straddling" in str(error) else shown(str(error))
-                raise DataError(
-                    f"{path}: {why}; expected UTF-8 with {separator!r} between cells; correct the file"
-                ) from error
+        try:
+            return arrow_csv.read_csv(pa.BufferReader(content), read, parse, convert)
+        except pa.ArrowInvalid as error:
+            why = "no rows, or a line of more than 16 MiB" if "straddling" in str(error) else shown(str(error))
+            raise DataError(
+                f"{path}: {why}; expected UTF-8 with {separator!r} between cells; correct the file"
+            ) from error
 
-    texts, codes = uses(names)
-    table = table_of(texts, names, pa.large_string())
+    table = table_of(names, texts(names))
     whole = [field.name for field in table.schema if field.type == pa.int64()]
-    if negative := [name for name in whole if (pc.min(table[name]).as_py() or 0) < 0]:
-        table_of(negative, negative, pa.float64())  # refuses 0xFFFFFFFFFFFFFFFF, which became -1
-    for name in {*codes}.intersection(whole):
-        written = table_of([name], [name], pa.large_string())[name]
-        if pc.any(pc.match_substring_regex(written, r"^\s*[-+]?0\d")).as_py():
-            table = table.set_column(names.index(name), name, written)
+    if whole and re.search(rb"\b0[\dx]", content, re.I):
+        written = table_of(whole, whole)
+        for name in whole:
+            if pc.any(pc.match_substring_regex(written[name], r"^\s*[-+]?0[\dxX]")).as_py():
+                table = table.set_column(names.index(name), name, written[name])
     return table
 
 
-def _first_line(path: Path, separator: str) -> tuple[list[str], int]:
+def _first_line(path: Path, content: bytes, separator: str) -> tuple[list[str], int]:
     """(names of the columns of a CSV file; 1 if its first line has them, 0 if it is a row: all its cells are numbers).
 
     Raises DataError for a line of names and numbers, and for three numbers or more that are counted, as years or places
     are, since it can't be said what they are.
     """
-    with open_packed(path, "rt") as file:
-        try:
-            cells: list[str] = next(csv.reader(file, delimiter=separator), [])
-        except csv.Error as error:
-            raise DataError(
-                f"{path}: line 1: {error}; expected numbers or names, with {separator!r} between"
-            ) from error
+    text = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
+    try:
+        cells: list[str] = next(csv.reader(text, delimiter=separator), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{path}: is not UTF-8 or no CSV ({error}); save it as UTF-8, with {separator!r} between cells"
+        ) from error
     if len(cells) == 1 and (other := re.search("[,;\t|]", cells[0])):
         raise DataError(
             f"{path}: line 1: {shown(cells[0], 80)!r} has no {separator!r}; give --separator {other[0]!r}, and "
@@ -422,33 +414,34 @@ def check_names(what: str, names: list[str]) -> None:
             raise DataError(f"{what}: {count} columns are called {name!r:.80}; every column needs a name of its own")
 
 
-def _labels(
-    what: str, name: str, column: pa.ChunkedArray, known: Sequence[str] | None, classes: Sequence[str]
-) -> Array:
+def _decoded(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Categories as the texts or numbers that they stand for."""
+    return values.cast(values.type.value_type) if hasattr(values.type, "index_type") else values
+
+
+def _labels(column: Cells, known: Sequence[str] | None, classes: Sequence[str]) -> Array:
     """[s] labels: texts, `known` ones and others, or numbers; "" or NaN where there is none.
 
     `classes`: the names of a ClassLabel.
     """
     if known is not None:
-        texts = words(what, name, column, known).fill_null("").to_pylist()
+        texts = column.words(known).fill_null("").to_pylist()
         if not known:
-            _check_written(what, name, column, {*texts} - {""})
+            _check_written(column, {*texts} - {""})
         return np.array(texts, str)
-    if is_text(getattr(column.type, "value_type", column.type)):
-        first = words(what, name, column).drop_null()[:1].to_pylist()
-        raise DataError(
-            f"{what}: column {name!r} has texts, such as {first}, and training rows numbers; write both alike"
-        )
-    y = numbers(what, name, column)
+    if column.is_text:
+        first = column.words().drop_null()[:1].to_pylist()
+        raise DataError(f"{column} has texts, such as {first}, and training rows numbers; write both alike")
+    y = column.raw()
     if classes and (y >= len(classes)).any():
-        raise DataError(f"{what}: label {np.nanmax(y):g}, of {len(classes)} classes named from 0")
+        raise DataError(f"{column.what}: label {np.nanmax(y):g}, of {len(classes)} classes named from 0")
     return np.where(y < 0, np.nan, y) if classes else y  # a ClassLabel of a row without a label
 
 
-def _check_written(what: str, name: str, column: pa.ChunkedArray, texts: Collection[str]) -> None:
+def _check_written(column: Cells, texts: Collection[str]) -> None:
     """Raise DataError for texts that are all numbers as people write them, or dates."""
     if all(re.fullmatch(_FORMATTED, text) for text in texts) and not all(map(is_decimal, texts)):
-        raise not_a_number(what, name, column, _FORMATTED_REMEDY)
+        raise column.not_a_number(_FORMATTED_REMEDY)
 
 
 def _numbered(what: str, labels: Array, classes: tuple[str, ...]) -> Array:
@@ -459,19 +452,16 @@ def _numbered(what: str, labels: Array, classes: tuple[str, ...]) -> Array:
     return np.array([place[text] for text in labels.tolist()], float) if classes else labels
 
 
-def _holds_texts(name: str, parts: Mapping[str, pa.Table], is_label: bool = False) -> bool:
-    """Whether a column holds texts; DataError for one of numbers in one table, and of texts in another."""
-    first: dict[bool, str] = {}  # the table that has texts, or numbers
-    for what, table in parts.items():
-        kind = table[name].type
-        if is_label:
-            kind = getattr(kind, "value_type", kind)  # of categories
-        if str(kind) != "null":
-            first.setdefault(is_text(kind), what)
+def _holds_texts(parts: Sequence[Cells]) -> bool:
+    """Whether columns hold texts; DataError for one of numbers in one table, and of texts in another."""
+    first: dict[bool, Cells] = {}  # the column that has texts, or numbers
+    for column in parts:
+        if str(column.values.type) != "null":
+            first.setdefault(column.is_text, column)
     if len(first) > 1:
-        numeric = f"{first[False]} has {parts[first[False]][name].type}"
-        remedy = f"correct it, state the categories of [columns.{name}] in a file of --given, or {LEAVE_OUT}"
-        raise not_a_number(first[True], name, parts[first[True]][name], f"{numeric}; {remedy}")
+        other = f"{first[False].what} has {first[False].values.type}"
+        remedy = f"correct it, state the categories of [columns.{parts[0].name}] in a file of --given, or {LEAVE_OUT}"
+        raise first[True].not_a_number(f"{other}; {remedy}")
     return True in first
 
 

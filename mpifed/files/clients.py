@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError
-from mpifed.core.record import Array
+from mpifed.core.record import Array, Integers
 from mpifed.files.history_csv import as_csv, cell_of, columns_of, read_csv
 from mpifed.files.json_file import as_written
 from mpifed.files.write import replace_text
@@ -24,8 +23,8 @@ QUALITY = {"classification": "accuracy", "multilabel": "label_accuracy", "regres
 class ClientScores(NamedTuple):
     """Of the clients that have test rows, in the order of their numbers."""
 
-    client: NDArray[np.int64]  # [n]
-    rows: NDArray[np.int64]  # [n] test rows
+    client: Integers  # [n]
+    rows: Integers  # [n] test rows
     quality: Array  # [n] see `QUALITY`
     loss: Array  # [n] mean loss
 

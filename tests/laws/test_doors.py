@@ -233,6 +233,11 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
         {},
         r"the label 'a\\x1b\[2J\\nrows     9' has the control character",
     ),
+    "ordered categories": (
+        {"sex": pd.Categorical(["low", "high"] * 15, ["low", "high"], ordered=True)},
+        {"categorical": "ordinal"},
+        r"'sex' has ordered categories; state their order, as `categories = \[...\]`",
+    ),
     "one class": ({"ill": [1] * 30}, {}, "all rows have the label 1"),
     "many integers as labels": ({"ill": [n % 25 for n in range(30)]}, {}, "the labels are 25 different integers"),
     "labels beyond float64": ({"ill": [2**63 + 5, 1] * 15}, {}, "'ill'|labels up to 9.*; give texts"),
@@ -243,7 +248,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
     "an empty table": ({name: [] for name in ("x", "sex", "ward", "ill")}, {}, "no rows"),
 }
 OF_FRAMES = {  # alone: these are texts in such files, or cannot be written
-    "csv": ("a time span", "fractions as identifiers", "values of several types"), "parquet": "values of several types"
+    "csv": ("a time span", "ordered categories", "fractions as identifiers", "values of several types"), "parquet": "values of several types"
 }  # fmt: skip
 
 
@@ -318,18 +323,6 @@ def test_what_map_has_kept_in_a_folder_is_none_of_its_rows(here: Path) -> None:
     write_arrow(here / "d", content)
     (here / "d/cache-0123.arrow").write_bytes((here / "d/data-00000-of-00001.arrow").read_bytes())
     assert by_command("arrow", "d", label="y", split="rows", clients=1).samples == 3
-
-
-@pytest.mark.parametrize("door", ["frame", "parquet"])
-def test_ordered_categories_keep_their_order(door: str) -> None:
-    sizes = pd.Categorical(["low", "high", "mid"] * 10, ["low", "mid", "high"], ordered=True)
-    frame, words = table(size=sizes).drop(columns="sex"), {"label": "ill", "by": "ward", "categorical": "ordinal"}
-    frame.to_parquet("t", index=False)
-    data = (
-        by_command("parquet", "t", **words) if door == "parquet" else mf.FederatedDataset.from_dataframe(frame, **words)
-    )
-    (recipe,) = [column for column in open_federation(data.path).about.recipe or () if column.name == "size"]
-    assert recipe.categories == ("low", "mid", "high")
 
 
 # --- what is given is computed from no row, and what was trained from a frame is applied to a frame ------------------

@@ -32,7 +32,6 @@ PREPARED: dict[str, tuple[str, list[str]]] = {
     "unit rows": (f"digits {ROWS} --scale unit-rows", []),
     "scaled": (f"digits {ROWS} --scale standard", ["scale standard"]),
     "by label": (f"digits {ROWS} --partition dirichlet:0.5", ["partition dirichlet:0.5"]),
-    "by name": (f"digits {ROWS} --partition homo", []),
     "synthetic": (f"synthetic --samples 80 --features 3 --task classification {ROWS}", []),
 }
 

@@ -22,10 +22,7 @@ MNIST = {  # MD5 of the packed files
     "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
-MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
+MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 
 
 @dataclass(frozen=True)
@@ -37,13 +34,15 @@ class Idx(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError when a file is missing or damaged, or images and labels do not fit each other."""
-        found = {kind: path for kind in KINDS if (path := _find(self.path, kind))}
-        for kind in KINDS if {*KINDS[2:]}.intersection(found) else KINDS[:2]:
-            if kind not in found:
-                raise DataError(f"{self.path}: no folder with a file *{kind}*; expected {_FILES}")
-        arrays = [_read(path, 1 if "labels" in kind else 3) for kind, path in found.items()]
-        rows, *test = (Samples(X[:, None], y) for X, y in zip(arrays[::2], arrays[1::2], strict=True))  # one channel
-        return replace(rows, test=test[0] if test else None, files=tuple(found.values()))
+        paths = [_find(self.path, kind) for kind in KINDS]
+        there = [path for path in paths if path is not None]
+        wanted = KINDS if paths[2] or paths[3] else KINDS[:2]
+        if len(there) < len(wanted):
+            kind = KINDS[paths.index(None)]
+            raise DataError(f"{self.path}: no folder with a file *{kind}*; expected {_FILES}")
+        images, labels = (list(map(_read, there[at::2], [axes, axes])) for at, axes in enumerate((3, 1)))
+        rows, *test = (Samples(X[:, None], y) for X, y in zip(images, labels, strict=True))  # one channel
+        return replace(rows, test=test[0] if test else None, files=tuple(there))
 
 
 @dataclass(frozen=True)
@@ -54,30 +53,24 @@ class Mnist(Source):
 
     path: Path | None = None
     """The folder of the four files, .gz or plain; where absent $MPIFED_DATA/mnist, if it is there, or downloaded."""
-    mirrors: tuple[str, ...] = MIRRORS  # not an option
+    mirror: str = MIRROR  # not an option
 
     def read(self, seed: int) -> Samples:
         """The data; DataError when a file is missing and cannot be downloaded."""
         folder = self.path or Path(os.environ.get("MPIFED_DATA") or os.devnull, "mnist")
         if self.path is None and not folder.is_dir():
-            folder = self._downloaded()
-        return Idx(folder).read(seed)
+            import pooch
 
-    def _downloaded(self) -> Path:
-        """The folder of the published files in the user's cache, from the first mirror that has them."""
-        import pooch
-
-        folder, reasons = pooch.os_cache("mpifed") / "mnist", list[str]()
-        for mirror in self.mirrors:
+            folder = pooch.os_cache("mpifed") / "mnist"  # of the user
             try:
                 for name, md5 in MNIST.items():
-                    pooch.retrieve(mirror + name, f"md5:{md5}", name, folder)
-                return Path(folder)
+                    pooch.retrieve(self.mirror + name, f"md5:{md5}", name, folder)
             except (OSError, ValueError) as error:
-                reasons.append(f"{mirror}: {error}")
-        raise DataError(
-            f"{', '.join(MNIST)}: cannot be downloaded ({'; '.join(reasons)}); bring them by `mpifed data mnist FOLDER`"
-        )
+                raise DataError(
+                    f"{self.mirror}: cannot be downloaded ({error}); bring {', '.join(MNIST)} by `mpifed data mnist "
+                    "FOLDER`"
+                ) from error
+        return Idx(folder).read(seed)
 
 
 def _find(folder: Path, kind: str) -> Path | None:

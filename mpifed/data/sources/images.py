@@ -33,22 +33,25 @@ class Cifar(Source):
         """The data; DataError when a file is missing or not whole."""
         meta, *_ = files_in(self.path, "batches.meta.txt", "fine_label_names.txt")
         start = 2 if meta.name.startswith("fine") else 1  # of the pixels of an image; its class is before them
-        sets = dict[bool, list[Array]]({False: [], True: []})
-        for path in (files := files_in(self.path, ".bin")):
+        files = files_in(self.path, ".bin")
+        train, test = (self._images([path for path in files if path.name.startswith("test") is tests], start)
+                       for tests in (False, True))  # fmt: skip
+        with open_packed(meta, "rt") as file:
+            return replace(train, test=test, classes=tuple(file.read().split()), files=tuple(files))
+
+    def _images(self, paths: list[Path], start: int) -> Samples:
+        """The images of some files, each after its label."""
+        parts = list[Array]()
+        for path in paths:
             with open_packed(path) as file:
                 content = np.frombuffer(file.read(), np.uint8)
             if len(content) % (start + 3072) or not len(content):
                 raise DataError(f"{path}: {len(content)} bytes; expected {start + 3072} of each image; get it again")
-            sets[path.name.startswith("test")].append(content.reshape(-1, start + 3072))
-        if not all(sets.values()):
+            parts.append(content.reshape(-1, start + 3072))
+        if not parts:
             raise DataError(f"{self.path}: no files of training, or none of test images; expected those of the archive")
-        train, test = (np.concatenate(parts) for parts in sets.values())
-        rows, tests = (
-            Samples(images[:, start:].reshape(-1, 3, 32, 32), images[:, start - 1].astype(np.int64))
-            for images in (train, test)
-        )
-        with open_packed(meta, "rt") as file:
-            return replace(rows, test=tests, classes=tuple(file.read().split()), files=tuple(files))
+        images = np.concatenate(parts)
+        return Samples(images[:, start:].reshape(-1, 3, 32, 32), images[:, start - 1].astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -63,31 +66,27 @@ class Images(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a file that is no image, or has another size."""
-        places = [place for place in train_and_test(self.path) if place is not None]
-        paths = [sorted(place.glob("*/*")) for place in places]
-        images = dict[Path, Array]()
-        for path in itertools.chain(*paths):
-            if path.is_dir():
-                raise DataError(f"{path}: a folder within that of a class; put its images there, or remove it")
-            images[path] = _pixels(path)
-            first = next(iter(images))
-            if images[path].shape != images[first].shape:
-                came, known = images[path].shape[:2], images[first].shape[:2]
-                raise DataError(f"{path}: {came} pixels, {first.name} has {known}; resize")
+        paths = [sorted(place.glob("*/*")) for place in train_and_test(self.path) if place is not None]
         if not paths[0]:
             raise DataError(f"{self.path}: no images; expected a folder for each class, as {self.path}/cat/1.png")
-        channels = 1 if all((image[..., :1] == image).all() for image in images.values()) else 3  # grey, or coloured
-        sets = []
-        for part in paths:
-            pixels = np.stack([images[path] for path in part])
-            sets.append(Samples(pixels.transpose(0, 3, 1, 2)[:, :channels], [path.parent.name for path in part]))
-        return replace(sets[0], test=sets[1] if sets[1:] else None)
+        images = [[_pixels(path) for path in part] for part in paths]
+        for path, image in zip(itertools.chain(*paths), itertools.chain(*images), strict=True):
+            if image.shape != images[0][0].shape:
+                came, known = image.shape[:2], images[0][0].shape[:2]
+                raise DataError(f"{path}: {came} pixels, {paths[0][0].name} has {known}; resize")
+        colours = [np.stack(part).transpose(0, 3, 1, 2) for part in images]
+        channels = 1 if all((part[:, :1] == part).all() for part in colours) else 3  # grey, or coloured
+        rows, *test = (Samples(part[:, :channels], [path.parent.name for path in of])
+                       for part, of in zip(colours, paths, strict=True))  # fmt: skip
+        return replace(rows, test=test[0] if test else None)
 
 
 def _pixels(path: Path) -> Array:
     """[height, width, 3] of an image file."""
     from PIL import Image, ImageOps
 
+    if path.is_dir():
+        raise DataError(f"{path}: a folder within that of a class; put its images there, or remove it")
     try:
         with Image.open(path, formats=_FORMATS) as image:
             layout: Any = image.tile[0].args if image.tile else ""  # as RGB;16B, or (RGB, largest value)

@@ -51,20 +51,16 @@ class Npz(Source):
 
     def _samples(self, archive: NpzFile) -> Samples:
         names = []
-        usual = {"samples": SAMPLES, "label": LABELS, **({} if self.by is None else {"by": ()})}
-        for option, others in usual.items():
+        for option, usual in {"samples": SAMPLES, "label": LABELS, "by": ()}.items():
             given = getattr(self, option)
-            known = [name for name in (others if given is None else [given]) if name in archive.files]
-            if not known:
+            known = [name for name in (usual if given is None else [given]) if name in archive.files]
+            if not known and (given or usual):
                 raise UsageError(
                     f"--{option} {given or 'is missing'}: {self.path} has the arrays {listed(archive.files)}; give the "
                     "name of one"
                 )
-            names.append(known[0])
+            names += known[:1]
         tests = [name.replace("train", "test") if "train" in name else f"{name}_test" for name in names]
-        sets = [
-            Samples(archive[X], archive[y], ids=archive[by[0]] if by and by[0] in archive.files else None)
-            for X, y, *by in (names, tests)
-            if {X, y} <= {*archive.files}
-        ]
-        return replace(sets[0], test=sets[1] if sets[1:] else None, files=(self.path,), task=self.task)
+        rows, *test = (Samples(archive[X], archive[y], ids=archive[by[0]] if by and by[0] in archive.files else None)
+                       for X, y, *by in (names, tests) if {X, y} <= {*archive.files})  # fmt: skip
+        return replace(rows, test=test[0] if test else None, files=(self.path,), task=self.task)

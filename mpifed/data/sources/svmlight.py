@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
-from contextlib import ExitStack
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -34,10 +35,17 @@ class Svmlight(Source):
         from sklearn.datasets import load_svmlight_files
 
         files = [self.path] if self.test is None else [self.path, self.test]
+        opened = list[io.BytesIO]()
+        for path in files:
+            with open_packed(path) as file:
+                opened.append(io.BytesIO(file.read()))
+            if code := re.search(rb"(?m)^[-+]?0\d\S*", opened[-1].getvalue()):
+                raise DataError(
+                    f"{path}: the label {code[0].decode()} begins with 0, and would be read as a number; write it "
+                    "without, or give codes as texts, by csv"
+                )
         try:
-            with ExitStack() as stack:
-                opened = [stack.enter_context(open_packed(path)) for path in files]
-                loaded = load_svmlight_files(opened)
+            loaded = load_svmlight_files(opened)
         except (ValueError, IndexError, OverflowError) as error:
             what = f"{' or '.join(map(str, files))}: {shown(str(error))}"
             raise DataError(f"{what}; expected lines `label column:value ...`, columns ascending below 2^31") from error

@@ -42,46 +42,33 @@ class Synthetic(Source):
     def __post_init__(self) -> None:
         if self.task == "regression" and self.classes is not None:
             raise UsageError(f"--classes {self.classes}: regression has none; add --task classification")
-        lowest = {"samples": 1, "features": 1, "noise": 0, "classes": 2}
-        for name, low in lowest.items():
+        ranges = {"samples": (1, 2**60), "features": (1, 2**60), "noise": (0, MOST_NOISE), "classes": (2, 2**60)}
+        for name, (low, high) in ranges.items():
             value = getattr(self, name)
-            if value is not None and not value >= low:
-                raise UsageError(f"--{name} {value}: expected a number of at least {low}")
+            if value is not None and not low <= value <= high:
+                raise UsageError(f"--{name} {value}: expected a number from {low} to {high}")
         if self.samples * self.features > 2**60:
             raise UsageError(f"--samples {self.samples} --features {self.features}: more values than any memory holds")
-        if self.noise > MOST_NOISE:
-            raise UsageError(f"--noise {self.noise:g}: expected a number of at most {MOST_NOISE:g}")
-
-    @property
-    def _outputs(self) -> int:
-        """h, the number of scores."""
-        return 1 if self.task == "regression" else self.classes or 10
 
     def read(self, seed: int) -> Samples:
         """The data; each chunk of rows is a function of (seed, number of the chunk)."""
-        X, labels, weights = np.empty((self.samples, self.features), self.dtype), list[Array](), self._weights(seed)
+        X, labels = np.empty((self.samples, self.features), self.dtype), list[Array]()
+        outputs = 1 if self.task == "regression" else self.classes or 10
+        W = stream(seed, "weights of synthetic data").standard_normal((self.features, outputs))
+        if self.dtype == "uint8":
+            W -= W.mean(axis=0)  # the positive mean of the values would favour classes
+            W *= np.sqrt(12) / 255
+        weights = (W / np.sqrt(self.features)).astype(np.float32)
         for number, (_, rows) in enumerate(pieces(X)):
             rng = stream(seed, "rows of synthetic data", number)
             if self.dtype == "uint8":
                 rows[:] = rng.integers(0, 256, rows.shape, np.uint8)
             else:
                 rows[:] = rng.standard_normal(rows.shape, np.float32)
-            labels.append(self._labels(rows @ weights, rng))
+            scores = rows @ weights
+            if self.task == "regression":
+                y = scores[:, 0] + self.noise * rng.standard_normal(len(scores))
+                labels.append(y.astype(np.float32).astype(np.float64))
+            else:
+                labels.append(np.argmax(scores + self.noise * rng.gumbel(size=scores.shape), axis=1))
         return Samples(X, np.concatenate(labels), top=255.0 if self.dtype == "uint8" else None)
-
-    def _weights(self, seed: int) -> Array:
-        """[p, h] float32 by which raw values are multiplied."""
-        weights = stream(seed, "weights of synthetic data").standard_normal((self.features, self._outputs))
-        if self.dtype == "uint8":
-            weights -= weights.mean(axis=0)  # the positive mean of the values would favour classes
-            weights *= np.sqrt(12) / 255
-        result: Array = (weights / np.sqrt(self.features)).astype(np.float32)
-        return result
-
-    def _labels(self, scores: Array, rng: np.random.Generator) -> Array:
-        """[b] targets or classes from scores [b, h]."""
-        if self.task == "regression":
-            y = scores[:, 0] + self.noise * rng.standard_normal(len(scores))
-            return y.astype(np.float32).astype(np.float64)
-        result: Array = np.argmax(scores + self.noise * rng.gumbel(size=scores.shape), axis=1)
-        return result

@@ -25,7 +25,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.data.cells import check_cells
 from mpifed.data.partition import by_rectangles
-from mpifed.data.recipe import check_feature, identities, numbers
+from mpifed.data.recipe import Cells, check_feature
 from mpifed.data.samples import Samples, Source
 from mpifed.data.source_files import files_in, listed, numbers_rows, open_packed
 from mpifed.data.table import read_csv
@@ -111,15 +111,15 @@ class Tables(Source):
 
     def _load(self, path: Path) -> ClientTable:
         """A client's file."""
-        table, what = read_csv(path, lambda _: ({self.id}, ())), str(path)
+        table, what = read_csv(path, lambda _: {self.id}), str(path)
         names = table.column_names
         if self.id not in names:
             raise DataError(f"{path}: no column {self.id!r}, the identifiers of --id; of {listed(names)}")
-        ids = identities(what, self.id, table[self.id]).tolist()
+        ids = Cells(what, self.id, table[self.id]).identities().tolist()
         for name, count in Counter(ids).items():
             if count > 1 or not name:
                 raise DataError(f"{path}: {count} rows have the identifier {name!r:.80}; every sample needs its own")
-        columns = {name: numbers(what, name, table[name]) for name in names if name != self.id}
+        columns = {name: Cells(what, name, table[name]).raw() for name in names if name != self.id}
         labels = columns.pop(self.label, np.full(len(ids), np.nan))
         if not columns:
             raise DataError(f"{path}: no column besides {listed(names)}; every client has a feature")

@@ -89,7 +89,7 @@ def test_what_each_partition_is_called_for() -> None:
     assert (there.sum(axis=1) == 2).all() and (there.sum(axis=0) == 4).all()  # 20 clients x 2 over 10 classes
     runs = class_counts(by_rows(Y, 1, 20, "shards:2", seed=3))  # as McMahan et al. 2017, 40 of 25 rows
     assert set(np.unique(runs)) <= {0, 25, 50} and (runs.sum(axis=1) == 50).all()
-    drawn = class_counts(by_rows(Y, 1, 20, "noniid-#label3", seed=5))  # of NIID-Bench: class i modulo 10, and others
+    drawn = class_counts(by_rows(Y, 1, 20, "random-classes:3", seed=5))  # of NIID-Bench: class i modulo 10, and others
     assert ((drawn > 0).sum(axis=1) == 3).all() and (drawn[np.arange(20), np.arange(20) % 10] > 0).all()
     assert (drawn.sum(axis=0) == 100).all() and len(set((drawn > 0).sum(axis=0))) > 1
     # the largest class's share of a client's rows: 0.1 where classes are alike, 1 where each client has one class
@@ -114,7 +114,6 @@ def test_sizes_follow_their_laws() -> None:
     (5, "shards:2", 1.0, "and no --skew"),
     (5, "iid", "gamma:1", "--skew gamma:1: expected A, or one of dirichlet:A, lognormal:A, power:A"),
     (5, "random-classes:2", None, "give 10 clients or more"),
-    (12, "noniid-#label0", None, "expected iid"),
 ])  # fmt: skip
 def test_impossible_wishes(clients: int, how: str, skew: str | float | None, words: str) -> None:
     with pytest.raises(UsageError, match=words):
@@ -237,15 +236,6 @@ def test_cells_of_nobody_become_zeros(pieces: None, pack: Any) -> None:
     X = np.arange(1, S * P + 1, dtype="f4").reshape(S, P)
     held = cells.only_held(partition, pack(X))
     assert np.array_equal(held @ np.eye(P), X * (holders(partition, S, P) > 0))
-
-
-@pytest.mark.parametrize(("alias", "how"), [
-    ("noniid-labeldir", "dirichlet:0.5"), ("noniid-labeldir:0.1", "dirichlet:0.1"),
-    ("noniid-#label2", "random-classes:2"), ("homo", "iid"),
-])  # fmt: skip
-def test_names_of_niid_bench(alias: str, how: str) -> None:
-    ours, theirs = by_rows(Y, 1, 12, how, None, 3), by_rows(Y, 1, 12, alias, None, 3)
-    assert all(np.array_equal(a, b) for a, b in zip(ours.rows, theirs.rows, strict=True))
 
 
 # --- test rows of clients, labels, scalings --------------------------------------------------------------------------
