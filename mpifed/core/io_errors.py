@@ -24,10 +24,11 @@ from errno import (
     ESTALE,
 )
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 from mpifed.core.errors import DataError, MpifedError
 
+PathLike: TypeAlias = str | os.PathLike[str]
 _REMEDIES = {
     ENOSPC: "make room there, or name another folder",
     EDQUOT: "remove files of yours there, or name a folder with a larger quota",
@@ -45,7 +46,7 @@ _REMEDIES = {
 }
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+def open_regular(path: PathLike) -> BinaryIO:
     """A regular file, to be read; OSError for anything else, since a pipe would keep its reader waiting for ever."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     if stat.S_ISREG(os.fstat(file.fileno()).st_mode):

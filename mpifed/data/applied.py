@@ -18,6 +18,7 @@ from mpifed.data.scaling import unit_rows
 from mpifed.data.store import Federation, ProvenanceJson, ScalingJson, Step
 from mpifed.files.expected import Count, Positive
 from mpifed.files.json_file import as_written
+from mpifed.files.reading import reading
 from mpifed.files.schemas import checked, conforming
 
 APPLIED = "data.json"
@@ -98,8 +99,6 @@ def read_applied(path: Path) -> Applied:
     """What a run has kept; DataError where the file cannot be read, or was changed."""
     if path.is_symlink():
         raise DataError(f"{path}: is a link, and no file that a run has written; {_REMEDY}")
-    try:
+    with reading(path, _REMEDY, OSError, ValueError):
         table = from_json(as_written(path), allow_inf_nan=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); {_REMEDY}") from error
     return checked(path, Applied, table, _REMEDY)

@@ -18,6 +18,7 @@ from mpifed.data.block import Piece
 from mpifed.data.natural import identifiers, owners_of
 from mpifed.data.partition import Partition, training_rows
 from mpifed.data.recipe import RawColumns, check_feature
+from mpifed.files.reading import reading
 from mpifed.text import shown, wrong_line
 
 Values: TypeAlias = Any  # whatever NumPy makes an array of, and SciPy's sparse matrices and arrays
@@ -361,14 +362,12 @@ def array(values: Values, what: str) -> Array:
         raise DataError(f"{what}: {masked} masked entries; fill them in, or leave their rows out")
     if hasattr(values, "detach"):  # a tensor
         values = values.detach().cpu()
-    try:
+    with reading(what, "expected numbers [samples, ...]", TypeError, ValueError, RuntimeError):
         content = np.asarray(values)
         if content.dtype == object and not any(isinstance(value, str) for value in content.ravel()):
             content = np.asarray(content.tolist())
             content = content.astype(np.float64) if content.dtype == object else content
         return content
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{what}: no array of numbers ({error}); expected numbers [samples, ...]") from error
 
 
 def _kind(value: object) -> str:

@@ -9,7 +9,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
@@ -17,9 +17,11 @@ from typing import IO, Any, Literal, TypeAlias, get_args, get_origin, get_type_h
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import open_regular
 from mpifed.core.record import Array
 from mpifed.data.natural import distinct_names
 from mpifed.data.samples import Samples, Values, as_trained, stack_rows, stored_rows
+from mpifed.files.reading import reading
 
 # of files in text or bytes
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -34,25 +36,16 @@ def numbers_rows(name: object) -> bool:
 def open_packed(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:  # of bytes or text
     """The content of a regular file, unpacked if its name ends in .gz, .bz2 or .xz; text if `mode` is "rt".
 
-    Raises DataError when there is no such file, or it cannot be unpacked.
+    Raises DataError when there is no such file, or it cannot be unpacked to its end.
     """
-    check_file(path)
-    try:
-        with _OPENERS.get(path.suffix, open)(path, "rb") as file:
-            yield io.TextIOWrapper(file, "utf-8-sig") if mode == "rt" else file
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 ({error.reason}); save it as UTF-8") from error
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read to its end ({error}); get the file again") from error
-
-
-def check_file(path: Path) -> None:
-    """Raise DataError unless `path` is a regular file: pipes and devices may have no end."""
-    try:
-        if not path.is_file():
-            raise DataError(f"{path}: {'not a regular file' if path.exists() else 'no such file'}")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    damaged = (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError)
+    unpacked = _OPENERS.get(path.suffix, nullcontext)
+    with (
+        reading(path, "get the file again; save text as UTF-8", *damaged),
+        open_regular(path) as packed,
+        unpacked(packed) as file,
+    ):
+        yield io.TextIOWrapper(file, "utf-8-sig") if mode == "rt" else file
 
 
 def stored_parts(
@@ -120,3 +113,9 @@ def listed(names: Iterable[object], most: int = 20) -> str:
     """Names separated by commas; of more than `most`, the first, and their number."""
     texts = [str(name) for name in names]
     return ", ".join(texts[:most]) + (f", ... ({len(texts)} in all)" if len(texts) > most else "")
+
+
+def with_test(parts: Iterable[Samples], **more: Any) -> Samples:  # fields of Samples
+    """Training rows, with the test rows behind them, if there are some, and other fields."""
+    rows, *test = parts
+    return replace(rows, test=test[0] if test else None, **more)

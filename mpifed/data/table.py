@@ -8,8 +8,8 @@ import json
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import open_regular
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.data.natural import distinct_names
@@ -34,7 +35,8 @@ from mpifed.data.recipe import (
     is_text,
 )
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import check_choices, check_file, listed, numbers_rows, open_packed, train_and_test
+from mpifed.data.source_files import check_choices, listed, numbers_rows, open_packed, train_and_test
+from mpifed.files.reading import reading
 from mpifed.text import shown, wrong_line
 
 if TYPE_CHECKING:
@@ -267,10 +269,9 @@ class ParquetTable(ColumnSource):
     def table(self, path: Path, texts: Collection[str] = ()) -> pa.Table:
         from pyarrow import parquet
 
-        check_file(path)
         limits = {"thrift_string_size_limit": 2**24, "thrift_container_size_limit": 2**20}
-        with _reading(path):
-            table = parquet.read_table(path, memory_map=False, page_checksum_verification=True, **limits)
+        with _reading(path), open_regular(path) as file:
+            table = parquet.read_table(file, page_checksum_verification=True, **limits)
             table.validate(full=True)  # texts may be no UTF-8
         for column in _metadata(table, b"pandas", "columns"):
             name = column["field_name"]
@@ -299,8 +300,7 @@ class ArrowFolder(ColumnSource):
 
         parts = []
         for file in self.files(path):
-            check_file(file)
-            with _reading(file), pa.OSFile(str(file)) as opened, pa.ipc.open_stream(opened) as reader:
+            with _reading(file), open_regular(file) as opened, pa.ipc.open_stream(opened) as reader:
                 parts.append(reader.read_all())
                 parts[-1].validate(full=True)  # offsets of a damaged file may point anywhere
         with _reading(path):
@@ -358,12 +358,8 @@ def _first_line(path: Path, content: bytes, separator: str) -> tuple[list[str], 
     are, since it can't be said what they are.
     """
     text = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
-    try:
+    with reading(path, f"save it as UTF-8, with {separator!r} between cells", UnicodeDecodeError, csv.Error):
         cells: list[str] = next(csv.reader(text, delimiter=separator), [])
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(
-            f"{path}: is not UTF-8 or no CSV ({error}); save it as UTF-8, with {separator!r} between cells"
-        ) from error
     if len(cells) == 1 and (other := re.search("[,;\t|]", cells[0])):
         raise DataError(
             f"{path}: line 1: {shown(cells[0], 80)!r} has no {separator!r}; give --separator {other[0]!r}, and "
@@ -393,12 +389,6 @@ def as_table(frame: Any, what: str) -> pa.Table:  # whatever holds named columns
     try:
         return pa.Table.from_pandas(frame, preserve_index=False) if hasattr(frame, "iloc") else pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
-        for name, column in frame.items() if hasattr(frame, "iloc") else ():
-            kinds = sorted({type(value).__name__ for value in column.dropna()})
-            if column.dtype == object and kinds[1:]:
-                raise DataError(
-                    f"{what}: column {name!r} has values of the types {listed(kinds)}; expected one, as by .astype(str)"
-                ) from error
         raise DataError(
             f"{what}: a {type(frame).__name__} ({error}); expected a DataFrame, or another table of named columns"
         ) from error
@@ -465,15 +455,11 @@ def _holds_texts(parts: Sequence[Cells]) -> bool:
     return True in first
 
 
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> AbstractContextManager[None]:
     """Errors of Arrow become DataError."""
     import pyarrow as pa
 
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
-        raise DataError(f"{path}: cannot be read ({shown(str(error))}); get the file again") from error
+    return reading(path, "get the file again", pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
 
 
 def _metadata(table: pa.Table, *keys: bytes | str) -> list[Any]:  # of JSON

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import DataError
+from mpifed.core.io_errors import PathLike
 from mpifed.core.record import Array, Integers
 from mpifed.files.history_csv import as_csv, cell_of, columns_of, read_csv
 from mpifed.files.json_file import as_written
@@ -39,7 +39,7 @@ def write_clients(run_dir: Path, scores: ClientScores, task: str, names: Sequenc
     replace_text(run_dir / CLIENTS, as_csv(lines))
 
 
-def read_clients(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
+def read_clients(run_dir: PathLike) -> dict[str, Array]:
     """The columns of a run's clients.csv, [clients with test rows]: client, rows, quality by `QUALITY`, loss, and name
     where clients have one.
 

@@ -16,8 +16,9 @@ from typing import IO
 import h5py
 import numpy as np
 
-from mpifed.core.errors import DataError
+from mpifed.core.io_errors import PathLike
 from mpifed.core.record import Array
+from mpifed.files.reading import reading
 from mpifed.text import shown
 
 _HEADER = 1 << 13  # bytes that HDF5 needs for an array besides its values, at most
@@ -26,16 +27,13 @@ _DAMAGED = (OSError, LookupError, ValueError, TypeError, RuntimeError, Arithmeti
 
 
 @contextmanager
-def reading_hdf5(path: str | os.PathLike[str], wrong: str, remedy: str) -> Iterator[h5py.File]:
-    """The open file, without a lock; errors of HDF5 become a DataError with the texts `wrong` and `remedy`."""
-    try:
+def reading_hdf5(path: PathLike, remedy: str) -> Iterator[h5py.File]:
+    """The open file, without a lock; errors of HDF5 become a DataError."""
+    with reading(path, remedy, *_DAMAGED):
         if os.path.exists(path) and not os.path.isfile(path):
             raise OSError("not a regular file")  # reading a pipe could block forever
         with h5py.File(path, "r", locking=False) as file:
             yield file
-    except _DAMAGED as error:
-        why = str(error)[:200].encode("utf-8", "backslashreplace").decode()  # names in a file may be invalid text
-        raise DataError(f"{path}: {wrong} ({type(error).__name__}: {why}); {remedy}") from error
 
 
 def content_of(file: h5py.File, name: str) -> Array:

@@ -6,13 +6,13 @@ by `History.resume`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import PathLike
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.files.history_csv import FIRST, HISTORY, LEDGER, as_csv, cell_of, columns_of, read_lines
@@ -26,7 +26,7 @@ class History:
     Columns are `FIRST`, then the algorithm's own in the order in which they first came, then `LEDGER`.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], resumed: list[list[str]] | None = None) -> None:
+    def __init__(self, directory: PathLike, resumed: list[list[str]] | None = None) -> None:
         """`resumed`: what is left of the file of a run that goes on, once it is `cut`; None: a new one."""
         self._path, self._resumed = Path(directory, HISTORY), resumed
         self._columns, *rows = resumed or [[*FIRST, *LEDGER]]
@@ -37,7 +37,7 @@ class History:
             )
 
     @classmethod
-    def resume(cls, directory: str | os.PathLike[str], round: int, measured: int = 0) -> History:
+    def resume(cls, directory: PathLike, round: int, measured: int = 0) -> History:
         """The history up to and including the checkpointed `round`, without later or incomplete rows, to `cut` first.
 
         Parameters
@@ -93,13 +93,13 @@ class History:
         return self._rows
 
 
-def last_row(run_dir: str | os.PathLike[str]) -> Table:
+def last_row(run_dir: PathLike) -> Table:
     """The last measured round of a run, by column; empty where there is none."""
     columns = read_history(run_dir) if Path(run_dir, HISTORY).exists() else {}
     return {name: values[-1].item() for name, values in columns.items() if len(values)}
 
 
-def read_history(run_dir: str | os.PathLike[str]) -> dict[str, Array]:
+def read_history(run_dir: PathLike) -> dict[str, Array]:
     """The columns of a run's history.csv.
 
     Parameters

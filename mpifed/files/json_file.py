@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 
 from mpifed.core.errors import DataError
-from mpifed.core.io_errors import open_regular
+from mpifed.core.io_errors import PathLike, open_regular
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.write import replace_text
 
@@ -22,13 +21,13 @@ _CHECKSUM = "sha256"
 _AT_THE_END = re.compile(rb'\n  "sha256": "([0-9a-f]{64})"\n}\n\Z')
 
 
-def content(path: str | os.PathLike[str]) -> bytes:
+def content(path: PathLike) -> bytes:
     """The bytes of a regular file; OSError for anything else."""
     with open_regular(path) as file:
         return file.read()
 
 
-def as_written(path: str | os.PathLike[str]) -> bytes:
+def as_written(path: PathLike) -> bytes:
     """The bytes of a file in the folder of a run, as they were when the run ended.
 
     Raises OSError where it cannot be read; DataError where it is not what run.json, if that is sound, says of it.
@@ -43,7 +42,7 @@ def as_written(path: str | os.PathLike[str]) -> bytes:
     return data
 
 
-def digest_of(path: str | os.PathLike[str]) -> str | None:
+def digest_of(path: PathLike) -> str | None:
     """The SHA-256 that run.json beside a file says of it; None while a run goes on, and before version 0.2."""
     try:
         digests = read_json(Path(path).with_name(RUN)).get("digests")
@@ -58,7 +57,7 @@ def as_json(table: ReadOnlyTable) -> str:
     return f"{text[:-4]}{hashlib.sha256(text.encode()).hexdigest()}{text[-4:]}"
 
 
-def read_json(path: str | os.PathLike[str]) -> Table:
+def read_json(path: PathLike) -> Table:
     """The table of a file without its checksum, which files of earlier versions do not have.
 
     Raises
@@ -93,6 +92,6 @@ def _without_checksum(table: ReadOnlyTable) -> Table:
     return {key: value for key, value in table.items() if key != _CHECKSUM}
 
 
-def write_json(path: str | os.PathLike[str], table: ReadOnlyTable) -> None:
+def write_json(path: PathLike, table: ReadOnlyTable) -> None:
     """Write a table as JSON with its checksum, replacing the file atomically; ValueError if a number is not finite."""
     replace_text(Path(path), as_json(table))

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from pydantic_core import from_json
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from mpifed.core.errors import DataError
-from mpifed.core.io_errors import open_regular
+from mpifed.core.io_errors import PathLike
 from mpifed.core.record import Array, Record, bare_leaves, leaves
-from mpifed.core.tables import Table
 from mpifed.files.json_file import as_written
+from mpifed.files.reading import reading
 from mpifed.files.write import replaced
 
 MODEL = "model.safetensors"
+_DAMAGED = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError)
 _ABOUT = "mpifed"  # one key of the metadata, whose order safetensors does not keep: equal models are equal files
 
 
@@ -41,22 +39,15 @@ def write_arrays(
         file.write(save(whole, {_ABOUT: json.dumps(dict(about))}))
 
 
-def read_model(path: str | os.PathLike[str]) -> dict[str, Array]:
+def read_model(path: PathLike) -> dict[str, Array]:
     """The named arrays of a safetensors file, in the order of their names; DataError when it is missing or damaged."""
-    with _reading(path):
+    if old := of_0_1(Path(path)):
+        raise DataError(old)
+    with reading(path, "let the run reach its end, or resume it", *_DAMAGED):
         arrays = load(as_written(path))
         if strange := [name for name, values in arrays.items() if values.dtype.kind not in "biuf"]:
             raise ValueError(f"{strange[0]} is of type {arrays[strange[0]].dtype}")
-        return dict(sorted(arrays.items()))
-
-
-def read_about(path: str | os.PathLike[str]) -> Table:
-    """The table about the arrays of a file that `write_arrays` wrote; DataError when it is missing or damaged."""
-    with _reading(path), open_regular(path), safe_open(path, "np") as file:
-        about = from_json((file.metadata() or {}).get(_ABOUT, "{}"))
-        if not isinstance(about, dict):
-            raise ValueError(f"its metadata have no table {_ABOUT}")
-        return about
+    return dict(sorted(arrays.items()))
 
 
 def of_0_1(model: Path) -> str:
@@ -68,20 +59,6 @@ def of_0_1(model: Path) -> str:
         f"{old}: is of mpifed 0.1, and this version reads {MODEL} alone; write it with 0.1, by `mpifed export RUN --to "
         f"safetensors --out {MODEL}`, and put it beside, or train again"
     )
-
-
-@contextmanager
-def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn errors of a file of a model into a DataError."""
-    if old := of_0_1(Path(path)):
-        raise DataError(old)
-    try:
-        yield
-    except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{path}: no readable model ({type(error).__name__}: {str(error)[:200]}); let the run reach its end, or "
-            "resume it"
-        ) from error
 
 
 def model_sha256(arrays: Mapping[str, Array]) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from mpifed.core.errors import DataError
+from mpifed.core.io_errors import PathLike
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files import columns
 from mpifed.files.ends import FINISHED
@@ -19,8 +18,8 @@ from mpifed.files.history_csv import FIRST, LEDGER
 from mpifed.files.json_file import RUN as RUN
 from mpifed.files.json_file import content, read_json
 from mpifed.files.model_file import MODEL, model_sha256, read_model
+from mpifed.files.reading import reading
 from mpifed.files.write import sha256
-from mpifed.text import shown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -32,7 +31,7 @@ SUMMARY = tuple(column.name for column in columns.shown("summary"))
 _OF_ROW = ("elapsed_s", "up_bytes", "down_bytes")  # both in a row and in run.json
 
 
-def read_run(run_dir: str | os.PathLike[str]) -> Table:
+def read_run(run_dir: PathLike) -> Table:
     """The table of run.json, with types and ranges as in `mpifed.files.schemas`.
 
     Raises
@@ -57,12 +56,10 @@ def job_of(run_dir: Path) -> Table:
         when job.toml cannot be read, or is not that of a run.
     """
     path, remedy = run_dir / JOB, f"is {run_dir} the folder of a run?"
-    try:
-        job: Table = tomllib.loads(content(path).decode("utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read ({shown(str(error))}); {remedy}") from error
+    with reading(path, remedy, OSError, ValueError, RecursionError):
+        job: Table = tomllib.loads(content(path).decode("utf-8"))
     from mpifed.files.schemas import JobTables, checked
 
     checked(path, JobTables, job, remedy)
@@ -94,7 +91,7 @@ def finished(run_dir: Path) -> bool:
     return ended(run_dir) in FINISHED
 
 
-def summary(run_dir: str | os.PathLike[str], spent: ReadOnlyTable | None = None) -> Table:
+def summary(run_dir: PathLike, spent: ReadOnlyTable | None = None) -> Table:
     """What `mpifed show RUN --json` prints: exactly the keys `SUMMARY`, None for values that the run does not have.
 
     Values are those of run.json, else of the last row of history.csv (a number that is not finite counts as absent);

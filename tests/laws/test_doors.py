@@ -216,7 +216,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
     "notes": ({"note": [f"n{n}" for n in range(30)]}, {}, "'note': 30 different texts in 30 training rows"),
     "one in two rows": ({"note": [f"n{n % 16}" for n in range(30)]}, {}, "'note': 16 different texts"),
     "texts as features": ({}, {"categorical": None}, "row 1, column 'sex': 'm' is not a number.*one-hot"),
-    "values of several types": ({"sex": ["m", 1] * 15}, {}, "'sex' has values of the types int, str; expected one"),
+    "values of several types": ({"sex": ["m", 1] * 15}, {}, "column sex with type object.*; expected a DataFrame"),
     "decimal commas": ({"dose": ["1,5", "2,5"] * 15}, {}, "row 1, column 'dose': '1,5' is not a number; .*comma"),
     "separated thousands": ({"dose": ["1,234.5", "234.5"] * 15}, {}, "'1,234.5' is not a number; .*thousands"),
     "percentages": ({"dose": ["10%", "7.5 %"] * 15}, {}, "'10%' is not a number; .*units"),
@@ -248,7 +248,8 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
     "an empty table": ({name: [] for name in ("x", "sex", "ward", "ill")}, {}, "no rows"),
 }
 OF_FRAMES = {  # alone: these are texts in such files, or cannot be written
-    "csv": ("a time span", "ordered categories", "fractions as identifiers", "values of several types"), "parquet": "values of several types"
+    "csv": ("a time span", "ordered categories", "fractions as identifiers", "values of several types"),
+    "parquet": "values of several types",
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from written_files import read_json, write_json
 import mpifed as mf
 from mpifed.core.errors import Interrupted, UsageError
 from mpifed.files.history import read_history
-from mpifed.files.model_file import model_sha256, read_about, read_model
+from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
 from mpifed.testing import Solo
 
@@ -68,8 +68,8 @@ def begun(digits: Path, tmp_path: Path, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda path: path.unlink(), "no readable model .*; give the folder of a run that has ended, or its model"),
-        (lambda path: path.write_bytes(path.read_bytes()[:500]), "no readable model"),
+        (lambda path: path.unlink(), "cannot be read .*; give the folder of a run that has ended, or its model"),
+        (lambda path: path.write_bytes(path.read_bytes()[:500]), "cannot be read"),
         (lambda path: changed(path, "first", lambda a: a[:, :3]), "holds .*'first': .64, 3.*this model has"),
         (lambda path: changed(path, "second", lambda a: a), "second.*and this model has"),
         (lambda path: changed(path, "first", lambda a: a * np.inf), "has numbers that are not finite"),
@@ -150,7 +150,7 @@ def test_the_best_of_the_measured_models_that_met_all_limits(digits: Path, tmp_p
     run(checked(job), Solo(), tmp_path / "shorter")  # a run that ends there
     assert summary(tmp_path / "shorter")["model_sha256"] == result["model_sha256"]
     assert "returned_round" not in read_json(tmp_path / "shorter" / "run.json")
-    assert read_about(tmp_path / "best" / "model.safetensors")["algorithm"] == "ssca"
+    assert b"ssca" in (tmp_path / "best" / "model.safetensors").read_bytes()
 
 
 def test_the_best_model_outlives_an_interruption(digits: Path, tmp_path: Path) -> None:

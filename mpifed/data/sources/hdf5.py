@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import Part, files_in, of_clients
+from mpifed.data.source_files import Part, files_in, of_clients, with_test
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,7 @@ class Hdf5(Source):
     task: Literal["auto", "classification", "regression", "multilabel"] = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
 
-    @property
-    def names_clients(self) -> bool:
-        """True: each row is a client's."""
-        return True
+    names_clients = True
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, or clients whose rows differ in kind."""
@@ -33,10 +30,10 @@ class Hdf5(Source):
 
         paths, parts = files_in(self.path, ".h5", ".hdf5"), (list[Part](), list[Part]())
         for path in paths:
-            with reading_hdf5(path, "cannot be read", "expected X [samples, ...] and y") as file:
+            with reading_hdf5(path, "expected X [samples, ...] and y") as file:
                 for part, suffix in zip(parts, ("", "_test"), strict=True):
                     if not suffix or f"X{suffix}" in file:
                         X, y = (content_of(file, f"{name}{suffix}") for name in ("X", "y"))
                         part.append((path.stem, str(path), X, y))
-        data, *test = (of_clients(self.path, part, [path.stem for path in paths], self.task) for part in parts if part)
-        return replace(data, test=test[0] if test else None, files=tuple(paths), task=self.task)
+        sets = (of_clients(self.path, part, [path.stem for path in paths], self.task) for part in parts if part)
+        return with_test(sets, files=tuple(paths), task=self.task)

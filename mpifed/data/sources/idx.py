@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import open_packed
+from mpifed.data.source_files import open_packed, with_test
+from mpifed.files.reading import reading
 
 KINDS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
 _FILES = f"{', '.join(KINDS)}, with or without .gz"
@@ -41,8 +42,8 @@ class Idx(Source):
             kind = KINDS[paths.index(None)]
             raise DataError(f"{self.path}: no folder with a file *{kind}*; expected {_FILES}")
         images, labels = (list(map(_read, there[at::2], [axes, axes])) for at, axes in enumerate((3, 1)))
-        rows, *test = (Samples(X[:, None], y) for X, y in zip(images, labels, strict=True))  # one channel
-        return replace(rows, test=test[0] if test else None, files=tuple(there))
+        parts = (Samples(X[:, None], y) for X, y in zip(images, labels, strict=True))  # one channel
+        return with_test(parts, files=tuple(there))
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,10 @@ class Mnist(Source):
             import pooch
 
             folder = pooch.os_cache("mpifed") / "mnist"  # of the user
-            try:
+            remedy = f"bring {', '.join(MNIST)} by `mpifed data mnist FOLDER`"
+            with reading(self.mirror, remedy, OSError, ValueError):
                 for name, md5 in MNIST.items():
                     pooch.retrieve(self.mirror + name, f"md5:{md5}", name, folder)
-            except (OSError, ValueError) as error:
-                raise DataError(
-                    f"{self.mirror}: cannot be downloaded ({error}); bring {', '.join(MNIST)} by `mpifed data mnist "
-                    "FOLDER`"
-                ) from error
         return Idx(folder).read(seed)
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import files_in, open_packed, train_and_test
+from mpifed.data.source_files import files_in, open_packed, train_and_test, with_test
+from mpifed.files.reading import reading
 
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # which no other program is started for
 
@@ -76,9 +77,10 @@ class Images(Source):
                 raise DataError(f"{path}: {came} pixels, {paths[0][0].name} has {known}; resize")
         colours = [np.stack(part).transpose(0, 3, 1, 2) for part in images]
         channels = 1 if all((part[:, :1] == part).all() for part in colours) else 3  # grey, or coloured
-        rows, *test = (Samples(part[:, :channels], [path.parent.name for path in of])
-                       for part, of in zip(colours, paths, strict=True))  # fmt: skip
-        return replace(rows, test=test[0] if test else None)
+        return with_test(
+            Samples(part[:, :channels], [path.parent.name for path in of])
+            for part, of in zip(colours, paths, strict=True)
+        )
 
 
 def _pixels(path: Path) -> Array:
@@ -87,14 +89,13 @@ def _pixels(path: Path) -> Array:
 
     if path.is_dir():
         raise DataError(f"{path}: a folder within that of a class; put its images there, or remove it")
-    try:
-        with Image.open(path, formats=_FORMATS) as image:
-            layout: Any = image.tile[0].args if image.tile else ""  # as RGB;16B, or (RGB, largest value)
-            deep = ";16" in str(layout) or (image.format == "PPM" and isinstance(layout, tuple) and layout[1] > 255)
-            if image.mode[0] in "IF" or deep:  # which become RGB by cutting off what is above 255, or bits
-                raise ValueError(f"pixels of more than 8 bits, mode {image.mode}: give them by from_arrays")
-            if (frames := getattr(image, "n_frames", 1)) > 1:
-                raise ValueError(f"{frames} images in one file: give one of each")
-            return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))  # as a camera was held
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path}: no image ({error}); expected {', '.join(_FORMATS)}; remove it") from error
+    damaged = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+    remedy = f"expected {', '.join(_FORMATS)}; remove it"
+    with reading(path, remedy, *damaged), Image.open(path, formats=_FORMATS) as image:
+        layout: Any = image.tile[0].args if image.tile else ""  # as RGB;16B, or (RGB, largest value)
+        deep = ";16" in str(layout) or (image.format == "PPM" and isinstance(layout, tuple) and layout[1] > 255)
+        if image.mode[0] in "IF" or deep:  # which become RGB by cutting off what is above 255, or bits
+            raise ValueError(f"pixels of more than 8 bits, mode {image.mode}: give them by from_arrays")
+        if (frames := getattr(image, "n_frames", 1)) > 1:
+            raise ValueError(f"{frames} images in one file: give one of each")
+        return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))  # as a camera was held

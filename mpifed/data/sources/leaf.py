@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -16,8 +16,8 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import Part, files_in, of_clients, open_packed, train_and_test
-from mpifed.text import shown
+from mpifed.data.source_files import Part, files_in, of_clients, open_packed, train_and_test, with_test
+from mpifed.files.reading import reading
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,7 @@ class Leaf(Source):
     task: Literal["auto", "classification", "regression", "multilabel"] = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
 
-    @property
-    def names_clients(self) -> bool:
-        """True: each sample is a user's."""
-        return True
+    names_clients = True
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, or users whose rows are not numbers of the same shape."""
@@ -46,31 +43,24 @@ class Leaf(Source):
         files = [files_in(place, *endings) if place.is_dir() else [place] for place in places]
         parts = [[user for path in paths for user in _users(path)] for paths in files]
         users = list(dict.fromkeys(user for part in parts for user, *_ in part))
-        data, *test = (of_clients(place, part, users, self.task) for place, part in zip(places, parts, strict=True))
-        return replace(data, test=test[0] if test else None, files=tuple(chain(*files)), task=self.task)
+        sets = (of_clients(place, part, users, self.task) for place, part in zip(places, parts, strict=True))
+        return with_test(sets, files=tuple(chain(*files)), task=self.task)
 
 
 def _users(path: Path) -> Iterator[Part]:
     """What a file has of each user."""
-    try:
-        with open_packed(path) as file:
-            table = json.load(file, object_pairs_hook=_each_once)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({shown(str(error))}); get the file again") from error
+    with reading(path, "get the file again", ValueError, RecursionError), open_packed(path) as file:
+        table = json.load(file, object_pairs_hook=_each_once)
     users = table.get("user_data") if isinstance(table, dict) else None
     if not isinstance(users, dict):
         raise DataError(f"{path}: no rows; expected `users`, `num_samples` and `user_data`")
     for name, content in users.items():
         place = f"{path}: user {name!r:.80}"
-        try:
+        damaged = (KeyError, ValueError, TypeError, OverflowError, RecursionError)
+        with reading(place, 'expected {"x": [...], "y": [...]}, x of numbers, of one shape', *damaged):
             X, y = np.array([*content["x"]]), np.array([*content["y"]])
             if X.dtype.kind not in "biuf":
                 raise ValueError(f"an array of {X.dtype}")
-        except (KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            why = shown(str(error))
-            raise DataError(
-                f'{place}: {why}; expected {{"x": [...], "y": [...]}}, x of numbers, of one shape'
-            ) from error
         yield name, place, X, y
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.core.io_errors import open_regular
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import check_file, listed
+from mpifed.data.source_files import listed, with_test
 from mpifed.text import shown
 
 SAMPLES, LABELS = ("X", "x", "x_train", "X_train", "data", "images"), ("y", "y_train", "labels", "target", "targets")
@@ -38,10 +39,8 @@ class Npz(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, UsageError for a name that is not there."""
-        path = self.path
-        check_file(path)
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with open_regular(self.path) as file, np.load(file, allow_pickle=False) as archive:
                 return self._samples(archive)
         except (MemoryError, UsageError):
             raise
@@ -61,6 +60,8 @@ class Npz(Source):
                 )
             names += known[:1]
         tests = [name.replace("train", "test") if "train" in name else f"{name}_test" for name in names]
-        rows, *test = (Samples(archive[X], archive[y], ids=archive[by[0]] if by and by[0] in archive.files else None)
-                       for X, y, *by in (names, tests) if {X, y} <= {*archive.files})  # fmt: skip
-        return replace(rows, test=test[0] if test else None, files=(self.path,), task=self.task)
+        return with_test(
+            (Samples(archive[X], archive[y], ids=archive[by[0]] if by and by[0] in archive.files else None)
+             for X, y, *by in (names, tests) if {X, y} <= {*archive.files}),
+            files=(self.path,), task=self.task,
+        )  # fmt: skip

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from mpifed.core.errors import DataError
 from mpifed.data.samples import Samples, Source, rows_of
-from mpifed.data.source_files import open_packed
-from mpifed.text import shown
+from mpifed.data.source_files import open_packed, with_test
+from mpifed.files.reading import reading
 
 DENSE_ABOVE = 0.3  # fraction of nonzero values; at 0.5, CSR takes as much memory as dense float32
 
@@ -44,16 +44,13 @@ class Svmlight(Source):
                     f"{path}: the label {code[0].decode()} begins with 0, and would be read as a number; write it "
                     "without, or give codes as texts, by csv"
                 )
-        try:
+        what, damaged = " or ".join(map(str, files)), (ValueError, IndexError, OverflowError)
+        with reading(what, "expected lines `label column:value ...`, columns ascending below 2^31", *damaged):
             loaded = load_svmlight_files(opened)
-        except (ValueError, IndexError, OverflowError) as error:
-            what = f"{' or '.join(map(str, files))}: {shown(str(error))}"
-            raise DataError(f"{what}; expected lines `label column:value ...`, columns ascending below 2^31") from error
         rows = [rows_of(X, str(path))[0] for path, X in zip(files, loaded[::2], strict=True)]
         for path, X in zip(files, rows, strict=True):
             if not X.nnz:
                 raise DataError(f"{path}: no values at all; expected lines `label column:value column:value ...`")
         if rows[0].nnz > DENSE_ABOVE * math.prod(rows[0].shape) if self.dense is None else self.dense:
             rows = [X.toarray() for X in rows]
-        data, *test = map(Samples, rows, loaded[1::2])
-        return replace(data, test=test[0] if test else None, files=tuple(files), task=self.task)
+        return with_test(map(Samples, rows, loaded[1::2]), files=tuple(files), task=self.task)

@@ -134,7 +134,7 @@ def test_out_is_replaced_by_force_alone_and_by_data_that_are_whole(here: Path) -
     run("digits", "--split", "rows", "--clients", 5)
     code, text = command(*["data", "digits", "--split", "rows", "--clients", "3", "--out", "out"])
     assert code == 2 and "--force" in text
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="No such file"):
         run("csv", "missing.csv", "--label", "y", "--split", "rows", "--clients", 3)
     assert open_federation("out", verify=True).clients == 5
     assert run("digits", "--split", "rows", "--clients", 3).clients == 3
@@ -337,7 +337,7 @@ def test_faulty_tables(folder: Path, name: str, text: str, words: str) -> None:
 def test_identifiers_that_are_not_utf8_are_not_joined(folder: Path) -> None:
     """Read with replaced letters, Müller and Möller would be one sample."""
     (folder / "bank.csv").write_bytes(BANK.replace("ann", "Möller").encode("latin-1"))
-    with pytest.raises(DataError, match=r"bank.csv: is not UTF-8 .*; save it as UTF-8"):
+    with pytest.raises(DataError, match=r"bank.csv: cannot be read .*; save it as UTF-8"):
         join(folder, "--missing", "zero")
 
 

@@ -149,7 +149,7 @@ CSV = [
     of_csv("x;y\n1;0\n", r"a.csv: line 1: 'x;y' has no ','; give --separator ';'"),
     of_csv("x\ty\n1\t0\n", "a.csv: .*has no ','"),
     of_csv("x;y\n1,5;0\n2,5;1\n", "'1,5' is not a number", "--separator ;"),
-    of_csv("x,größe,y\n1,2,0\n".encode("latin-1"), "a.csv: is not UTF-8 .*; save it as UTF-8"),
+    of_csv("x,größe,y\n1,2,0\n".encode("latin-1"), "a.csv: cannot be read .*; save it as UTF-8"),
     of_csv("a,b,y\n1,2,groß\n".encode("latin-1"), "a.csv: .*UTF-?8"),
     of_csv("x,y", "a.csv: .*no rows"),
     of_csv("a,b,y\n1,2\n", "a.csv: .*Expected 3 columns, got 2"),
@@ -208,7 +208,7 @@ CSV = [
         {"nan.csv": TWO, "b.csv": TWO}),
     Bad("csv \u00e9.csv e\u0301.csv --label y", "2 clients are called '\u00e9'",
         {"\u00e9.csv": TWO, "e\u0301.csv": TWO}),
-    Bad("csv none.csv --label y " + ONE, "none.csv: no such file"),
+    Bad("csv none.csv --label y " + ONE, "none.csv: cannot be read .*No such file"),
     *(Bad(f"csv a.csv --label y {words}", named, {"a.csv": OF_WARDS}, USAGE) for words, named in NATURAL.items()),
     Bad("csv a.csv --label y --split rows --map m.csv --min-samples 2",
         r"--(skew|partition|min-samples): --map says who holds what; leave it out",
@@ -248,19 +248,19 @@ def test_packed_files_are_read_to_their_end(tmp_path: Path, suffix: str, kind: A
     path.write_bytes(packed)
     assert len(kind(path).read(0).y) == 20_000
     path.write_bytes(packed[:-20])
-    with pytest.raises(DataError, match=rf"a{suffix}: cannot be read to its end"):
+    with pytest.raises(DataError, match=rf"a{suffix}: cannot be read .*; get the file again"):
         kind(path).read(0)
 
 
 @pytest.mark.parametrize("kind", [csv_table, Svmlight])
 @little_memory()
 def test_what_has_no_end_is_no_file(kind: Any, tmp_path: Path) -> None:
-    for path, words in ((Path("/dev/zero"), "not a regular file"), (tmp_path, "not a regular file")):
+    for path, words in ((Path("/dev/zero"), "a pipe, a device or a folder"), (tmp_path, "Is a directory")):
         with pytest.raises(DataError, match=words):
             kind(path).read(0)
         with pytest.raises(DataError, match=words):
             read_map(path, 3, 3)
-    with pytest.raises(DataError, match=r"cannot be read .File name too long"):
+    with pytest.raises(DataError, match=r"cannot be read .*File name too long"):
         kind(tmp_path / ("x" * 300)).read(0)
 
 
@@ -272,7 +272,7 @@ JSON: list[tuple[object, str]] = [
      r"'bob': samples of shape \(2,\); expected \(1,\)"),
     (leaf(ann=([[1]], [0]), bob=([[1]], ["o"])),
      "'bob': labels are <U1 .*, those to train on int64"),
-    (leaf(ann=(["to be"], ["o"])), "an array of <U5; expected .*x of numbers"),
+    (leaf(ann=(["to be"], ["o"])), "an array of <U5.; expected .*x of numbers"),
     (leaf(ann=([[1.7e9 + 1], [1.7e9 + 2]], [0, 1])), "X: column 0: 2 different numbers, .* are 1 in float32"),
     (leaf(ann=([[1], [2]], [0])), "'ann': 2 rows and 1 labels"),
     (leaf(ann=([], [])), "no rows of any client"),
@@ -283,8 +283,8 @@ JSON: list[tuple[object, str]] = [
     ({"users": 3, "num_samples": [1], "user_data": {}}, "no rows of any client"),
     ({}, "no rows; expected `users`"),
     ({"user_data": {"ann": [1]}}, r"user 'ann': .*expected {\"x\": \[...\], \"y\": \[...\]}"),
-    ("[" * 10**5, "cannot be read as JSON"),
-    ('{"user_data": ', "cannot be read as JSON"),
+    ("[" * 10**5, "cannot be read"),
+    ('{"user_data": ', "cannot be read"),
     ('{"user_data": {"ann": {"x": [[1]], "y": [1]}, "ann": {"x": [[2]], "y": [0]}}}', "'ann' is there twice"),
     ('{"user_data": {"ann": {"x": [[' + "9" * 5000 + ']], "y": [1]}}}', "a.json: "),
 ]  # fmt: skip
@@ -380,11 +380,11 @@ IDX = [
 
 GREY = {f"{kind}/{n}.png": png(np.zeros((4, 3), np.uint8)) for kind in "ab" for n in (0, 1)}
 NO_IMAGES = [
-    (b"no image", r"9.png: no image .*; expected BMP, GIF, JPEG"),
-    (png(np.zeros((4, 3), np.uint16)), r"9.png: no image .*more than 8 bits, mode I;16"),
-    (b"P6 3 4 65535\n" + bytes(72), "9.png: no image .*more than 8 bits, mode RGB"),
-    (png(np.zeros((4, 3), np.uint8), np.ones((4, 3), np.uint8)), "9.png: no image .2 images in one file"),
-    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n", "9.png: no image"),
+    (b"no image", r"9.png: cannot be read .*; expected BMP, GIF, JPEG"),
+    (png(np.zeros((4, 3), np.uint16)), r"9.png: cannot be read .*more than 8 bits, mode I;16"),
+    (b"P6 3 4 65535\n" + bytes(72), "9.png: cannot be read .*more than 8 bits, mode RGB"),
+    (png(np.zeros((4, 3), np.uint8), np.ones((4, 3), np.uint8)), "9.png: cannot be read .*2 images in one file"),
+    (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n", "9.png: cannot be read"),
     (png(np.zeros((2, 2), np.uint8)), r"9.png: \(2, 2\) pixels, 0.png has \(4, 3\)"),
 ]
 LISTS = io.BytesIO()
@@ -428,7 +428,7 @@ FOLDERS = [
     Bad("images . " + ONE, "a folder for each class, as "),
     *(Bad("images . " + ONE, named, {**GREY, "b/9.png": content}) for content, named in NO_IMAGES),
     Bad("images . " + ONE, "b/c: a folder within that of a class", {**GREY, "b/c/9.png": GREY["b/0.png"]}),
-    Bad(f"parquet a.parquet --label y --categorical ordinal {ONE}", r"'a' has ordered categories; state .* \[columns.a\] in a file",
+    Bad(f"parquet a.parquet --label y --categorical ordinal {ONE}", r"'a' has ordered categories; state .* \[columns.a\]",
         {"a.parquet": UNSAID.getvalue()}),
     Bad(f"arrow . --label y {ONE}", r"no file \*.arrow; expected a folder of datasets.save_to_disk"),
     Bad(f"arrow . --label y {ONE}", "x.arrow: cannot be read", {"x.arrow": "no table"}),
@@ -522,7 +522,7 @@ ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or
     "unsigned ids": (dict(X=np.full((6, 2), 2**63, np.uint64)), "column 0: integers up to 9223372036854775808"),
     "dates": (dict(X=STAMPS.astype("M8[ns]")), r"X: an array of datetime64\[ns\] \(6, 2\); expected numbers"),
     "texts": (dict(X=X.astype(str)), "X: an array of <U"),
-    "ragged": (dict(X=[[1, 2], [3]]), "X: no array of numbers"),
+    "ragged": (dict(X=[[1, 2], [3]]), "X: cannot be read .*; expected numbers"),
     "one axis": (dict(X=X[:, 0]), r"expected numbers \[samples, ...\]; one sample x is x\[None\]"),
     "gap": (dict(X=np.where(X[4, 1] == X, np.nan, X)), "row 4, column 1: nan is not a finite number in float32, as"),
     "too large": (dict(X=X * 1e39), "row 0, column 0: .*e.38 is not a finite number in float32, as are [0-9]+ others"),

@@ -115,5 +115,5 @@ def test_hdf5_is_read_without_locks(tmp_path: Path) -> None:
         fcntl.flock(locked, fcntl.LOCK_EX)
         with pytest.raises(OSError, match="unable to lock file"):
             h5py.File(path)
-        with reading_hdf5(path, "wrong", "remedy") as file:
+        with reading_hdf5(path, "remedy") as file:
             assert content_of(file, "x").tolist() == [0, 1, 2]
