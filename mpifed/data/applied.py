@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -13,9 +12,9 @@ from pydantic_core import from_json
 
 from mpifed.core.errors import DataError
 from mpifed.data.block import Piece
-from mpifed.data.recipe import Encoding, Recipe
+from mpifed.data.recipe import Encoding
 from mpifed.data.scaling import unit_rows
-from mpifed.data.store import Federation, ProvenanceJson, ScalingJson, Step
+from mpifed.data.store import Federation, ProvenanceJson, ScalingJson, Step, contradictions
 from mpifed.files.expected import Count, Positive
 from mpifed.files.json_file import as_written
 from mpifed.files.reading import reading
@@ -43,17 +42,11 @@ class Applied:
 
     def __post_init__(self) -> None:
         """ValueError where its parts do not fit each other: of too few factors, more would be read than there are."""
-        scalings = [step for step in self.steps if isinstance(step, ScalingJson)]
-        factors = {len(factor) for step in scalings for factor in (step.scale, step.shift)}
-        samples = math.prod(self.shape or [self.features]), len(self.names or range(self.features))
-        fits = (
-            bool(scalings) and self.steps[-1] is scalings[-1],
-            factors <= {1, self.features},
-            samples == (self.features, self.features),
-            len(self.labels) in (0, self.classes or self.targets),
-            self.recipe is None or Recipe(self.recipe).fits(self.names),
-        )
-        if not all(fits):
+        factors = [len(factor) for step in self.steps if not isinstance(step, str) for factor in vars(step).values()]
+        wrong = contradictions(self.features, self.shape, self.names, self.recipe)
+        ends_in_scaling = bool(self.steps) and self.steps[-1] != "unit-rows"
+        kinds = len(self.labels) in (0, self.classes or self.targets)
+        if any(wrong.values()) or not (ends_in_scaling and kinds and {*factors} <= {1, self.features}):
             raise ValueError(f"names, recipe, shape, steps or labels do not fit {self.features} features")
 
     def inputs(self, rows: Piece, dtype: DTypeLike) -> Piece:

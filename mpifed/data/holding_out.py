@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.record import Array, Flags, Integers
+from mpifed.core.record import Array, Flags
 from mpifed.data.partition import Partition
 from mpifed.data.partitioners import by_kind, stream
 from mpifed.data.samples import Samples, stack_rows
@@ -22,9 +22,9 @@ def hold_out(data: Samples, fraction: float, seed: int) -> Samples:
     if data.test is not None:
         raise UsageError(f"--test-fraction {fraction:g}: this source has its own test rows; leave the option out")
     y, rng = data.y, stream(seed, "test")
-    classes, kind = np.unique(y if y.ndim == 1 and y.dtype.kind in "iu" else np.zeros(len(y)), return_inverse=True)
+    _, kind = np.unique(y if y.ndim == 1 and y.dtype.kind in "iu" else np.zeros(len(y)), return_inverse=True)
     out = np.zeros(len(y), dtype=np.bool_)
-    for members in by_kind(kind, len(classes)):
+    for members in by_kind(kind, kind.max() + 1):
         out[rng.choice(members, round(fraction * len(members)), replace=False)] = True
     if data.ids is not None:
         present, first = np.unique(data.ids, return_index=True)
@@ -69,12 +69,17 @@ def with_owners_tests(data: Samples) -> Samples:
 def own_tests(partition: Partition, y: Array, given: Flags | None, fraction: float | None, seed: int) -> Flags | None:
     """[s] True for the rows with which the client that holds them tests; None where there are none.
 
+    Of rows that are drawn, every one of a client is as likely as another, and of each class there are the client's
+    share, up to one row: the rows, in a random order within each class, are taken at equal distances from a random
+    start.
+
     Parameters
     ----------
     partition : of all rows
     y : [s] classes or targets
     given : those that the source determines
-    fraction : of each client's rows, to be drawn; None where the source determines them
+    fraction : of each client's rows, to be drawn, rounded to a whole number that leaves one to train on; None where the
+        source determines them
     seed : of the draw
 
     Raises
@@ -93,35 +98,23 @@ def own_tests(partition: Partition, y: Array, given: Flags | None, fraction: flo
             "would have to test together; use --test-fraction, or --split rows"
         )
     groups = [partition.rows[group] for group in partition.holds[:, 0]]
-    if given is None:
-        assert fraction is not None
-        return _drawn(groups, y, fraction, seed)
-    for client, rows in enumerate(groups):
-        if given[rows].all():
-            raise DataError(f"client {client}: all its {len(rows)} rows are test rows; keep one to train on")
-    return given
-
-
-def _drawn(groups: list[Integers], y: Array, fraction: float, seed: int) -> Flags:
-    """[s] True for `fraction` of each client's rows, rounded to a whole number that leaves one to train on.
-
-    Every row of a client is as likely as another, and of each class there are the client's share, up to one row: the
-    rows, in a random order within each class, are taken at equal distances from a random start.
-    """
-    rows, counts = np.concatenate(groups), np.array([len(group) for group in groups])
+    if fraction is None:
+        assert given is not None
+        for number, held in enumerate(groups):
+            if given[held].all():
+                raise DataError(f"client {number}: all its {len(held)} rows are test rows; keep one to train on")
+        return given
+    rows, counts = np.concatenate(groups), partition.counts
+    starts, of_client = np.cumsum(counts) - counts, np.repeat(np.arange(len(groups)), counts)
     classes = y[rows] if np.issubdtype(y.dtype, np.integer) else np.zeros(len(rows), dtype=np.int64)
     rng = stream(seed, "client tests")
-    order = np.lexsort((rng.random(len(rows)), classes, np.repeat(np.arange(len(groups)), counts)))
+    order = np.lexsort((rng.random(len(rows)), classes, of_client))
     tests = np.minimum(np.rint(fraction * counts).astype(np.int64), counts - 1)  # [N]
     if not tests.any():
-        raise UsageError(
-            f"--client-test-fraction {fraction:g}: no client has rows enough for a test row, the largest has "
-            f"{counts.max()}; raise it, or make fewer clients"
-        )
+        raise UsageError(f"{what}: no client has rows enough for a test row, the largest has {counts.max()}; raise it")
     client = np.repeat(np.arange(len(groups)), tests)
-    number = np.arange(len(client)) - np.repeat(np.cumsum(tests) - tests, tests)  # of each client's test rows, from 0
-    places = np.floor((number + rng.random(len(groups))[client]) * counts[client] / tests[client]).astype(np.int64)
-    starts = np.cumsum(counts) - counts
+    at = np.arange(len(client)) - np.repeat(np.cumsum(tests) - tests, tests)  # number of each client's test rows
+    places = np.floor((at + rng.random(len(groups))[client]) * counts[client] / tests[client]).astype(np.int64)
     mask = np.zeros(len(y), dtype=np.bool_)
     mask[rows[order[starts[client] + np.minimum(places, counts[client] - 1)]]] = True
     return mask

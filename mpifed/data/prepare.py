@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 
@@ -82,10 +81,11 @@ def prepare(options: Options) -> Federation:
         partition = partition._replace(columns=[np.arange(data.features)])
     if partition.missing and options.map:
         data = replace(data, X=only_held(partition, data.X))
-    kinds, is_bytes = options.scalings, not data.sparse and data.X.dtype == np.uint8
+    is_bytes = not data.sparse and data.X.dtype == np.uint8
+    kinds = options.scalings
     if not kinds and is_bytes:  # raw pixels diverge
         kinds, remarks["scale"] = ["unit"], f"bytes divided by {data.top:g}; --scale none leaves them as they are"
-    if not kinds and recipe.columns and not partition.missing:
+    elif not kinds and recipe.columns and not partition.missing:
         kinds, remarks["scale"] = ["standard"], "standard, which --scale none leaves out"
     top = data.top
     data, scaling, before = _scale(data, kinds, trained)
@@ -99,37 +99,37 @@ def prepare(options: Options) -> Federation:
         before.append(ScalingJson.of(scaling))
         data, scaling = _with_noise(data, scaling, partition, options), IDENTITY
     summary = statistics(_training(data, trained, scaling), data.y[trained], regression=not meaning)
-    facts: Table = dict(
-        classes=classes,
-        seed=options.seed,
-        provenance={
-            "source": options.name,
-            "options": json.loads(json.dumps(asdict(options), default=str)),
-            "files": {_file_name(path, data.files): sha256(path) for path in data.files},
-            "classes": list(meaning),
-            "named": data.classes is not None,
-            "labels": list(data.labels),
-            "versions": {
-                "mpifed": mpifed.__version__,
-                "python": platform.python_version(),
-                **{name: version(name) for name in ("numpy", "scipy", "h5py")},
-            },
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            **{name: text for name, text in remarks.items() if text},
-            "missing_cells": partition.missing,
-            "statistics": summary,
-            **_computed(options, recipe, kinds, top, given_classes, meaning),
-            "inputs": asdict(Inputs(is_bytes, before)),
+    names = [path.name for path in data.files]
+    provenance: Table = {
+        "source": options.name,
+        "options": json.loads(json.dumps(asdict(options), default=str)),
+        "files": {
+            f"{path.parent.name}/{path.name}" if names.count(path.name) > 1 else path.name: sha256(path)
+            for path in data.files
         },
-        target_scale=target_scale(summary),
-        names=data.names and list(data.names),
-        shape=data.shape and list(data.shape),
-        recipe=list(recipe.columns) or None,
-    )
-    test = (data.test.X, data.test.y) if data.test else None
+        "classes": list(meaning),
+        "named": data.classes is not None,
+        "labels": list(data.labels),
+        "versions": {
+            "mpifed": mpifed.__version__,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("numpy", "scipy", "h5py")},
+        },
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        **{name: text for name, text in remarks.items() if text},
+        "missing_cells": partition.missing,
+        "statistics": summary,
+        **_computed(options, recipe, kinds, top, given_classes, meaning),
+        "inputs": asdict(Inputs(is_bytes, before)),
+    }
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    return make_federation(partition, data.y, data.X, scaling, out, test, ids, tests, **facts)
+    return make_federation(
+        partition, data.y, data.X, scaling, out, (data.test.X, data.test.y) if data.test else None, ids, tests,
+        classes=classes, seed=options.seed, provenance=provenance, target_scale=target_scale(summary),
+        names=data.names and list(data.names), shape=data.shape and list(data.shape),
+        recipe=list(recipe.columns) or None,
+    )  # fmt: skip
 
 
 def _in_client_order(data: Samples) -> Samples:
@@ -172,9 +172,9 @@ def _encode(data: Samples, trained: Flags) -> tuple[Samples, Recipe]:
     raw = data.columns
     if raw is None:
         return data, Recipe()
-    recipe, columns = fit_recipe(raw, data.X[trained]), raw.texts.values()
-    X, test = recipe.encode(columns, data.X.T), data.test
-    test = test and replace(test, X=recipe.encode(columns, test.X.T))
+    recipe, texts = fit_recipe(raw, data.X[trained]), raw.texts.values()
+    X, test = recipe.encode(texts, data.X.T), data.test
+    test = test and replace(test, X=recipe.encode(texts, test.X.T))
     return replace(data, X=X, test=test, names=recipe.names(), columns=None), recipe
 
 
@@ -255,9 +255,3 @@ def _with_noise(data: Samples, scaling: Scaling, partition: Partition, options: 
         rows = data.X[start : start + NOISE_ROWS]
         rows += noise[: len(rows)] * deviation[start : start + NOISE_ROWS]
     return data
-
-
-def _file_name(path: Path, paths: Sequence[Path]) -> str:
-    """The name of a file; with its folder's, where another file has that name too."""
-    alike = [other.name for other in paths].count(path.name) > 1
-    return f"{path.parent.name}/{path.name}" if alike else path.name

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import overload
 
 import numpy as np
 
@@ -38,26 +37,16 @@ class Roster(Sequence[Block]):
         if isinstance(blocks, Roster):
             return blocks
         opened = list(blocks)
-        parts = [block.clients for block in opened]
-        bounds = np.cumsum([0, *map(len, parts)])
-        return cls(np.concatenate([np.zeros(0, np.int64), *parts]), bounds, opened.__getitem__)
+        parts = [np.zeros(0, np.int64), *(block.clients for block in opened)]
+        return cls(np.concatenate(parts), np.cumsum([*map(len, parts)]), opened.__getitem__)
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    @overload
-    def __getitem__(self, i: int) -> Block: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> list[Block]: ...
-
-    def __getitem__(self, i: int | slice) -> Block | list[Block]:
-        if isinstance(i, slice):
-            return [self._open(j) for j in range(*i.indices(len(self)))]
-        number = len(self)
-        if not -number <= i < number:
-            raise IndexError(f"block {i} of {number}")
-        return self._open(i % number)
+    def __getitem__(self, i: int) -> Block:  # type: ignore[override] # by number alone
+        if not 0 <= i < len(self):
+            raise IndexError(f"block {i} of {len(self)}")
+        return self._open(i)
 
     def size(self, i: int) -> int:
         """The number of clients of a block, which is not opened for it."""
@@ -66,16 +55,15 @@ class Roster(Sequence[Block]):
     def among(self, chosen: Integers) -> Iterator[tuple[int, Integers]]:
         """(number of a block, positions in it of the clients chosen) for each block with any; `chosen` [n] ascend."""
         where = located(chosen, self.clients)
-        alone = len(self) == len(self.clients)  # each client has a block of its own
-        if not alone and len(where) == len(self.clients):
-            yield from self._all
-            return
-        if alone or not len(where):
+        if len(self) == len(self.clients):  # each client has a block of its own
             yield from ((i, _FIRST) for i in where.tolist())
+            return
+        if len(where) == len(self.clients):
+            yield from self._all
             return
         blocks = np.searchsorted(self.bounds, where, side="right") - 1
         starts = np.flatnonzero(np.diff(blocks, prepend=-1)).tolist()
-        for start, stop in zip(starts, [*starts[1:], len(where)], strict=True):
+        for start, stop in zip(starts, [*starts[1:], len(where)], strict=False):
             i = int(blocks[start])
             yield i, where[start:stop] - self.bounds[i]
 

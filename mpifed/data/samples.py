@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 from unicodedata import normalize
 
 import numpy as np
@@ -23,6 +23,7 @@ from mpifed.text import shown, wrong_line
 
 Values: TypeAlias = Any  # whatever NumPy makes an array of, and SciPy's sparse matrices and arrays
 
+Task: TypeAlias = Literal["auto", "classification", "regression", "multilabel"]  # what labels are
 CHUNK_VALUES = 1 << 22  # dense values that are worked on at a time: 32 MiB of float64
 _NO_LABEL = ("", "nan", "<NA>", "NaT")
 _EXACT = 2**24  # up to which float32 holds every integer

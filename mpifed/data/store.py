@@ -252,23 +252,21 @@ class Federation:
 
     def _check(self) -> None:
         """DataError unless the facts agree with each other, and with what the clients hold."""
-        about, recipe, features = self.about, self.about.recipe or [], self.features
+        about, features = self.about, self.features
         alike = {"rows": [1], "columns": [0]}.get(self.split, [])  # what all clients hold: all columns, or all rows
-        contradictions = {
+        wrong = {
             "clients": self.counts.astype(float) @ self.widths > MOST,
             "samples": self.bounds["rows"][-1] < self.samples,
             "features": self.bounds["columns"][-1] < features,
             "split": self.holds[:, alike].any() or (self.test_counts.any() and not self.whole),
-            "shape": math.prod([features] if self.shape is None else self.shape) != features,
-            "names": about.names is not None and len(about.names) != features,
-            "recipe": recipe and not Recipe(tuple(recipe)).fits(about.names),
             "classes": self.classes > max(self.samples + self.test_samples, _MOST_CLASSES)
             or (self.targets > 1 and about.classes not in (0, 2)),
             "target_scale": self.target_scale not in 2.0 ** np.arange(128),
             "provenance.classes": len(self.provenance.get("classes", ())) not in (0, self.classes or self.targets),
             "provenance.statistics": max(self.statistics.get("constant_columns", ()), default=0) >= features,
+            **contradictions(features, about.shape, about.names, about.recipe),
         }
-        for key in (key for key, contradicts in contradictions.items() if contradicts):
+        for key in (key for key, contradicts in wrong.items() if contradicts):
             raise self.damaged(f"{key} in {ABOUT} contradicts what is stored, or the rest of that file")
 
     # --- what the clients hold ---------------------------------------------------------------------------------------
@@ -403,6 +401,17 @@ class Federation:
             if n % often == 0:
                 self._forget()
             yield _digest(array[starts[n] : stops[n]] for array, starts, stops in held)
+
+
+def contradictions(
+    features: int, shape: Sequence[int] | None, names: Sequence[str] | None, recipe: Sequence[Encoding] | None
+) -> dict[str, bool]:
+    """Which of these do not fit so many features."""
+    return {
+        "shape": math.prod([features] if shape is None else shape) != features,
+        "names": names is not None and len(names) != features,
+        "recipe": recipe is not None and not Recipe(tuple(recipe)).fits(names),
+    }
 
 
 def _digest(arrays: Iterable[Array]) -> bytes:

@@ -34,7 +34,7 @@ from mpifed.data.recipe import (
     is_decimal,
     is_text,
 )
-from mpifed.data.samples import Samples, Source
+from mpifed.data.samples import Samples, Source, Task
 from mpifed.data.source_files import check_choices, listed, numbers_rows, open_packed, train_and_test
 from mpifed.files.reading import reading
 from mpifed.text import shown, wrong_line
@@ -59,7 +59,7 @@ class ColumnUses:
 
     label: str | Sequence[str] | None = None
     """Name or position of the label's column; -1 is the last. Several, separated by commas, are real targets."""
-    task: Literal["auto", "classification", "regression", "multilabel"] = "auto"
+    task: Task = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
     by: str | Sequence[str] | None = None
     """Name or position of the column that says whose each row is: natural clients. It is no feature."""

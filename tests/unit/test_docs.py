@@ -253,9 +253,7 @@ def test_the_contract_is_described() -> None:
     assert given == {"exchanges", "measures", "start_server(now)"}
     assert {one.signature: one.default for one in tables[Exchange]}["clear"] == "`False`"
     text = "\n".join(contract.sections())
-    assert (
-        "| `draw(now, purpose, count, secret=False) -> NDArray[np.int64]` | \\[n, count\\] rows of each client" in text
-    )
+    assert "| `draw(now, purpose, count, secret=False) -> Integers` | \\[n, count\\] rows of each client" in text
     assert "type: ignore" not in text
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from mpifed.data.samples import Samples, Source
+from mpifed.data.samples import Samples, Source, Task
 from mpifed.data.source_files import Part, files_in, of_clients, with_test
 
 
@@ -19,7 +18,7 @@ class Hdf5(Source):
 
     path: Path
     """The folder."""
-    task: Literal["auto", "classification", "regression", "multilabel"] = "auto"
+    task: Task = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
 
     names_clients = True

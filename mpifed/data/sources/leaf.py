@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from mpifed.core.errors import DataError
-from mpifed.data.samples import Samples, Source
+from mpifed.data.samples import Samples, Source, Task
 from mpifed.data.source_files import Part, files_in, of_clients, open_packed, train_and_test, with_test
 from mpifed.files.reading import reading
 
@@ -31,7 +30,7 @@ class Leaf(Source):
     """A file, a folder of files, or a folder with folders `train` and `test`; .gz, .bz2 and .xz are unpacked."""
     test: Path | None = None
     """File or folder of test rows."""
-    task: Literal["auto", "classification", "regression", "multilabel"] = "auto"
+    task: Task = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets."""
 
     names_clients = True

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
-from mpifed.data.samples import Samples, Source
+from mpifed.data.samples import Samples, Source, Task
 from mpifed.data.source_files import listed, with_test
 from mpifed.text import shown
 
@@ -33,7 +32,7 @@ class Npz(Source):
     """Name of the array of labels; by default y, y_train, labels, target or targets."""
     by: str | None = None
     """Name of the array that says whose each sample is, integers or texts: natural clients."""
-    task: Literal["auto", "classification", "regression", "multilabel"] = "auto"
+    task: Task = "auto"
     """What labels are; auto: classes if they are integers or texts, else real targets; of several, 0 or 1 each,
     multilabel."""
 

@@ -7,10 +7,9 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from mpifed.core.errors import DataError
-from mpifed.data.samples import Samples, Source, rows_of
+from mpifed.data.samples import Samples, Source, Task, rows_of
 from mpifed.data.source_files import open_packed, with_test
 from mpifed.files.reading import reading
 
@@ -27,7 +26,7 @@ class Svmlight(Source):
     """File of test rows."""
     dense: bool | None = field(default=None, metadata={"off": "/--sparse"})
     """How rows are stored; by default by the share of zeros."""
-    task: Literal["auto", "classification", "regression"] = "auto"
+    task: Task = "auto"
     """What labels are; auto: classes if they are integers, else real targets."""
 
     def read(self, seed: int) -> Samples:

@@ -17,7 +17,7 @@ import secrets
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from mpifed.core.record import Array
 from mpifed.data.cells import check_cells
 from mpifed.data.partition import by_rectangles
 from mpifed.data.recipe import Cells, check_feature
-from mpifed.data.samples import Samples, Source
+from mpifed.data.samples import Samples, Source, Task
 from mpifed.data.source_files import files_in, listed, numbers_rows, open_packed
 from mpifed.data.table import read_csv
 
@@ -58,7 +58,7 @@ class Tables(Source):
     """Name of the label's column, in the files that have it."""
     key: Path | None = None
     """File with the clients' secret key, by which identifiers are hashed; by default a new one, which is forgotten."""
-    task: Literal["auto", "classification", "regression"] = "auto"
+    task: Task = "auto"
     """What labels are; auto: classes if they are integers, else real targets."""
     missing: str = "error"  # "zero" if a sample may lack a feature in all files
 

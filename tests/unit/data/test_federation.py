@@ -148,7 +148,7 @@ def test_rows_of_a_block_are_read_as_those_of_each_client(kind: str, tmp_path: P
     by_rows = made(Case(raw, Y, by_grid("rows", Y, 7, (4, 1)), {"scaling": BY_COLUMN}), tmp_path)
     by_columns = made(Case(raw, Y, by_grid("columns", Y, 7, (1, 3)), {"scaling": BY_COLUMN}))
     for room in (np.inf, 0):
-        (block,) = hosted_blocks(by_rows, range(4), np.array([0, 4]), "float32", room)[:]
+        (block,) = hosted_blocks(by_rows, range(4), np.array([0, 4]), "float32", room)
         for part in (block, block.only(np.array([0, 2]))):
             batch = part.take(np.tile(at, (len(part.shards), 1)))
             for client, x, y in zip(part.shards, batch.X, batch.y, strict=True):
@@ -157,7 +157,7 @@ def test_rows_of_a_block_are_read_as_those_of_each_client(kind: str, tmp_path: P
         for wrong in (int(by_rows.counts.min()), -1):
             with pytest.raises(IndexError, match=r"rows .* of clients with"):
                 block.take(np.full((4, 1), wrong))
-        (block,) = hosted_blocks(by_columns, range(3), np.array([0, 3]), "float32", room)[:]
+        (block,) = hosted_blocks(by_columns, range(3), np.array([0, 3]), "float32", room)
         for part in (block, block.only(np.array([0, 2])), block.only(np.array([1]))):
             for shard, found in zip(part.shards, part.take_alike(at), strict=True):
                 np.testing.assert_array_equal(found[0], scaled[at][:, shard.columns])
@@ -314,7 +314,7 @@ def test_bad_folders(name: str, number: int, tmp_path: Path) -> None:
     change(folder)
     with pytest.raises(DataError, match=words) as caught:
         data = open_federation(folder)
-        hosted_blocks(data, range(data.clients), np.arange(data.clients + 1), "float32", np.inf)[:]
+        list(hosted_blocks(data, range(data.clients), np.arange(data.clients + 1), "float32", np.inf))
         assert len(data.members("rows")) and data.nbytes("client_tests/").sum() >= len(data.client_names())
         if data.test_samples:
             common(data)
@@ -371,6 +371,6 @@ def test_any_other_value_in_the_index_is_an_error_or_another_federation(
     (folder / ABOUT).write_text(json.dumps(text))
     try:
         found = open_federation(folder)
-        hosted_blocks(found, range(found.clients), np.arange(found.clients + 1), "float32", np.inf)[:]
+        list(hosted_blocks(found, range(found.clients), np.arange(found.clients + 1), "float32", np.inf))
     except DataError as error:
         assert str(folder) in str(error)
