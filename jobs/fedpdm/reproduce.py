@@ -21,7 +21,7 @@ from jobs.reproduction import runs
 from jobs.reproduction.results import write_curves, write_table
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
-from mpifed.results import choose
+from mpifed.results.choose import choose
 from mpifed.results.frames import read
 
 EVERY = 30  # rounds between measurements
@@ -74,8 +74,8 @@ def play(plan: Plan) -> dict[str, Curve | None]:
             plan.search(name, {"privacy.clip": plan.clips}, "clips")
         grid = plan.search(name, plan.grids[method])
         if (grid / "sweep.csv").exists():
-            best = choose.best(read(grid), by="train_loss")
-            settings = {key: value for key, value in best["settings"].items() if key != "seed"}
+            best = choose(read(grid), by="train_loss")
+            settings = {key: value for key, value in best.settings.items() if key != "seed"}
             folders[f"{name}-tuned"] = plan.curve(name, "tuned", runs.assigned(settings))
     some = {name: points for name, folder in folders.items() if (points := runs.points_of(folder))}
     return {name: read_curve(name, points, plan.rounds) for name, points in some.items()}

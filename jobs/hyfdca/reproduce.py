@@ -23,7 +23,7 @@ from mpifed.files.write import replace_text
 from mpifed.job.job import read_table
 from mpifed.job.schema import SimulatedNetwork
 from mpifed.job.time_model import KINDS
-from mpifed.results import choose
+from mpifed.results.choose import choose
 from mpifed.results.frames import read
 
 SEEDS = (1, 3)  # of a curve, without --full and with
@@ -113,8 +113,8 @@ def searches(plan: Plan) -> dict[str, dict[str, Any]]:
         name = label(setting, method)
         folder = plan.out / "tune" / name
         if (folder / "sweep.csv").exists():
-            best = choose.front(read(folder), by=CRITERIA)
-            found[name] = {key: value for key, value in best["settings"].items() if key != "seed"}
+            best = choose(read(folder), by=CRITERIA, pareto=True)
+            found[name] = {key: value for key, value in best.settings.items() if key != "seed"}
     return found
 
 

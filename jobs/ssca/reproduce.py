@@ -15,7 +15,7 @@ from jobs.reproduction import runs
 from jobs.reproduction.results import write_curves
 from jobs.ssca import figures
 from jobs.ssca.results import Curve, read_curve, step_of, tuned
-from mpifed.results import choose
+from mpifed.results.choose import choose
 from mpifed.results.frames import read
 
 JOBS = Path(__file__).parent
@@ -80,8 +80,8 @@ def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]]]:
         grid = plan.steps(name)
         if not (grid / "sweep.csv").exists():
             continue
-        best = choose.best(read(grid), by="train_loss")
-        folders[name] = plan.curve(name, step_of(best["settings"]))
+        best = choose(read(grid), by="train_loss")
+        folders[name] = plan.curve(name, step_of(best.settings))
         held = tuned(grid, HELD) if name in ALSO_HELD else None
         if held is not None:
             folders[f"{name}-held"] = plan.curve(name, held)

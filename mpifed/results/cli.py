@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from mpifed.arguments import FOLDER
 from mpifed.text import screen_width, shown_lines
+
+if TYPE_CHECKING:
+    from mpifed.results.choose import Choice
+    from mpifed.results.compare import Comparison
 
 
 @click.command(short_help="Compare runs and sweeps.")
@@ -45,18 +50,13 @@ def compare(
     """
     if select and (targets or against):
         raise click.UsageError(f"{'--to' if targets else '--against'} goes without --select")
-    from mpifed.results import choose
+    from mpifed.results.choose import choose, criteria_of
     from mpifed.results.compare import compare as compared
     from mpifed.results.frames import read
 
+    found: Choice | Comparison
     if select:
-        frames = read(*runs)
-        choice = (choose.best if select == "best" else choose.front)(frames, ",".join(by))
-        text = "\n".join(choose.choice_text(choice, frames, screen_width()))
-        click.echo(json.dumps(choice, indent=2) if as_json else shown_lines(text))
+        found = choose(read(*runs), ",".join(by), pareto=select == "pareto")
     else:
-        columns = list(choose.criteria_of(",".join(by)))
-        comparison = compared(*runs, by=columns, against=against, to=targets)
-        click.echo(
-            json.dumps(comparison.table(), indent=2) if as_json else shown_lines(comparison.text(screen_width()))
-        )
+        found = compared(*runs, by=list(criteria_of(",".join(by))), against=against, to=targets)
+    click.echo(json.dumps(found.table(), indent=2) if as_json else shown_lines(found.text(screen_width())))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.files.columns import HistoryTarget, column_of, of_kind, shown, target_of
 from mpifed.privacy.protection import SWEPT
-from mpifed.results.frames import FAILED, RunFrames, listed, read
+from mpifed.results.frames import FAILED, RunFrames, listed, read, table_text
 from mpifed.results.run_warnings import DIVERGED
 from mpifed.results.text import value_of
 from mpifed.text import shown as printable
@@ -31,10 +32,13 @@ LEVEL = 0.95
 _MOST = 20  # settings that are compared in pairs though nobody asks: a grid of more is searched, not compared
 _ROUNDING = 1e-12  # relative: differences by seed that are the same but for rounding
 _COSTS = ("round", "bytes", "elapsed_s", "simulated_s", "gradients")  # what a target takes
-_PAIR = ["against", "difference", "low", "high", "p", "pairs"]
-_OF_OBJECTIVE = ("objective", "lower_bound", "dual", "duality_gap")  # columns in units of what is minimized
-_OF_LOSS = ("train_loss", "test_loss")
+_PAIR = ("against", "difference", "low", "high", "p", "pairs")
 _DIGITS = 12  # of a SHA-256: enough to tell models apart
+# columns in units of what is minimized, by the column of runs that says what that is
+_UNITS = {
+    "objective_of": ("objectives", ("objective", "lower_bound", "dual", "duality_gap")),
+    "loss": ("losses", ("train_loss", "test_loss")),
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,13 +73,13 @@ class Comparison:
         warnings = [list(map(str, warnings)) for warnings in self.runs["warnings"]]
         runs = self.runs.assign(warnings=warnings, exit=self.runs["exit"].astype("Int64"))
         plain = runs.drop(columns=["swept", "job"]).astype({"folder": str})
-        return {"runs": _records(plain), "compared": _records(self.frame), "notes": list(self.notes)}
+        return {"runs": records(plain), "compared": records(self.frame), "notes": list(self.notes)}
 
 
-def _records(frame: DataFrame) -> list[Table]:
-    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return [{key: value.item() if isinstance(value, np.generic) else value for key, value in row.items()}
-            for row in rows]  # fmt: skip
+def records(frame: DataFrame) -> list[Table]:
+    """The rows as JSON has them, null where a value is absent."""
+    rows: list[Table] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    return rows
 
 
 def compare(*folders: Path, by: Sequence[str] = (), against: str | None = None, to: Sequence[str] = ()) -> Comparison:
@@ -95,36 +99,36 @@ def compare(*folders: Path, by: Sequence[str] = (), against: str | None = None, 
         when there is no such column or baseline, or objectives that differ are to be compared.
     """
     frames, targets = read(*folders), list(dict.fromkeys(map(_target, to)))
-    check_columns(frames, by)
-    check_objectives(frames, [*by, *(target.column for target in targets)])
+    check_columns(frames, by, [target.column for target in targets])
     baseline = None if against is None else _baseline(frames, against)
+    columns = list(by) or _deciding(frames)
+    pairs: dict[str, list[Table]] = {}  # by column
+    if len(frames.settings) > 1:
+        pairs = {column: _pairs(frames, column, baseline or _best(frames, column)) for column in columns}
     notes = [SWEPT] if frames.runs["private"].any() else []
-    default = deciding(frames) if baseline is not None or len(frames.settings) <= _MOST else []
-    pairs = {
-        column: paired_differences(frames, column, baseline or best_of(frames, column)) for column in by or default
-    }
-    if not by and baseline is None:  # nobody has asked for them
-        pairs = {column: pair for column, pair in pairs.items() if pair["difference"].notna().any()}
-        if why := incomparable(frames, pairs):
+    if pairs and not by and baseline is None:  # nobody has asked for them
+        why = incomparable(frames, columns)
+        if len(frames.settings) > _MOST:
+            why = f"{len(frames.settings)} rows, more than {_MOST}"
+        if not any("difference" in pair for pair in pairs[columns[0]]):
+            why = f"no other row shares {LEAST} finished seeds with that of the best {columns[0]}"
+        if why:
             pairs, notes = {}, [*notes, f"Not compared in pairs: {why}; choose a column with --by"]
-    for column, pair in pairs.items():
-        for setting, seeds in pair.loc[pair["pairs"] >= LEAST, "left_out"].items():
-            said = ", ".join(f"{seed:g}" for seed in seeds)
-            notes += [f"Seeds left out, not finished by both: {setting}: {said}"] if said else []
+    for column, rows in pairs.items():
+        for row in rows:
+            if row["left_out"] and "difference" in row:
+                notes.append(f"Seeds left out, not finished by both: {row['label']}: {row['left_out']}")
         if baseline is None:
             notes.append(
-                f"{pair['against'].iloc[0]} was chosen as the best by the same numbers of {column}: to test a claim, "
-                "name the baseline with --against"
+                f"{rows[0]['against']} was chosen as the best by the same numbers of {column}: to test a claim, name "
+                "the baseline with --against"
             )
-    parts = [means_of(frames), *(_reached(frames, target) for target in targets)]
+    parts = [_means(frames), *(_reached(frames, target) for target in targets)]
     frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-    if pairs:
-        joined = pd.concat([pair.assign(column=column).rename_axis("label") for column, pair in pairs.items()])
-        frame = frame.merge(joined.reset_index().drop(columns="left_out"), on=["label", "column"], how="left")
-    else:
-        frame = frame.assign(**dict.fromkeys(_PAIR, np.nan))
-    bests = [_best_measured(frames, column) for column in by or deciding(frames)]
-    frame = frame.merge(pd.concat(bests), on=["label", "column"], how="left") if bests else frame
+    in_pairs = DataFrame([row for rows in pairs.values() for row in rows], columns=["label", "column", *_PAIR])
+    bests = [row for column in columns for row in _best_measured(frames, column)]
+    for more in (in_pairs, DataFrame(bests, columns=["label", "column", "best", "best_round"])):
+        frame = frame.merge(more, on=["label", "column"], how="left")
     return Comparison(frame, frames.runs, tuple(notes))
 
 
@@ -135,22 +139,20 @@ def _target(text: str) -> HistoryTarget:
         raise UsageError(f"--to {printable(text)}: {error}") from error
 
 
-def check_columns(frames: RunFrames, names: Sequence[str]) -> None:
-    """UsageError for a column that no finished run has."""
-    if unknown := [name for name in names if name not in frames.numbers]:
-        there = ", ".join(frames.numbers) or "none, since no run has finished: run them, or go on with --resume"
-        raise UsageError(f"no column {unknown[0]}{nearest(unknown[0], frames.numbers)}; there are {there}")
-
-
-def check_objectives(frames: RunFrames, columns: Sequence[str]) -> None:
-    """UsageError where a column is in units of the objective or the loss, and these differ between the runs."""
-    if why := incomparable(frames, columns):
+def check_columns(frames: RunFrames, names: Sequence[str], of_histories: Sequence[str] = ()) -> None:
+    """UsageError for a column that no finished run has, no history, or that is in units that differ between runs."""
+    measured = [name for name in frames.histories if name not in ("folder", "run", "setting", "seed")]
+    for where, asked, there in (("", names, frames.numbers), ("--to: ", of_histories, measured)):
+        if unknown := [name for name in asked if name not in there]:
+            known = ", ".join(there) or "none, since no run has finished: run them, or go on with --resume"
+            raise UsageError(f"{where}no column {unknown[0]}{nearest(unknown[0], there)}; there are {known}")
+    if why := incomparable(frames, [*names, *of_histories]):
         raise UsageError(f"{why}; choose by another column, as --by test_accuracy")
 
 
-def incomparable(frames: RunFrames, columns: Sequence[str] | dict[str, DataFrame]) -> str:
+def incomparable(frames: RunFrames, columns: Sequence[str]) -> str:
     """Why one of the columns ranks nothing; empty where all can be ranked by."""
-    for name, what, units in (("objective_of", "objectives", _OF_OBJECTIVE), ("loss", "losses", _OF_LOSS)):
+    for name, (what, units) in _UNITS.items():
         each = frames.runs.drop_duplicates(name)
         compared = [column for column in columns if column in units]
         if compared and len(each) > 1:
@@ -159,7 +161,7 @@ def incomparable(frames: RunFrames, columns: Sequence[str] | dict[str, DataFrame
     return ""
 
 
-def deciding(frames: RunFrames) -> list[str]:
+def _deciding(frames: RunFrames) -> list[str]:
     """The test accuracy where all settings have it, else the loss or objective that all have; at most one."""
     there = everywhere(frames)
     return list(filter(None, [of_kind("accuracy", there) or of_kind("loss", there)]))
@@ -179,20 +181,19 @@ def sign_of(column: str) -> int:
 def costs_of(frames: RunFrames, column: str) -> Series:
     """The mean of each setting, to be minimized; infinite where a run failed, or has no such number."""
     runs = frames.runs[frames.runs["ended"]]
-    values = (sign_of(column) * runs[column]).where(runs["finished"]).astype(float)
-    means = values.groupby(runs["setting"]).agg(lambda several: np.inf if several.isna().any() else several.mean())
-    return means.reindex(frames.settings, fill_value=np.inf)
+    values = (sign_of(column) * runs[column]).where(runs["finished"]).astype(float).fillna(np.inf)
+    return values.groupby(runs["setting"]).mean().reindex(frames.ordered(), fill_value=np.inf)
 
 
-def best_of(frames: RunFrames, column: str) -> str:
+def _best(frames: RunFrames, column: str) -> str:
     """The setting with the best mean; one with a run that failed is never it, unless all are."""
-    return str(costs_of(frames, column)[frames.ordered()].idxmin())
+    return str(costs_of(frames, column).idxmin())
 
 
 def _baseline(frames: RunFrames, against: str) -> str:
-    runs, wanted = frames.runs, against.rstrip("/")
+    runs = frames.runs
     names = runs[["setting", "label", "run"]].assign(folder=runs["folder"].map(str))
-    matching = runs.loc[(names == wanted).any(axis=1), "setting"].unique()
+    matching = runs.loc[(names == against.rstrip("/")).any(axis=1), "setting"].unique()
     if len(matching) != 1:
         raise UsageError(
             f"--against {against}: expected the name of one setting, or a run; there are {', '.join(frames.settings)}"
@@ -200,42 +201,66 @@ def _baseline(frames: RunFrames, against: str) -> str:
     return str(matching[0])
 
 
-def means_of(frames: RunFrames) -> DataFrame:
-    runs = frames.runs
-    long = runs[runs["finished"]].melt("setting", frames.numbers, "column").astype({"value": float})
-    every = pd.MultiIndex.from_product([frames.settings, frames.numbers], names=["setting", "column"])
-    means = long.groupby(["setting", "column"])["value"].agg(["mean", "std", "count"]).reindex(every)
-    of = runs.groupby("setting").size()
-    means = means.assign(count=means["count"].fillna(0).astype(int), of=means.index.get_level_values(0).map(of))
-    return means.reset_index().rename(columns={"setting": "label", "count": "n"})
+def _averages(long: DataFrame, settings: Sequence[str], columns: Sequence[str], of: Series) -> DataFrame:
+    """Mean, deviation and count of `value` by setting and column, a row for each of them; `of`: runs of a setting."""
+    every = pd.MultiIndex.from_product([settings, columns], names=["label", "column"])
+    means = long.groupby(["setting", "column"])["value"].agg(["mean", "std", "count"]).reindex(every).reset_index()
+    of = means["label"].map(of).fillna(0).astype(int)
+    return means.assign(count=means["count"].fillna(0).astype(int), of=of).rename(columns={"count": "n"})
 
 
-def paired_differences(frames: RunFrames, column: str, against: str) -> DataFrame:
+def _means(frames: RunFrames) -> DataFrame:
+    finished = frames.runs[frames.runs["finished"]]
+    long = finished.melt("setting", frames.numbers, "column").astype({"value": float})
+    return _averages(long, frames.settings, frames.numbers, frames.runs.groupby("setting").size())
+
+
+def _reached(frames: RunFrames, target: HistoryTarget) -> DataFrame:
+    """What the runs of each setting had spent in the first measured round that reached a target."""
+    histories = frames.histories
+    ended = frames.runs[frames.runs["ended"]]
+    hit = histories[target.is_met(histories[target.column]) & histories["folder"].isin(ended["folder"])]
+    costs = [name for name in _COSTS if name in hit and (name == "round" or hit[name].notna().any())]
+    first = hit.groupby("folder", sort=False)[["setting", *costs]].first()
+    means = _averages(first.melt("setting", costs, "column"), frames.settings, costs, ended.groupby("setting").size())
+    return means.assign(column=means["column"] + f" to {target}")
+
+
+def _best_measured(frames: RunFrames, column: str) -> list[Table]:
+    """The best value that each run has measured, and its round: means over the finished runs of a setting."""
+    histories, finished = frames.histories, frames.runs.loc[frames.runs["finished"], "folder"]
+    if column not in histories:
+        return []
+    done = histories[histories["folder"].isin(finished) & histories[column].notna()]
+    best = done.loc[(sign_of(column) * done[column]).groupby(done["folder"]).idxmin()]
+    means = best.groupby("setting")[[column, "round"]].mean().set_axis(["best", "best_round"], axis=1)
+    rows: list[Table] = means.rename_axis("label").reset_index().assign(column=column).to_dict("records")
+    return rows
+
+
+def _pairs(frames: RunFrames, column: str, against: str) -> list[Table]:
     """Each setting less another over the seeds that both have finished; p by Holm over as many as have one."""
     from scipy.stats import ttest_rel
 
-    runs = frames.runs
-    values = runs[column].astype(float).where(runs["finished"])
-    table = runs.assign(value=values).pivot_table("value", "seed", "setting").reindex(columns=frames.settings)
-    seeds = runs.groupby("setting")["seed"].agg(set)
-    rows = {}
+    runs = frames.runs.assign(value=frames.runs[column].astype(float).where(frames.runs["finished"]))
+    table = runs.pivot_table("value", "seed", "setting").reindex(columns=frames.settings)
+    seeds = runs.groupby("setting")["seed"].agg(lambda each: {*each.dropna()})
+    rows: list[Table] = []
     for setting in table.columns.drop(against):
         both = table[[setting, against]].dropna()
-        each = both[setting] - both[against]
-        row = {
-            "against": against,
-            "pairs": len(both),
-            "left_out": sorted((seeds[setting] | seeds[against]) - {*both.index}),
-        }
+        left_out = sorted((seeds[setting] | seeds[against]) - {*both.index})
+        row: Table = {"label": setting, "column": column, "against": against, "pairs": len(both)}
+        row["left_out"] = ", ".join(f"{seed:g}" for seed in left_out)
         if len(both) >= LEAST:
+            each = both[setting] - both[against]
             row |= dict.fromkeys(("difference", "low", "high"), each.mean())
             if np.ptp(each) > _ROUNDING * both.abs().max(axis=None):
                 test = ttest_rel(both[setting], both[against])
                 low, high = test.confidence_interval(LEVEL)
                 row |= {"low": low, "high": high, "p": test.pvalue}
-        rows[setting] = row
-    pairs = DataFrame.from_dict(rows, orient="index", columns=[*_PAIR, "left_out"])
-    return pairs.assign(p=holm(pairs["p"].astype(float)))
+        rows.append(row)
+    corrected = holm(Series([row.get("p", np.nan) for row in rows]))
+    return [{**row, "p": p} for row, p in zip(rows, corrected, strict=True)]
 
 
 def holm(p: Series) -> Series:
@@ -244,123 +269,87 @@ def holm(p: Series) -> Series:
     return (least * np.arange(len(least), 0, -1)).cummax().clip(upper=1.0).reindex(p.index)
 
 
-def _reached(frames: RunFrames, target: HistoryTarget) -> DataFrame:
-    """What the runs of each setting had spent in the first measured round that reached a target."""
-    histories = frames.histories
-    if target.column not in histories:
-        known = [name for name in histories if name not in ("folder", "run", "setting", "seed")]
-        raise UsageError(
-            f"--to {target}: no history has a column {target.column}{nearest(target.column, known)}; there are "
-            f"{', '.join(known) or 'none, as nothing was measured'}"
-        )
-    ended = frames.runs[frames.runs["ended"]]
-    hit = histories[target.is_met(histories[target.column]) & histories["folder"].isin(ended["folder"])]
-    costs = [name for name in _COSTS if name in hit and (name == "round" or hit[name].notna().any())]
-    first = hit.groupby("folder", sort=False)[["setting", *costs]].first()
-    means = first.melt("setting", costs, "cost").groupby(["setting", "cost"])["value"].agg(["mean", "std", "count"])
-    every = pd.MultiIndex.from_product([frames.settings, costs], names=["setting", "cost"])
-    means = means.reindex(every).reset_index().rename(columns={"setting": "label", "count": "n"})
-    of = means["label"].map(ended.groupby("setting").size()).fillna(0).astype(int)
-    column = means.pop("cost") + f" to {target}"
-    return means.assign(column=column, n=means["n"].fillna(0).astype(int), of=of)
-
-
-def _best_measured(frames: RunFrames, column: str) -> DataFrame:
-    """The best value that each run has measured, and its round: means over the finished runs of a setting."""
-    runs = frames.runs
-    histories = frames.histories
-    if column not in histories:
-        return DataFrame(columns=["label", "column", "best", "best_round"])
-    done = histories[histories["folder"].isin(runs.loc[runs["finished"], "folder"]) & histories[column].notna()]
-    order = (sign_of(column) * done[column]).sort_values(kind="stable").index
-    best = done.loc[order].drop_duplicates("folder").groupby("setting")[[column, "round"]].mean()
-    best.columns = ["best", "best_round"]
-    return best.rename_axis("label").reset_index().assign(column=column)
-
-
 # --- as text --------------------------------------------------------------------------------------------------------
 
 
 def _lines(comparison: Comparison, width: int | None) -> Iterator[str]:
     frame, runs = comparison.frame, comparison.runs
-    finished = runs[runs["finished"]].groupby("setting").size().reindex(runs["setting"].unique(), fill_value=0)
-    repeated = runs.duplicated(["setting", "seed"]) & runs["seed"].notna()
-    what = "runs" if repeated.any() else "seeds"
-    yield _table({what: finished_of(runs), **_mean_cells(frame, finished), **_more(runs, bool(repeated.any()))}, width)
+    counts = runs.groupby("setting", sort=False)["finished"].agg(["sum", "count"])
+    repeated = bool((runs.duplicated(["setting", "seed"]) & runs["seed"].notna()).any())
+    what = "runs" if repeated else "seeds"
+    columns = [name for column in shown("compare") for name in frame["column"].unique() if column.means(name)]
+    means = _cells(frame[frame["column"].isin(columns)], counts["sum"])
+    cells = DataFrame({what: _of(counts)}).join(means.reindex(columns=columns)).join(_of_models(runs, repeated))
+    yield table_text(cells, width)
     if (frame["std"] > 0).any():
         yield f"+-: standard deviation over {what}"
     yield from end_lines(runs)
     yield from warning_lines(runs)
-    yield from _best_lines(frame)
-    for target in dict.fromkeys(column.partition(" to ")[2] for column in frame["column"] if " to " in column):
-        rows = frame[frame["column"].str.endswith(f" to {target}")]
+    for column, rows in frame[frame["best"].notna()].groupby("column", sort=False):
+        if ((rows["best"] - rows["mean"]).abs() > _ROUNDING * rows["mean"].abs()).any():
+            yield f"\n{column} of the last model, which a run keeps, and of the best measured round, means over {what}:"
+            last, best = (rows[name].map(partial(value_of, str(column))) for name in ("mean", "best"))
+            cells = DataFrame({"last": last, "best": best, "best round": rows["best_round"].map("{:.6g}".format)})
+            yield table_text(cells.set_index(rows["label"]), width)
+    targets = frame["column"].str.extract("^(.*?) to (.*)$")
+    for target in targets[1].dropna().unique():
+        rows = frame[targets[1] == target].assign(column=targets[0])
         reached = rows.groupby("label", sort=False)[["n", "of"]].first()
-        cells = {"reached by": reached.apply(lambda row: f"{row['n']} of {row['of']}", axis=1)}
-        for column, part in rows.groupby("column", sort=False):
-            cost = column.partition(" to ")[0]
-            cells[cost] = part.set_index("label").apply(lambda row: mean_text(cost, row, row["n"]), axis=1)  # noqa: B023
         yield f"\nTo {target}: the first measured round, and what was spent by then, of the runs that reached it"
-        yield _table(cells, width)
-    pairs = frame[frame["against"].notna()]
-    for column, rows in pairs.groupby("column", sort=False):
-        points = ", in percentage points" if column_of(column).unit == "%" else ""
+        each = _cells(rows, reached["n"]).reindex(columns=rows["column"].unique())
+        yield table_text(DataFrame({"reached by": _of(reached, always=True)}).join(each), width)
+    for column, rows in frame[frame["against"].notna()].groupby("column", sort=False):
+        points = ", in percentage points" if column_of(str(column)).unit == "%" else ""
         yield f"\n{column} less that of {rows['against'].iloc[0]}, over equal seeds{points}:"
-        rows = rows.set_index("label")
-        yield _table({
+        low, high, difference = (
+            rows[name].map(partial(_signed, str(column))) for name in ("low", "high", "difference")
+        )
+        interval = (low + " to " + high).where(rows["p"].notna(), "the same for all seeds")
+        cells = {
             "seeds": rows["pairs"].map("{:g}".format),
-            "difference": rows["difference"].map(lambda value: _signed(column, value)),  # noqa: B023
-            f"{LEVEL:.0%} interval": rows.apply(lambda row: _interval(column, row), axis=1),  # noqa: B023
-            "p": rows["p"].map(lambda p: "" if pd.isna(p) else f"{p:.2g}"),
-        }, width)  # fmt: skip
+            "difference": difference,
+            f"{LEVEL:.0%} interval": interval.where(rows["difference"].notna(), f"{LEAST} equal seeds are needed"),
+            "p": rows["p"].map("{:.2g}".format, na_action="ignore"),
+        }
+        yield table_text(DataFrame(cells).set_index(rows["label"]), width)
         count = int(rows["p"].notna().sum())
         yield "Paired t test" + (f"; p by Holm for {count} comparisons" if count > 1 else "")
     yield from comparison.notes
 
 
-def _table(cells: dict[str, Series], width: int | None) -> str:
-    """Rows of text by setting; where they are wider than the terminal, columns go on below."""
-    return str(DataFrame(cells).rename_axis(None).fillna("").to_string(line_width=width)).rstrip()
+def _of(counts: DataFrame, always: bool = False) -> Series:
+    """Of each row of two numbers 3, or 3 of 5."""
+    part, whole = counts.iloc[:, 0].map(str), counts.iloc[:, 1].map(str)
+    return part.where((part == whole) & (not always), part + " of " + whole)
 
 
-def finished_of(runs: DataFrame) -> Series:
-    """Of each setting 3, or 3 of 5."""
-    counts = runs.groupby("setting", sort=False)["finished"].agg(["sum", "count"])
-    return counts.apply(
-        lambda row: f"{row['sum']} of {row['count']}" if row["sum"] < row["count"] else str(row["sum"]), axis=1
-    )
+def _cells(rows: DataFrame, whole: Series) -> DataFrame:
+    """0.123 +- 0.004 by label and column; with the count, where not all of the `whole` runs have the column."""
+    texts = [
+        mean_text(row["column"], row["mean"], row["std"])
+        + ("" if row["n"] == whole[row["label"]] else f" ({row['n']} of {whole[row['label']]})")
+        if row["n"]
+        else ""
+        for _, row in rows.iterrows()
+    ]
+    return rows.assign(text=texts).pivot(index="label", columns="column", values="text")
 
 
-def _mean_cells(frame: DataFrame, finished: Series) -> dict[str, Series]:
-    names = [name for column in shown("compare") for name in frame["column"].unique() if column.means(name)]
-    return {
-        name: Series({row["label"]: mean_text(name, row, finished[row["label"]]) for _, row in rows.iterrows()})
-        for name in names
-        if len(rows := frame[frame["column"] == name])
-    }
+def mean_text(column: str, mean: float, deviation: float) -> str:
+    text = value_of(column, float(mean))
+    return f"{text} +- {value_of(column, float(deviation), 2)}" if deviation > _ROUNDING * abs(mean) else text
 
 
-def mean_text(column: str, row: Series, whole: int) -> str:
-    """0.123 +- 0.004; with the number of runs in the mean, where not all of the `whole` have the column."""
-    if not row["n"]:
-        return ""
-    text = value_of(column, float(row["mean"]))
-    if row["std"] > _ROUNDING * abs(row["mean"]):
-        text += f" +- {value_of(column, float(row['std']), digits=2)}"
-    return text if row["n"] == whole else f"{text} ({row['n']} of {whole})"
-
-
-def _more(runs: DataFrame, repeated: bool) -> dict[str, Series]:
+def _of_models(runs: DataFrame, repeated: bool) -> DataFrame:
     """How many runs meet their limits, and the first digits of models that several runs share."""
     finished = runs[runs["finished"]]
     met = finished[finished["limits_met"].notna()].groupby("setting")["limits_met"].agg(["sum", "count"])
-    models = finished[finished["model_sha256"] != ""]
-    digits = (
-        models["model_sha256"].str[:_DIGITS].groupby(models["setting"]).agg(lambda several: listed(several.unique()))
-    )
-    return {
-        **({"limits met": met.apply(lambda row: f"{row['sum']} of {row['count']}", axis=1)} if len(met) else {}),
-        **({"model": digits} if repeated or models["model_sha256"].duplicated().any() else {}),
-    }
+    models = finished.loc[finished["model_sha256"] != "", ["setting", "model_sha256"]]
+    digits = models["model_sha256"].str[:_DIGITS].groupby(models["setting"]).agg(lambda each: listed(each.unique()))
+    cells = {"limits met": _of(met, always=True)} if len(met) else {}
+    if repeated or models["model_sha256"].duplicated().any():
+        cells["model"] = digits
+    return DataFrame(cells)
 
 
 def end_lines(runs: DataFrame) -> Iterator[str]:
@@ -378,25 +367,5 @@ def warning_lines(runs: DataFrame) -> Iterator[str]:
         yield f"Warning, {kind}: {listed(list(group['run'].unique()))} ({first['run']}: {first['warnings'].text})"
 
 
-def _best_lines(frame: DataFrame) -> Iterator[str]:
-    """Where the best measured value is not that of the last model, which a run keeps."""
-    earlier = (
-        frame[(frame["best"] - frame["mean"]).abs() > _ROUNDING * frame["mean"].abs()] if "best" in frame else frame[:0]
-    )
-    for column, rows in earlier.groupby("column", sort=False):
-        each = [f"{row['label']} {value_of(column, float(row['best']))} in round {row['best_round']:.6g}"
-                for _, row in rows.iterrows()]  # fmt: skip
-        yield f"{column} was best before the last round, whose model is kept: {listed(each)}"
-
-
 def _signed(column: str, value: float) -> str:
-    return "" if pd.isna(value) else f"{'+' * (value > 0)}{value_of(column, float(value), digits=3)}"
-
-
-def _interval(column: str, row: Series) -> str:
-    """The interval, or that there is none."""
-    if pd.isna(row["difference"]):
-        return f"{LEAST} equal seeds are needed"
-    if pd.isna(row["p"]):
-        return "the same for all seeds"
-    return f"{_signed(column, row['low'])} to {_signed(column, row['high'])}"
+    return "" if pd.isna(value) else f"{'+' * (value > 0)}{value_of(column, float(value), 3)}"

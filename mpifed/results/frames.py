@@ -7,9 +7,8 @@ name, in tables and figures alike.
 from __future__ import annotations
 
 import copy
-import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,8 +35,6 @@ from mpifed.text import leads_to
 FAILED = NumericalError.exit_code
 _NAMING = (LABEL, "name", "algorithm.name", "model.name", "data")  # values that say enough without their keys
 _HAS = "has "  # before the name of a table that only some jobs have
-_LONGEST = 60  # characters of a name
-_NO_JOB = "no folder of a run, a sweep or data"
 
 
 class RunFrames(NamedTuple):
@@ -45,39 +42,30 @@ class RunFrames(NamedTuple):
 
     `runs` has a row for each: `run` (its name), `folder`, `setting` (what sets its job apart), `seed`, `label`, `exit`
     (nan: none), `end` (in words), `finished`, `ended` (finished, or failed numerically), `limits_met`, `loss` and
-    `objective_of` (what it minimizes), `private`, `swept` and `job` (tables), `warnings` (a list), `model_sha256`, the
-    numbers of its summary as columns, and its settings as columns `job.table.key`. `histories` has a row for each
-    measured round: `folder`, `run`, `setting`, `seed` and the columns of history.csv, with `bytes`, of both directions,
-    and `excess`, the largest over a limit.
+    `objective_of` (what it minimizes), `private`, `job` and `swept` (what of it sets it apart), `warnings` (a list),
+    `model_sha256`, the numbers of its summary as columns, and its settings as columns `job.table.key`. `histories` has
+    a row for each measured round: `folder`, `run`, `setting`, `seed` and the columns of history.csv, with `bytes`, of
+    both directions, and `excess`, the largest over a limit.
     """
 
     runs: DataFrame
     histories: DataFrame
-
-    @property
-    def numbers(self) -> list[str]:
-        """The columns of numbers that a finished run has."""
-        finished = self.runs.loc[self.runs["finished"], self.runs.attrs["numbers"]]
-        return list(finished.columns[finished.notna().any()])
+    numbers: list[str]  # columns of numbers that a finished run has
+    varying: list[str]  # columns `job.table.key` in which settings differ
+    grid: bool  # whether it is a single sweep
 
     @property
     def settings(self) -> list[str]:
         return list(self.runs["setting"].unique())
 
-    @property
-    def varying(self) -> list[str]:
-        """The settings `job.table.key` in which runs differ, but for their seed and what changes no result."""
-        return list(self.runs.attrs["varying"])
-
     def ordered(self) -> list[str]:
         """The settings by label and by what they set, numbers by size: an order in which nothing depends on another."""
-        rows = self.runs.drop_duplicates("setting").set_index("setting")
-
-        def place(setting: str) -> list[tuple[int, float, str]]:
-            values = rows.loc[setting, [LABEL, *self.varying]]
-            return [(0, value, "") if is_number(value) else (1, 0.0, toml_text(value)) for value in values]
-
-        return sorted(self.settings, key=place)
+        rows = self.runs.drop_duplicates("setting").set_index("setting")[[LABEL, *self.varying]]
+        places = {
+            setting: [(0, value, "") if is_number(value) else (1, 0.0, toml_text(value)) for value in row]
+            for setting, row in zip(rows.index, rows.to_numpy(dtype=object), strict=True)
+        }
+        return sorted(places, key=places.__getitem__)
 
 
 def read(*folders: Path) -> RunFrames:
@@ -90,31 +78,40 @@ def read(*folders: Path) -> RunFrames:
     DataError
         when files in it are damaged.
     """
-    members = list(_members(folders))
-    grid = len(folders) == 1 and is_sweep(folders[0])  # whether the settings are those of a single sweep
-    rows = [_row(member, grid) for member in members]
+    members: dict[Path, _Member] = {}
+    for member in (member for folder in folders for member in _members(folder)):
+        before = members.setdefault(member.folder.resolve(), member)
+        if not before.label:
+            members[member.folder.resolve()] = before._replace(label=member.label, swept=member.swept)
+    grid = len(folders) == 1 and is_sweep(folders[0])
+    rows = [_row(member, grid) for member in members.values()]
     numbers = list(dict.fromkeys(name for row in rows for name in row.pop("numbers")))
-    jobs = [dict(_flat(member.job)) for member in members]
-    texts = DataFrame([{key: toml_text(value) for key, value in dotted(job)} for job in jobs]).fillna("")
     runs = DataFrame(rows).reindex(columns=list(dict.fromkeys([*rows[0], *numbers])))
-    free = set.intersection(*(free_in(member.job) for member in members))
-    texts = texts[[key for key in texts if key not in ("seed", "data.path") and not is_free(key, free)]]
-    texts = texts.assign(data=_data(runs))
-    number = Series(pd.factorize(Series(list(map(tuple, texts.to_numpy()))))[0])
+    numbers = [name for name in numbers if runs.loc[runs["finished"], name].notna().any()]
+    jobs = [_keys(member.job) for member in members.values()]
+    free = {"seed", "data.path"}.union(set.intersection(*(free_in(member.job) for member in members.values())))
+    texts = DataFrame([{key: toml_text(job[key]) for key in job if not is_free(key, free)} for job in jobs]).fillna("")
+    differing = [key for key in texts if texts[key].nunique() > 1]
+    texts["data"] = _data(runs)
+    number = texts.groupby([*texts], sort=False).ngroup()
     labels = runs[LABEL].groupby(number).transform("max")  # empty where none has one
-    naming = texts.assign(**{LABEL: labels, "name": runs["name"]}, **_absence(texts))[~number.duplicated()]
+    naming = texts.assign(**{LABEL: labels, "name": runs["name"]}, **_tables_of_some(texts))[~number.duplicated()]
     names = _names(naming)
-    names = _shortened(names.where(names != "", naming[LABEL].where(naming[LABEL] != "", naming["name"])))
+    names = names.where(names != "", naming[LABEL].where(naming[LABEL] != "", naming["name"]))
     names = names.where(~names.duplicated(), names + ": " + runs["run"])
     runs["setting"] = number.map(dict(zip(number[names.index], names, strict=True)))
-    differing = [key for key in texts if texts[key].nunique() > 1 and key != "data"]
-    settings = DataFrame(jobs, dtype=object)  # in which a schedule is one value
-    varying = {f"job.{name}": None for key in differing for name in settings if f"{key}.".startswith(f"{name}.")}
-    runs = pd.concat([runs, settings.add_prefix("job.")], axis=1)
-    runs.attrs = {"numbers": numbers, "varying": list(varying), "grid": grid}
-    histories = [_history(member.folder, member.job) for member in members]
+    if not grid:
+        whole = {key.partition(".")[0] for key in differing if key.endswith(".name")}  # tables that change as a whole
+        runs["swept"] = [
+            {table: member.job.get(table, {}) for table in sorted(whole)}
+            | {key: job[key] for key in differing if key in job and key.partition(".")[0] not in whole}
+            for member, job in zip(members.values(), jobs, strict=True)
+        ]
+    runs = pd.concat([runs, DataFrame(jobs, dtype=object).add_prefix("job.")], axis=1)
+    histories = [_history(member.folder, member.job) for member in members.values()]
     joined = pd.concat([DataFrame({"folder": []}, dtype=object), *histories], ignore_index=True)
-    return RunFrames(runs, joined.merge(runs[["folder", "run", "setting", "seed"]], on="folder", how="left"))
+    joined = joined.merge(runs[["folder", "run", "setting", "seed"]], on="folder", how="left")
+    return RunFrames(runs, joined, numbers, [f"job.{key}" for key in differing], grid)
 
 
 class _Member(NamedTuple):
@@ -124,77 +121,60 @@ class _Member(NamedTuple):
     job: Table
 
 
-def _members(folders: Iterable[Path]) -> Iterator[_Member]:
-    """Every run once; a point that has not begun with the job of those that differ in their seed alone."""
-    members: dict[Path, _Member] = {}
-    for folder in folders:
-        if is_sweep(folder):
-            found = _points(folder)
-        elif (folder / JOB).exists():
-            found = [_Member(folder, "", {}, job_of(folder))]
-        else:
-            there = _NO_JOB if folder.is_dir() else f"no such folder{leads_to(folder)}"
+def _members(folder: Path) -> Iterator[_Member]:
+    """A run, or the points of a sweep; one that has not begun with the job of those that differ in their seed alone."""
+    if not is_sweep(folder):
+        if not (folder / JOB).exists():
+            there = "no folder of a run, a sweep or data" if folder.is_dir() else f"no such folder{leads_to(folder)}"
             raise UsageError(f"{folder}: {there} (it has no {JOB}, and no sweep.csv)")
-        for member in found:
-            before = members.setdefault(member.folder.resolve(), member)
-            if not before.label:
-                members[member.folder.resolve()] = before._replace(label=member.label, swept=member.swept)
-    yield from members.values()
-
-
-def _points(folder: Path) -> list[_Member]:
-    points = point_settings(folder)
-    jobs = {name: job_of(folder / name) for name, _ in points}
-    by_settings = {_without_seed(settings): jobs[name] for name, settings in points if jobs[name]}
-    members = []
-    for name, settings in points:
-        label = str(settings.pop(LABEL, ""))
-        job = jobs[name]
+        yield _Member(folder, "", {}, job_of(folder))
+        return
+    points = [(name, str(settings.pop(LABEL, "")), settings) for name, settings in point_settings(folder)]
+    jobs = {name: job_of(folder / name) for name, *_ in points}
+    begun = {_without_seed(settings): jobs[name] for name, _, settings in points if jobs[name]}
+    for name, label, settings in points:
+        job, alike = jobs[name], begun.get(_without_seed(settings))
         if not job:
-            alike = by_settings.get(_without_seed(settings))
-            job = copy.deepcopy(alike or next(iter(by_settings.values()), {}))
+            job = copy.deepcopy(alike or next(iter(begun.values()), {}))
             for key in ("seed",) if alike else settings:
                 put_key(job, key, settings.get(key))
-        swept = {key: _value(job, key, value) for key, value in settings.items() if key != "seed"}
-        members.append(_Member(folder / name, label, swept, job))
-    return members
+        tables = {"": job} | {key: part for key, part in job.items() if isinstance(part, dict)}
+        swept = {}
+        for key, cell in settings.items():  # the value in the type that the job has
+            table, _, inner = key.rpartition(".")
+            swept[key] = tables.get(table, {}).get(inner, cell)
+        swept.pop("seed", None)
+        yield _Member(folder / name, label, swept, job)
 
 
 def _without_seed(settings: ReadOnlyTable) -> str:
-    return json.dumps({key: value for key, value in settings.items() if key not in ("seed", LABEL)})
+    return repr({key: value for key, value in settings.items() if key != "seed"})
 
 
-def _value(job: ReadOnlyTable, key: str, cell: object) -> object:
-    """The value of a swept key, in the type that the job has; what its cell of sweep.csv says where it has none."""
-    table, _, name = key.partition(".")
-    return job.get(table, {}).get(name, cell) if name and isinstance(job.get(table), dict) else job.get(key, cell)
-
-
-def _flat(job: ReadOnlyTable) -> Iterator[tuple[str, object]]:
-    """The keys of a job as "table.key"; a schedule counts as a single value, like a list."""
-    for table, value in job.items():
-        if isinstance(value, dict):
-            yield from ((f"{table}.{key}", inner) for key, inner in value.items())
-        elif value and isinstance(value, list) and isinstance(value[0], dict):  # [[constraint]]
-            yield from _flat({f"{table}.{m}": part for m, part in enumerate(value, 1)})
-        else:
-            yield table, value
+def _keys(job: ReadOnlyTable) -> Table:
+    """The settings of a job by "table.key", and "constraint.1.limit"."""
+    lists = {
+        key: {str(place): part for place, part in enumerate(value, 1)}
+        for key, value in job.items()
+        if isinstance(value, list) and value and isinstance(value[0], dict)
+    }
+    return dict(dotted({**job, **lists}))
 
 
 def _row(member: _Member, in_grid: bool) -> Table:
     """What is known of a run; `numbers` has the names of the columns that can be averaged."""
     folder, job = member.folder, member.job
-    released = spent(folder)
-    about = summary(folder, released) if (folder / RUN).exists() else {}
+    begun = (folder / RUN).exists()
+    about = summary(folder, spent(folder)) if begun else {}
     limits = [constraint["limit"] for constraint in job.get("constraint", [])]
     values: list[float | None] = about.get("constraint_values") or []
     numbers = {name: value for name, value in about.items() if is_number(value) and name != "exit"}
     numbers |= {f"constraint_{m}": value for m, value in enumerate(values, 1) if value is not None}
     if "up_bytes" in numbers and "down_bytes" in numbers:
         numbers["bytes"] = numbers["up_bytes"] + numbers["down_bytes"]
-    met = [value is not None and value <= limit for value, limit in zip(values, limits, strict=False)]
-    known = bool(limits) and len(limits) == len(values) and None not in values
+    met = [value <= limit for value, limit in zip(values, limits, strict=False) if value is not None]
     code = about.get("exit")
+    end = meaning(code) + ("" if code is None else f" (exit {code})")
     objective = objective_of(job)
     return {
         "run": folder.name if in_grid else str(folder),
@@ -203,10 +183,10 @@ def _row(member: _Member, in_grid: bool) -> Table:
         LABEL: member.label,
         "seed": job.get("seed"),
         "exit": math.nan if code is None else code,
-        "end": _end(code) if about else "ended before the first round" if folder.exists() else "not run",
+        "end": end if begun else "ended before the first round" if folder.exists() else "not run",
         "finished": code in FINISHED,
         "ended": code in FINISHED or code == FAILED,
-        "limits_met": all(met) if known else None,
+        "limits_met": all(met) if limits and len(met) == len(limits) == len(values) else None,
         "loss": objective[0],
         "objective_of": ", ".join(filter(None, objective)),
         "private": "privacy" in job,
@@ -214,40 +194,30 @@ def _row(member: _Member, in_grid: bool) -> Table:
         "swept": member.swept,
         "job": job,
         "data": (job.get("data") or {}).get("path", ""),
-        "data_sha256": data_digest(folder),
-        "warnings": run_warnings(folder, job) if about else [],
+        "data_sha256": read_run(folder).get("data_sha256") if begun else None,  # None of private ones
+        "warnings": run_warnings(folder, job) if begun else [],
         **numbers,
         "numbers": [*numbers],
     }
-
-
-def _end(code: int | None) -> str:
-    return meaning(code) + ("" if code is None else f" (exit {code})")
-
-
-def data_digest(folder: Path) -> str | None:
-    """The SHA-256 of a run's data; None where that is not known, as of private ones."""
-    return read_run(folder).get("data_sha256") if (folder / RUN).exists() else None
 
 
 def _data(runs: DataFrame) -> Series:
     """What data each run had: the same wherever they lay, and others where they were made anew at one path."""
     digest = runs["data_sha256"]
     path = runs.groupby("data_sha256")["data"].transform("first").where(digest.notna(), runs["data"])
-    several = digest.groupby(path).transform("nunique") > 1
     last = path.map(lambda text: Path(text).name)
     short = last if last.nunique() == path.nunique() else path
-    return short.where(~several, short + " " + digest.fillna("").str[:12])
+    return short.where(digest.groupby(path).transform("nunique") < 2, short + " " + digest.fillna("").str[:12])
 
 
-def _absence(texts: DataFrame) -> dict[str, Series]:
+def _tables_of_some(texts: DataFrame) -> dict[str, Series]:
     """A column for each table that only some have, such as privacy."""
     tables = dict.fromkeys(key.partition(".")[0] for key in texts if "." in key)
     having = {table: (texts.filter(regex=rf"^{table}\.") != "").any(axis=1) for table in tables}
     return {
-        f"{_HAS}{table}": own.map({True: table, False: f"no {table}"})
-        for table, own in having.items()
-        if own.nunique() > 1
+        f"{_HAS}{table}": has.map({True: table, False: f"no {table}"})
+        for table, has in having.items()
+        if has.nunique() > 1
     }
 
 
@@ -268,12 +238,6 @@ def _names(rows: DataFrame) -> Series:
     return Series(list(named), rows.index)
 
 
-def _shortened(names: Series) -> Series:
-    """Names with their middle left out where they are long and stay apart."""
-    short = names.where(names.str.len() <= _LONGEST, names.str[: _LONGEST - 20] + "…" + names.str[-19:])
-    return short.where(~short.duplicated(keep=False), names)
-
-
 def _history(folder: Path, job: ReadOnlyTable) -> DataFrame:
     columns = read_history(folder) if (folder / HISTORY).exists() else {}
     history = DataFrame({name: values.astype(np.float64) for name, values in columns.items()})
@@ -281,7 +245,7 @@ def _history(folder: Path, job: ReadOnlyTable) -> DataFrame:
         return history
     history["bytes"] = history["up_bytes"] + history["down_bytes"]
     limits = {f"constraint_{m}": constraint["limit"] for m, constraint in enumerate(job.get("constraint", []), 1)}
-    if limits and set(limits) <= set(history):
+    if limits and {*limits} <= {*history}:
         history["excess"] = (history[[*limits]] - Series(limits)).max(axis=1, skipna=False)
     return history.assign(folder=folder)
 
@@ -290,3 +254,8 @@ def listed(names: Sequence[str]) -> str:
     """The first names, and how many more there are."""
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return ", ".join(names[:6]) + more
+
+
+def table_text(cells: DataFrame, width: int | None) -> str:
+    """Rows of texts; where they are wider than the terminal, columns go on below."""
+    return str(cells.rename_axis(index=None, columns=None).to_string(line_width=width, na_rep="")).rstrip()

@@ -22,7 +22,7 @@ import mpifed as mf
 from mpifed.core.errors import UsageError
 from mpifed.files.model_file import model_sha256, write_arrays
 from mpifed.files.run_folder import job_of
-from mpifed.results.choose import best, edges, front, groups, pareto_front, relational_coefficients
+from mpifed.results.choose import choose, edges, groups, pareto_front, relational_coefficients
 from mpifed.results.compare import compare, holm
 from mpifed.results.frames import read
 
@@ -56,6 +56,8 @@ def t_test(x: list[float], y: list[float]) -> tuple[float, float, float, float]:
     half = stats.t.ppf(0.975, n - 1) * error
     return mean, mean - half, mean + half, 2 * stats.t.sf(abs(mean / error), n - 1)
 
+
+EQUAL = "equal within the tolerance"
 
 # --- what is one row, and what it is called -------------------------------------------------------------------------
 
@@ -94,7 +96,7 @@ def test_data_that_differ_are_never_joined(tmp_path: Path, first: Any, second: A
 
 def test_a_text_stays_a_text(tmp_path: Path) -> None:
     folder = write_made_sweep(tmp_path / "s", {"data.path": ["1", "2"]}, [at_end(train_loss=k) for k in (1, 2)])
-    assert best(read(folder), by="train_loss")["settings"] == {"data.path": "1"}
+    assert choose(read(folder), by="train_loss").settings == {"data.path": "1"}
 
 
 def test_the_table(tmp_path: Path) -> None:
@@ -210,7 +212,8 @@ def test_different_objectives_are_not_ranked(tmp_path: Path, tables: list[Any], 
     for how in (["--select", "best"], ["--select", "pareto"], []):
         refused = mpifed("compare", *runs, *how, "--by", column).output
         assert re.search(f"{said}.*so that {column} ranks nothing; choose by another column", refused)
-    assert best(read(*runs), by="test_accuracy")["equal"] and front(read(*runs), by="test_accuracy")["equal"]
+    for pareto in (False, True):
+        assert choose(read(*runs), "test_accuracy", pareto).frame["place"].tolist() == ["", EQUAL]
 
 
 def test_the_kind_of_network_is_no_objective(tmp_path: Path) -> None:
@@ -224,7 +227,7 @@ def test_the_kind_of_network_is_no_objective(tmp_path: Path) -> None:
         write_made_run(tmp_path / str(k), at_end(objective=1.0 - k), job=JOB | {"model": m})
         for k, m in enumerate(models)
     ]
-    assert best(read(*runs), by="objective")["points"] == [str(runs[2])]
+    assert choose(read(*runs), by="objective").points == [str(runs[2])]
     folder = grid(tmp_path / "s", {k: [{"objective": 1.0, "train_loss": 0.5}] * 3 for k in (0, 1)}, "model.l2")
     compared = compare(folder)
     assert compared.frame["p"].isna().all() and "Not compared in pairs: objectives differ (point-0000 has" in str(
@@ -269,16 +272,14 @@ def test_the_best_round_is_named_beside_the_last(steps: Path) -> None:
     row = pair(compare(steps).frame, "batch_size = 4")
     assert (row["best"], row["best_round"]) == (pytest.approx((0.95 + 0.92 + 0.8999999) / 3), (40 + 40 + 20) / 3)
     fallen = write_made_run(steps.parent / "fallen", history(r0=0.1, r5=0.9, r9=0.8))
-    assert "test_accuracy was best before the last round, whose model is kept: made 90.00% in round 5" in str(
-        compare(fallen)
-    )
+    assert "80.00%  90.00%          5" in str(compare(fallen))
 
 
 BAD = [
     *((["--to", text], "expected COLUMN>=NUMBER or COLUMN<=NUMBER, in quotes") for text in
       ("test_accuracy", "test_accuracy>0.9", ">=0.9", "train_loss<=", "train_loss<=nan", "a b<=1", "")),
     *((["--to", text], "between 0 and 1") for text in ("test_accuracy>=90", "test_accuracy<=-0.1")),
-    (["--to", "accuracy>=0.9"], 'no history has a column accuracy; did you mean "test_accuracy"?; there are round, '),
+    (["--to", "accuracy>=0.9"], '--to: no column accuracy; did you mean "test_accuracy"?; there are '),
     *((["--by", text, "--select", "pareto"], "expected COLUMN or COLUMN:WEIGHT")
       for text in ("objective:0", "objective:x", "objective,", ":2")),
     (["--by", "loss", "--select", "best"], "no column loss"), (["--by", "exit"], "no column exit"),
@@ -299,7 +300,7 @@ def test_folders_that_cannot_be_compared(tmp_path: Path) -> None:
     for folder, select, said in (
         (tmp_path / "nothing", "best", "no such folder"), (tmp_path, "best", "no folder of a run, a sweep"),
         (none, "best", "no run has finished"),
-        (failed, "best", "no setting has a finite train_loss; of 2 runs 1 failed"),
+        (failed, "best", "none of 1 settings can be compared by train_loss: failed numerically (exit 68)"),
         (failed, "pareto", "none of 1 settings can be compared by train_loss"),
     ):  # fmt: skip
         ended = mpifed("compare", folder, "--select", select)
@@ -331,12 +332,13 @@ def test_the_next_column_decides_ties_and_nothing_depends_on_the_order(tmp_path:
         for size, a, s, code in ((16, 0.9, 4.0, 0), (2, 0.9, 4.02, 0), (3, 0.8, 1.0, 0), (4, 0.99, 0.1, 68))
     ]  # fmt: skip
     for order in itertools.permutations(runs):
-        found = best(read(*order), by="test_accuracy,simulated_s")
-        assert found["settings"] == {SIZE: 2} and [tie["settings"] for tie in found["equal"]] == [{SIZE: 16}]
-        recommended = front(read(*order), by="test_accuracy,simulated_s")
-        assert [one["settings"][SIZE] for one in recommended["front"]] == [2, 16, 3] and len(recommended["equal"]) == 1
+        for pareto in (False, True):
+            found = choose(read(*order), "test_accuracy,simulated_s", pareto)
+            places = found.frame["place"]
+            assert found.settings == {SIZE: 2} and places["batch_size = 16"] == EQUAL
+            assert places["batch_size = 4"] == "failed numerically (exit 68)"
     text = mpifed("compare", *runs, "--select", "best", "--by", "test_accuracy,simulated_s").output
-    assert "4.02 (least is best, within 1%)\n" in text and "--set algorithm.batch_size=2\n" in text
+    assert "simulated_s: least is best, within 1%\n" in text and "--set algorithm.batch_size=2\n" in text
 
 
 LIMITS = {"constraint": [{"name": "loss", "limit": 0.13}, {"name": "loss", "limit": 0.2}]}
@@ -355,17 +357,16 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
         4: [constrained(0.1, 0.1, 0.21), constrained(0.1, 0.12, 0.1)],
     }
     folder = grid(tmp_path / "s", values, job=JOB | LIMITS)
-    assert best(read(folder))["settings"] == {SIZE: 2} and best(read(folder))["mean"]["constraint_1"] == pytest.approx(
-        0.125
-    )
-    assert best(read(folder), by="objective")["settings"] == {SIZE: 4}
-    assert set(front(read(folder), by="objective")["left_out"].values()) == {"breaks a limit"}
-    assert len(front(read(folder), by="objective,feasibility")["left_out"]) == 0
+    assert choose(read(folder)).settings == {SIZE: 2}
+    assert choose(read(folder), by="objective").settings == {SIZE: 4}
+    places = choose(read(folder), "objective", True).frame["place"]
+    assert places.tolist() == ["", "dominated", "breaks a limit", "breaks a limit"]
+    assert "breaks a limit" not in set(choose(read(folder), "objective,feasibility", True).frame["place"])
     header, *lines = mpifed("compare", folder).output.splitlines()
     assert header.split()[3:5] == ["constraint_1", "constraint_2"] and header.endswith("limits met")
     assert [line.split()[-3:] for line in lines[:4]] == [[n, "of", "2"] for n in "1221"]
     worse = grid(tmp_path / "t", {1: [constrained(1, 0.2, 0.21)], 2: [constrained(9, 0.14, 0.1)]}, job=JOB | LIMITS)
-    assert best(read(worse))["settings"] == {SIZE: 2}  # the least infeasible
+    assert choose(read(worse)).settings == {SIZE: 2}  # the least infeasible
     limits = grid(tmp_path / "u", {0.2: [values[2][0]], 0.3: [values[4][1]]}, "constraint.1.limit", job=JOB | LIMITS)
     assert read(limits).varying == ["job.constraint.1.limit"] and mpifed("compare", limits).exit_code == 0
 
@@ -397,9 +398,10 @@ def test_methods_can_be_pasted(tmp_path: Path) -> None:
     text = mpifed("compare", folder, "--select", "best").output
     (line,) = (line for line in text.splitlines() if line.startswith("--set"))
     assert [word.partition("=")[0] for word in shlex.split(line)[1::2]] == ["algorithm", "client_optimizer"]
-    assert best(read(folder))["settings"]["algorithm"] | table == best(read(folder))["settings"]["algorithm"]
+    chosen = choose(read(folder)).settings["algorithm"]
+    assert chosen | table == chosen
     private = write_made_run(tmp_path / "private", at_end(objective=0.5))
-    assert not best(read(private))["warnings"]
+    assert not choose(read(private)).notes
 
 
 # --- the front ------------------------------------------------------------------------------------------------------
@@ -434,23 +436,16 @@ def test_the_one_between_is_recommended(tmp_path: Path) -> None:
         5: [ran(0.01, 0.99, 1.0), 68], 6: [75, None], 7: [ran(None, 0.99, 1.0), ran(0.01, 0.99, 1.0)],
     }  # fmt: skip
     folder = grid(tmp_path / "s", values)
-    found = front(read(folder), by="objective,test_accuracy,simulated_s")
-    assert [one["settings"][SIZE] for one in found["front"]] == [2, 3, 1]
+    found = choose(read(folder), "objective,test_accuracy,simulated_s", True).frame
+    assert found.index.tolist() == [f"batch_size = {size}" for size in (2, 3, 1, 4, 5, 6, 7)]
     # D of batch 2: 1/4 by objective (0.1 to 0.5), 1/5 by accuracy (0.7 to 0.95), 1/9 by seconds (10 to 100)
     grades = [(4 / 5 + 5 / 6 + 9 / 10) / 3, (1 + 1 + 1 / 2) / 3, (1 / 2 + 1 / 2 + 1) / 3]
-    assert [one["grade"] for one in found["front"]] == pytest.approx(grades)
-    assert found["front"][2]["values"]["simulated_s"] == 10 and [one["settings"][SIZE] for one in found["beaten"]] == [
-        4
-    ]
-    assert list(dict.fromkeys(found["left_out"].values())) == [
-        "failed numerically (exit 68)",
-        "not finished",
-        "without a finite objective",
-    ]
-    assert found["ties"] == found["equal"] == []
+    assert found["grade"].dropna().tolist() == pytest.approx(grades)
+    reasons = ["failed numerically (exit 68)", "not finished", "without a finite objective"]
+    assert found["simulated_s"].iloc[2] == 10 and found["place"].tolist() == ["", "", "", "dominated", *reasons]
     # of 2 and 3, whose grades are (2 * 4/5 + 9/10) / 3 and (2 + 1/2) / 3, the same, 3 has the better objective
-    weighed = front(read(folder), by="objective:2,simulated_s")
-    assert weighed["settings"] == {SIZE: 3} and [tie["settings"] for tie in weighed["ties"]] == [{SIZE: 2}]
+    weighed = choose(read(folder), "objective:2,simulated_s", True)
+    assert weighed.settings == {SIZE: 3} and weighed.frame["place"].iloc[1] == "of the same grade"
     text = mpifed("compare", folder, "--select", "pareto", "--by", "objective,test_accuracy,simulated_s").output
-    assert "--set algorithm.batch_size=2\n" in text and "90.00% (largest is best)" in text and "0.8444" in text
-    assert "Not compared, not finished: point-0010, point-0011" in text
+    assert "--set algorithm.batch_size=2\n" in text and "90.00%" in text and "0.844444" in text
+    assert "test_accuracy: largest is best\n" in text and "Not in the means, not run: point-0011" in text

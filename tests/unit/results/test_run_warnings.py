@@ -17,7 +17,7 @@ from mpifed import CoCoA
 from mpifed.algorithms.cocoa import UNSAFE_SIGMA
 from mpifed.maths.objectives import Hinge
 from mpifed.maths.problem import Problem
-from mpifed.results.choose import best
+from mpifed.results.choose import choose
 from mpifed.results.frames import read
 from mpifed.results.run_warnings import run_warnings
 
@@ -121,7 +121,7 @@ def test_show_compare_and_python_say_the_same(tmp_path: Path) -> None:
     assert "diverged" not in compare and "numerical trouble" in compare
     runs = json.loads(mpifed("compare", folder, "--json").output)["runs"]
     assert [len(run["warnings"]) for run in runs] == [0, 1, 1, 1] and runs[1]["warnings"] == [text]
-    assert best(read(folder), by="train_loss")["warnings"] == [f"point-0001: {text}"]
+    assert choose(read(folder), by="train_loss").notes[0] == f"point-0001: {text}"
     assert f"point-0001: {text}" in mpifed("compare", folder, "--select", "best", "--by", "train_loss").output
     run = mf.load(folder / "point-0001")
     assert run.warnings == (text,) and f"warning: {text}" in repr(run)
