@@ -72,9 +72,9 @@ from mpifed.observers import TensorBoard as TensorBoard
 from mpifed.observers import WandB as WandB
 from mpifed.python.arrays import FederatedDataset as FederatedDataset
 from mpifed.python.comparing import compare as compare
+from mpifed.python.comparing import plot as plot
 from mpifed.python.describe import Torch as Torch
 from mpifed.python.describe import constraint as constraint
-from mpifed.python.plots import plot as plot
 from mpifed.python.results import Run as Run
 from mpifed.python.results import load as load
 from mpifed.python.runs import check as check

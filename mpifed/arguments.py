@@ -51,10 +51,3 @@ def algorithms(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
     from mpifed.algorithms import ALGORITHMS
 
     return [name for name in ALGORITHMS if name.startswith(incomplete)]
-
-
-def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The models of mpifed."""
-    from mpifed.maths.objectives import OBJECTIVES
-
-    return [name for name in OBJECTIVES if name.startswith(incomplete)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from mpifed.arguments import FOLDER, algorithms, models
+from mpifed.arguments import FOLDER, algorithms
 from mpifed.core.errors import DataError, UsageError
 from mpifed.text import command_line, prose, screen_width, wrong_name
 
@@ -19,14 +19,11 @@ from mpifed.text import command_line, prose, screen_width, wrong_name
     "--algorithm", default="fedavg", show_default=True, metavar="NAME", shell_complete=algorithms,
     help='An algorithm, also of your own: "my_module:MyClass".',
 )  # fmt: skip
-@click.option(
-    "--model", metavar="NAME", shell_complete=models, help="A model.  [default: one for this algorithm and data]"
-)
 @click.option("--data", type=FOLDER, help="Folder that mpifed data made.  [default: data/digits]")
-def new(job: Path | None, algorithm: str, model: str | None, data: Path | None) -> None:
+def new(job: Path | None, algorithm: str, data: Path | None) -> None:
     """Write a short job that runs as it is; without JOB, or with -, it is printed.
 
-    The model is one for the data; only those of the default may be made later. An existing file is not replaced.
+    The model is one for the method and the data; only data/digits may be made later. An existing file is not replaced.
     """
     from mpifed.explain.new_job import new_job
     from mpifed.files.write import replace_text
@@ -38,7 +35,7 @@ def new(job: Path | None, algorithm: str, model: str | None, data: Path | None) 
         )
     path = None if job is None or str(job) == "-" else job
     name = algorithm.rpartition(":")[2] if path is None or wrong_name(path.stem) else path.stem
-    text = new_job(name, algorithm, str(data or "data/digits"), model)
+    text = new_job(name, algorithm, str(data or "data/digits"))
     if path is None:
         click.echo(text, nl=False)
         return

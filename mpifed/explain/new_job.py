@@ -11,7 +11,7 @@ from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
 from mpifed.data import store
 from mpifed.job.job import Job
-from mpifed.job.schema import ALGORITHM, CLIENT, MODEL, SERVER
+from mpifed.job.schema import ALGORITHM, CLIENT, SERVER
 from mpifed.job.settings import Kind, keys_of
 from mpifed.text import shown
 
@@ -31,31 +31,29 @@ _HEADER = """# `mpifed check` says what it sends, `mpifed run` runs it. All othe
 """
 
 
-def new_job(name: str, algorithm: str, data: str, model: str | None = None) -> str:
+def new_job(name: str, algorithm: str, data: str) -> str:
     """The text of a job; of a class of one's own without the keys that only it knows.
 
     Parameters
     ----------
     name : of the job
-    algorithm, model : names that a job can give, also "module:Class"; by default a model for this algorithm and data
+    algorithm : a name that a job can give, also "module:Class"; the model is one for it and the data
     data : folder that `mpifed data` made, or is to make
 
     Raises
     ------
     UsageError
-        when there is no such algorithm or model, or they do not go together.
+        when there is no such algorithm, or it does not go with the data.
     """
     task = store.open_federation(data).task if Path(data).exists() else "classification"
     job: Table = {"name": name, "rounds": 100, "data": {"path": data}}
     job["model"] = _MODELS.get(algorithm) or _MODELS.get(task, {"name": "softmax"})
-    if model is not None:
-        job["model"] = {"name": model, **_required(MODEL, "model", model)}
     job["algorithm"] = {"name": algorithm, **_required(ALGORITHM, "algorithm", algorithm)}
     for marked in (CLIENT, SERVER):
         optimizer = marked.of(ALGORITHM.part(algorithm))
         if optimizer is not None and (table := _required(optimizer, marked.table, "sgd")):
             job[marked.table] = table
-    if algorithm in ALGORITHM.known and model is None:
+    if algorithm in ALGORITHM.known:
         Job.check(job, "new job")
     return _HEADER.format(algorithm=algorithm) + tomli_w.dumps(job)
 

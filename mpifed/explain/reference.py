@@ -24,7 +24,7 @@ from mpifed.job.schema import LimitKeys, ModelKeys
 from mpifed.job.settings import REGISTRIES, key_of, keys_of, made_of, tables_in
 from mpifed.job.sweep import Tune
 from mpifed.maths.objectives import Objective
-from mpifed.maths.optimizers import OPTIMIZERS, ClientOptimizer, ServerOptimizer
+from mpifed.maths.optimizers import ClientOptimizer, ServerOptimizer
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.schedules import SCHEDULES
 from mpifed.maths.terms import Term
@@ -115,10 +115,7 @@ def _own_entry(name: str) -> Entry:
     """The entry of a class "module:Class", which is imported."""
     part = own_class(name, object, name)
     base = next((base for base in _KINDS if issubclass(part, base)), Term)
-    entry = entry_of(_KINDS[base], name, own_class(name, base, name))
-    fields, refused = {field.name for field in fields_of(part)}, getattr(part, "refuses", ())
-    taken = [f"[{table}]" for table in OPTIMIZERS if table in fields and table not in refused]
-    return entry._replace(text=f"{entry.text}\n\nTakes {' and '.join(taken)}.") if taken else entry
+    return entry_of(_KINDS[base], name, own_class(name, base, name))
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

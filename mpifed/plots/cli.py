@@ -26,7 +26,9 @@ def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
                 f"--label {value[:80]}: expected NAME=FOLDER or NAME=FOLDER,FOLDER, as in --label FedAvg=runs/a,runs/b"
             )
         parts = [folders] if Path(folders).exists() else [part.strip() for part in folders.split(",") if part.strip()]
-        joined.setdefault(name.strip(), []).extend(map(Path, parts))
+        if name.strip() in joined:
+            raise UsageError(f"--label {name.strip()[:80]}: twice; name all folders of a line at once, between commas")
+        joined[name.strip()] = [*map(Path, parts)]
     return joined
 
 

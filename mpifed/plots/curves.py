@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from pandas import DataFrame, Series
+from pandas import DataFrame, Series, concat
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
@@ -36,6 +36,7 @@ _LETTER = 0.58  # of the size of text, that a letter is wide
 _HANDLE = 7  # letters that a line takes in a legend, beside its label
 
 Lines = dict[str, DataFrame]  # by label, the histories of its runs
+Panels = dict[tuple[str, str], dict[str, DataFrame]]  # by columns (y, x), the curves by label
 
 
 def figure(
@@ -58,8 +59,7 @@ def figure(
     joined
         Folders that are one line each, by its label, whether or not they are among `folders`.
     x, y, band, log, size, relative_to
-        As `mpifed.python.plots.plot` takes them; without `x`, rounds, seconds, bytes, gradients and epsilon where
-        measured.
+        As `mpifed.plot` takes them; without `x`, rounds, seconds, bytes, gradients and epsilon where measured.
 
     Raises
     ------
@@ -71,23 +71,29 @@ def figure(
     for name, value, known in (("log", log or "none", ("x", "y", "both", "none")), ("band", band, BANDS)):
         if value not in known:
             raise UsageError(f"{name} = {value!r:.40}: expected one of {', '.join(known)}")
-    lines, left_out = lines_of(folders, joined or {}, relative_to)
+    lines, repeated = lines_of(folders, joined or {}, relative_to)
     if len(lines) > _MOST_LINES:
         raise UsageError(
             f"{len(lines)} lines; a figure shows {_MOST_LINES}, to be told apart: give fewer runs, single "
             "points, or several as one line with a label"
         )
     x, y = ([names] if isinstance(names, str) else list(dict.fromkeys(names or ())) for names in (x, y))
-    _check_columns(lines, [*x, *y])
+    measured = {name for history in lines.values() for name in history.select_dtypes("float").dropna(axis=1, how="all")}
+    if unknown := [name for name in [*x, *y] if name not in measured]:
+        there = f"{nearest(unknown[0], measured)}; columns are {', '.join(sorted(measured))}"
+        raise UsageError(f"no run has measured {unknown[0]!r:.40}{there}")
+    rows = y or [name for name in PANELS if name not in repeated]
+    panels: Panels = {}
+    for row, column in itertools.product(rows, x or HORIZONTAL):
+        curves = {label: curve(history, column, row, band) for label, history in lines.items()}
+        if log in ("x", "both"):
+            curves = {label: points[points["x"] > 0] for label, points in curves.items()}
+        if max(map(len, curves.values())) >= (1 if y else _LEAST_POINTS.get(row, 1)):
+            panels[row, column] = curves
+    if not panels:
+        raise DataError(f"nothing of {', '.join(rows)} was measured{' against ' * bool(x)}{', '.join(x)}; run with "
+                        "[record] evaluate_every = 1 or more")  # fmt: skip
     with style_of(size) as shape:
-        rows = y or [name for name in PANELS if name not in left_out]
-        panels = _panels(lines, x or list(HORIZONTAL), rows, band, log in ("x", "both"))
-        least = {} if y else _LEAST_POINTS
-        panels = {panel: curves for panel, curves in panels.items()
-                  if max(map(len, curves.values())) >= least.get(panel[0], 1)}  # fmt: skip
-        if not panels:
-            raise DataError(f"nothing of {', '.join(rows)} was measured{' against ' * bool(x)}{', '.join(x)}; run with "
-                            "[record] evaluate_every = 1 or more")  # fmt: skip
         columns = list(dict.fromkeys(column for _, column in panels))[: len(x) or shape.across]
         panels = {panel: curves for panel, curves in panels.items() if panel[1] in columns}
         return _grid(panels, columns, _title(lines, band), log, shape)
@@ -98,34 +104,38 @@ def lines_of(
 ) -> tuple[Lines, set[str]]:
     """The lines that folders of runs and sweeps make, by label, and which columns of them say what others do.
 
-    Warns of what has not been measured.
+    Warns of what has not been measured, and of runs that did not end well.
     """
     joined = joined or {}
     frames = read(*folders, *(folder for members in joined.values() for folder in members))
-    histories = frames.histories
-    unmeasured = frames.runs.loc[~frames.runs["folder"].isin(histories["folder"]), "run"]
+    runs, histories = frames.runs, frames.histories
+    drawn = runs["folder"].isin(histories["folder"])
     if histories.empty:
-        raise DataError(f"{listed(list(unmeasured))}: nothing was measured yet; run it, or go on with --resume")
-    if len(unmeasured):
-        warnings.warn(f"left out, since nothing was measured yet: {listed(list(unmeasured))}", stacklevel=4)
-    if optimum is not None and "objective" not in histories:
-        raise DataError("no history has a column objective; draw it without --relative-to")
+        raise DataError(f"{listed(list(runs['run']))}: nothing was measured yet; run it, or go on with --resume")
+    said = [f"left out, since nothing was measured yet: {listed(list(runs.loc[~drawn, 'run']))}"] * (not drawn.all())
+    for end, group in runs[drawn & ~runs["finished"]].groupby("end", sort=False):
+        said.append(f"drawn as far as measured, {end}: {listed(list(group['run']))}")
     if optimum is not None:
+        if "objective" not in histories:
+            raise DataError("no history has a column objective; draw it without --relative-to")
         above = (histories["objective"] - optimum) / optimum
         histories["relative"] = above.where(above > 0)
     lines = {label: histories[_members(frames, members)] for label, members in joined.items()}
-    drawn = {folder for history in lines.values() for folder in history["folder"]}
-    rest = histories[_members(frames, folders) & ~histories["folder"].isin(drawn)]
+    labelled = {folder for history in lines.values() for folder in history["folder"]}
+    rest = histories[_members(frames, folders) & ~histories["folder"].isin(labelled)]
     lines |= {str(setting): history for setting, history in rest.groupby("setting", sort=False)}
     for label, history in lines.items():
-        last = history.groupby("folder")["round"].max()
-        common = history.groupby("round")["folder"].nunique() == len(last)
-        if last.max() > (end := common.index[common].max() if common.any() else -1):
-            where = f"round {end:g}, the last" if end >= 0 else "no round, since none is one"
-            warnings.warn(f"{label}: drawn up to {where} that all {len(last)} runs have measured", stacklevel=4)
+        count = history["folder"].nunique()
+        common = history.groupby("round")["folder"].nunique() == count
+        last = common[common].index.max()
+        if not last >= history["round"].max():
+            where = f"round {last:g}, the last" if common.any() else "no round, since none is one"
+            said.append(f"{label}: drawn up to {where} that all {count} runs have measured")
+    for text in said:
+        warnings.warn(text, stacklevel=4)
     if optimum is not None:
         return lines, {"train_loss", "objective"}
-    minimized = frames.runs.get("job.minimize.name", Series(dtype=object)).fillna("loss")
+    minimized = runs.get("job.minimize.name", Series(dtype=object)).fillna("loss")
     return lines, {"objective"} if (minimized == "loss").all() else set()
 
 
@@ -151,32 +161,14 @@ def curve(history: DataFrame, x: str, y: str, band: Band = "range") -> DataFrame
     finite = history[np.isfinite(history[x]) & np.isfinite(history[y])].groupby("round")
     count = history["folder"].nunique()
     points = finite[y].agg(["mean", "std", "min", "max"])[finite["folder"].nunique() == count]
-    factor = {"deviation": 1.0, "interval": stdtrit(count - 1, 0.975) / math.sqrt(count)}.get(band, 0.0)
-    spread = points["std"].fillna(0.0) * (factor if count > 1 else 0.0)
-    low, high = (
-        (points["min"], points["max"]) if band == "range" else (points["mean"] - spread, points["mean"] + spread)
-    )
     across = finite[x].mean()[points.index]
+    if band == "range":
+        low, high = points["min"], points["max"]
+    else:
+        factor = {"deviation": 1.0, "interval": stdtrit(count - 1, 0.975) / math.sqrt(count), "none": 0.0}[band]
+        spread = (points["std"] * factor).fillna(0.0)
+        low, high = points["mean"] - spread, points["mean"] + spread
     return DataFrame({"x": across, "y": points["mean"], "low": low, "high": high}, dtype=float)
-
-
-Panels = dict[tuple[str, str], dict[str, DataFrame]]  # by columns (y, x), the curves by label
-
-
-def _panels(lines: Lines, x: Sequence[str], y: Sequence[str], band: Band, positive: bool) -> Panels:
-    """The curves of each panel; `positive`: where x is, as a logarithmic axis needs."""
-    panels = {}
-    for row, column in itertools.product(y, x):
-        curves = {label: curve(history, column, row, band) for label, history in lines.items()}
-        panels[row, column] = {label: points[(points["x"] > 0) | (not positive)] for label, points in curves.items()}
-    return panels
-
-
-def _check_columns(lines: Lines, names: Sequence[str]) -> None:
-    measured = {name for history in lines.values() for name in history.select_dtypes("float").dropna(axis=1, how="all")}
-    if unknown := [name for name in names if name not in measured]:
-        meant = nearest(unknown[0], measured)
-        raise UsageError(f"no run has measured {unknown[0]!r:.40}{meant}; columns are {', '.join(sorted(measured))}")
 
 
 def _title(lines: Lines, band: Band) -> str:
@@ -195,15 +187,13 @@ def _grid(panels: Panels, columns: Sequence[str], title: str, log: Log | None, s
 
     rows = list(dict.fromkeys(row for row, _ in panels))
     width = size.width or max(4.8, 1 + 3.1 * len(columns))
-    height = size.height * (1.2 if len(columns) == 1 and size.width > 4 else 1)
     labels = [label for label in next(iter(panels.values())) if any(len(curves[label]) for curves in panels.values())]
     letters = int(72 * width / size.points / _LETTER)
     names = [textwrap.fill(label, letters - _HANDLE) for label in labels]
-    across = max(
-        1, min(len(labels), 6, letters // (_HANDLE + max(len(line) for name in names for line in name.split("\n"))))
-    )
+    longest = _HANDLE + max(len(line) for name in names for line in name.split("\n"))
+    across = max(1, min(len(labels), 6, letters // longest))
     legend_lines = math.ceil(sum(name.count("\n") + 1 for name in names) / across) + bool(title) + 2
-    inches = 0.021 * size.points * legend_lines + height * len(rows)
+    inches = 0.021 * size.points * legend_lines + size.height * len(rows)
     picture = NotebookFigure(figsize=(width, inches), layout="constrained")
     grid = picture.subplots(len(rows), len(columns), sharex="col", sharey="row", squeeze=False)
     for axes in grid.flat:
@@ -211,22 +201,23 @@ def _grid(panels: Panels, columns: Sequence[str], title: str, log: Log | None, s
     for (row, column), curves in panels.items():
         axes = grid[rows.index(row), columns.index(column)]
         axes.set_visible(True)
-        for number, (label, points) in enumerate(curves.items()):
-            _draw_line(axes, points, number, label)
+        for number, label in enumerate(labels):
+            _draw_line(axes, curves[label], number, label)
     for i, row in enumerate(rows):
-        drawn = np.concatenate([line.get_ydata() for axes in grid[i] for line in axes.lines])
-        finish(grid[i, 0], "y", row, drawn, None if log is None else log in ("y", "both"), height - 0.3)
+        curves = concat([points for panel, curves in panels.items() if panel[0] == row for points in curves.values()])
+        finish(grid[i, 0], "y", row, curves, None if log is None else log in ("y", "both"))
     for j, column in enumerate(columns):
-        drawn = np.concatenate([line.get_xdata() for axes in grid[:, j] for line in axes.lines])
-        finish(grid[-1, j], "x", column, drawn, log in ("x", "both"), width / len(columns) - 0.5)
+        curves = concat(
+            [points for panel, curves in panels.items() if panel[1] == column for points in curves.values()]
+        )
+        finish(grid[-1, j], "x", column, curves, log in ("x", "both"))
     for axes in grid[rows.index("excess")] if "excess" in rows else ():
         axes.axhline(0, color="black", linewidth=0.8)
     picture.align_ylabels()
-    first = next(iter(panels))
-    handles = dict(zip(panels[first], grid[rows.index(first[0]), columns.index(first[1])].lines, strict=False))
     picture.legend(
-        [handles[label] for label in labels], list(map(plain, names)), loc="outside upper center", ncols=across,
-        title=title or None, fontsize=min(9, size.points), title_fontsize=8, handlelength=3.2, columnspacing=1.4,
+        next(axes for axes in grid.flat if axes.lines).lines[: len(labels)], list(map(plain, names)),
+        loc="outside upper center", ncols=across, title=title or None, fontsize=min(9, size.points), title_fontsize=8,
+        handlelength=3.2, columnspacing=1.4,
     )  # fmt: skip
     return picture
 
@@ -239,5 +230,4 @@ def _draw_line(axes: Axes, points: DataFrame, number: int, label: str) -> None:
         points["x"], points["y"], color=colour, linestyle=DASHES[(number + number // len(COLOURS)) % len(DASHES)],
         label=plain(label), marker=MARKERS[number % len(MARKERS)], markevery=every,
     )  # fmt: skip
-    if (points["low"] < points["high"]).any():
-        axes.fill_between(points["x"], points["low"], points["high"], color=colour, alpha=0.2, linewidth=0)
+    axes.fill_between(points["x"], points["low"], points["high"], color=colour, alpha=0.2, linewidth=0)

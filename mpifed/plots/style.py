@@ -12,9 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mpifed.core.errors import UsageError
 from mpifed.files.columns import column_of, labels
 from mpifed.files.write import replaced
@@ -22,8 +19,8 @@ from mpifed.files.write import replaced
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from pandas import DataFrame
 
-Floats = NDArray[np.float64]
 PANELS = labels("vertical")  # from top to bottom
 HORIZONTAL = labels("horizontal")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
@@ -31,10 +28,6 @@ DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (  # as different from
     "-", (0, (5, 1.6)), (0, (1, 1.2)), (0, (6, 1.4, 1, 1.4)), (0, (9, 3)), (0, (3, 1.2, 1, 1.2, 1, 1.2)), (0, (2.2, 3)),
 )  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*")  # one number has no divisor of the other: 63 pairs
-_UNITS = {
-    "s": ((3600, "h"), (60, "min"), (1, "s")),
-    "B": ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")),
-}
 STYLE: dict[Any, Any] = {  # keys are literals, in matplotlib's own types
     "font.size": 10,
     "axes.spines.top": False,
@@ -105,40 +98,32 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def finish(axes: Axes, which: Literal["x", "y"], name: str, values: Floats, log: bool | None, inches: float) -> None:
-    """The label, scale and ticks of an axis.
+def finish(axes: Axes, which: Literal["x", "y"], name: str, curves: DataFrame, log: bool | None) -> None:
+    """The label, scale, units and limits of an axis.
 
     Parameters
     ----------
     which : the axis
     name : the column that it shows
-    values : all that are shown, finite
+    curves : the points `x`, `y`, `low`, `high` of all lines, by round
     log : whether it is logarithmic; None: a vertical one whose values are positive and spread over a factor of ten
-    inches : its length
     """
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, PercentFormatter
+    from matplotlib.ticker import EngFormatter, PercentFormatter
 
-    column, axis = column_of(name), axes.xaxis if which == "x" else axes.yaxis
-    positive = values[values > 0]
-    spread = len(values) > 0 and 0 < 10 * values.min() <= values.max()
-    helps = which == "y" and (name == "relative" or (column.unit != "%" and spread))
-    log = len(positive) > 0 and (helps if log is None else log)
+    column, values, later = column_of(name), curves[which], curves[curves.index > curves.index.min()]
+    if log is None:
+        log = name == "relative" or (column.unit != "%" and bool(0 < 10 * values.min() <= values.max()))
     if name == "excess" and not log:
         axes.set_yscale("symlog", linthresh=0.01)
-    elif log:
+    elif log and (values > 0).any():
         axes.set(**{f"{which}scale": "log"})
-        wide = positive.max() > 300 * positive.min()
-        axis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_locator(NullLocator())
-    if column.unit == "%":
-        axis.set_major_formatter(PercentFormatter(1))
-    elif column.unit in _UNITS and len(positive):
-        size, unit = next((size, unit) for size, unit in _UNITS[column.unit] if values.max() >= 2 * size or size == 1)
-        locator = axis.get_major_locator() if log else MaxNLocator(max(2, round(1.2 * inches)))
-        ticks = np.asarray(locator.tick_values(positive.min() / size if log else 0, values.max() / size))
-        ticks = ticks[(ticks >= 0) & (ticks <= 1.1 * values.max() / size)]
-        axis.set_ticks(ticks * size, [f"{tick:g} {unit}" for tick in ticks])
+    elif which == "y" and later["low"].min() < later["high"].max():  # what the start is far from has room
+        margin = 0.05 * (later["high"].max() - later["low"].min())
+        axes.set_ylim(later["low"].min() - margin, later["high"].max() + margin)
+    elif which == "x":
+        axes.locator_params(axis="x", nbins=5)
+    formatter = {"%": PercentFormatter(1), "B": EngFormatter("B")}.get(column.unit)
+    if formatter is not None:
+        getattr(axes, f"{which}axis").set_major_formatter(formatter)
     label = f"{column.label} {name.removeprefix(column.name)}" if column.name.endswith("_") else column.label
-    letters = int(72 * inches / (0.53 * float(axis.label.get_fontsize())))
-    axes.set(**{f"{which}label": textwrap.fill(label, max(12, letters))})
+    axes.set(**{f"{which}label": textwrap.fill(label + " (s)" * (column.unit == "s"), 24)})

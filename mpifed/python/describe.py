@@ -7,6 +7,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import mpifed
@@ -65,14 +66,20 @@ def constraint(term: Term, limit: float, margin: float = 0.0) -> Table:
 
 
 def method(algorithm: Algorithm | Mapping[str, object]) -> Table:
-    """The tables of an algorithm: [algorithm] and those of its optimizers; a mapping is these tables already."""
+    """The tables of an algorithm: [algorithm] and those of its optimizers; a mapping is these tables already.
+
+    A number in the place of an optimizer is the learning rate of SGD.
+    """
     if isinstance(algorithm, Mapping):
         return dict(algorithm)
     tables = {"algorithm": part(ALGORITHM, "algorithm", algorithm)}
     for marked in (CLIENT, SERVER):
         if (kind := marked.of(type(algorithm))) is not None:
             del tables["algorithm"][marked.table]
-            tables[marked.table] = part(kind, marked.table, getattr(algorithm, marked.table))
+            optimizer = getattr(algorithm, marked.table)
+            if isinstance(optimizer, Real):
+                optimizer = {"learning_rate": table_of(optimizer)}
+            tables[marked.table] = part(kind, marked.table, optimizer)
     return tables
 
 
@@ -85,8 +92,7 @@ def observers(listed: object) -> list[Table]:
         where `listed` is no list of observers.
     """
     if not isinstance(listed, (list, tuple)):
-        came = f"the class {listed.__name__}" if isinstance(listed, type) else f"a {type(listed).__name__}"
-        raise UsageError(f"observers: {came}; expected a list, as in observers=[mpifed.TensorBoard()]")
+        raise UsageError(f"observers: {_came(listed)}; expected a list, as in observers=[mpifed.TensorBoard()]")
     return [part(OBSERVER, "observe", each) for each in listed if isinstance(each, Mapping) or _can_be_made(each)]
 
 
@@ -112,11 +118,16 @@ def part(kind: Kind[Any], place: str, value: object) -> Table:  # of any class
     """The table of a part; a mapping is one already. UsageError where it is of another class."""
     if isinstance(value, Mapping) or (isinstance(value, kind.base) and not isinstance(value, type)):
         return dict(table_of(value))
-    came = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
     remedy = "; give the module as mpifed.Torch(module)" if kind is MODEL and hasattr(value, "state_dict") else ""
     names = [known.__name__ for known in kind.known.values() if hasattr(mpifed, known.__name__)]
     such = ", ".join(f"mpifed.{name}(...)" for name in names[:3])
-    raise UsageError(f"[{place}]: {came}; an object of {kind.base.__name__} is expected, such as {such}{remedy}")
+    raise UsageError(
+        f"[{place}]: {_came(value)}; an object of {kind.base.__name__} is expected, such as {such}{remedy}"
+    )
+
+
+def _came(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def of_this_process(table: Table) -> list[str]:

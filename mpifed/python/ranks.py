@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,57 +19,29 @@ from mpifed.files.scratch import scratch
 from mpifed.run import launch
 
 T = TypeVar("T")
-# words of the command line as those of Python; first whole phrases
-_PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
-    (r"`mpifed data \.\.\. --split (\w+)`", r"FederatedDataset.from_arrays(..., split='\1')"),
-    (r"`mpifed data \.\.\. --client-test-fraction 0.2`", "FederatedDataset.from_arrays(..., client_test=0.2)"),
-    (r"`mpifed data \.\.\. --test-fraction 0.2`", "FederatedDataset.from_arrays(..., test=0.2)"),
-    (r"`mpifed data \.\.\.[^`]*`", "FederatedDataset.from_arrays"),
-    (r", as by --set .*", ""),
-    (r"make the data with --task classification", "give integer labels, as by y.astype(int) or y.argmax(axis=1)"),
-    (r"make the data with --task multilabel", "give labels [samples, labels] that are 0 or 1, as by y.astype(int)"),
-    (r"make the data with --task regression", "give real targets, as by y.astype(float)"),
-    (r"; add --task classification", "; give integers, as by y.astype(int)"),
-    (r"give --task classification or --task regression", "give integers as texts, or floats"),
-    (r"--set (\w+)\.(\w+)=\.\.\. --resume", r"\1={'\2': ...}, resume=True"),
-    (r"--set (\w+)=\.\.\. --resume", r"\1=..., resume=True"),
-    (r"--resume --out (.+)$", lambda match: f"resume=True, out={shlex.split(match[1])[0]!r}"),
-    (r"--ignore NAME", "ignore=['NAME']"),
-    (r"in a file of --given", "in a TOML file, by given='FILE'"),
-    (r"with --accept-changed", "by `mpifed run JOB --resume --accept-changed`"),
-    (r"or --force to", "or overwrite=True to"),
-    (r"choose another --out", "give another out"),
-)  # fmt: skip
-_NAMES = {
-    "client_test_fraction": "client_test",
-    "test_fraction": "test",
-}  # of arguments, where they are not the option's
-_FLAGS = ("resume", "overwrite")
-# an option at the head of a message, with what came; with one of its values; or by itself
-_VALUES = "one-hot|ordinal|zero|mean|median|drop|rows|columns|iid|unit-rows|unit|classes:K|class:K"
-_OPTION = re.compile(
-    r"--(?P<name>[a-z]+(?:-[a-z]+)*)\b(?: (?P<came>(?<=--to )[^;]*?|(?<=--out )[^;]*?|[^ ;]+?)"
-    rf"(?=:(?: |$)| --[a-z]+ \S+: )| (?P<value>{_VALUES})\b)?"
-)
+_PHRASES = {  # of the command line, by what to do in Python
+    "make the data with --task classification": "give integer labels, as by y.astype(int) or y.argmax(axis=1)",
+    "make the data with --task multilabel": "give labels [samples, labels] that are 0 or 1, as by y.astype(int)",
+    "make the data with --task regression": "give real targets, as by y.astype(float)",
+}
+_ARGUMENTS = {
+    "resume": "resume=True", "overwrite": "overwrite=True", "force": "overwrite=True", "test-fraction": "test",
+    "client-test-fraction": "client_test",
+}  # fmt: skip
 
 
 def in_python(text: str) -> str:
-    """A message of the command line, for those who called a function; whole commands, in backquotes, stay."""
-    for pattern, words in _PHRASES:
-        text = re.sub(pattern, words, text)
+    """A message of the command line with arguments in the place of options; commands, in backquotes, stay."""
+    for phrase, words in _PHRASES.items():
+        text = text.replace(phrase, words)
     parts = text.split("`")
-    parts[::2] = [_OPTION.sub(_argument, part) for part in parts[::2]]
+    parts[::2] = [re.sub(r"--([a-z]+(?:-[a-z]+)*)(?: (\S+)(?=:))?", _argument, part) for part in parts[::2]]
     return "`".join(parts)
 
 
 def _argument(option: re.Match[str]) -> str:
-    name = option["name"].replace("-", "_")
-    name = _NAMES.get(name, name)
-    if option["name"] in _FLAGS:
-        return f"{name}=True{option[0].removeprefix('--' + option['name'])}"
-    if option["came"] is not None:
-        return f"{name} = {option['came']}"
-    return f"{name}={option['value']!r}" if option["value"] else name
+    name = _ARGUMENTS.get(option[1], option[1].replace("-", "_"))
+    return f"{name} = {option[2]}" if option[2] else name
 
 
 @contextmanager

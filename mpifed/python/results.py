@@ -23,8 +23,7 @@ from mpifed.data.table import as_table
 from mpifed.files.clients import CLIENTS, read_clients
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
-from mpifed.files.json_file import digest_of
-from mpifed.files.model_file import MODEL, model_arrays, model_sha256, read_model
+from mpifed.files.model_file import MODEL, model_arrays, read_model
 from mpifed.files.run_folder import JOB, RUN, summary
 from mpifed.files.write import replace_text, sha256
 from mpifed.job.job import Job
@@ -68,14 +67,12 @@ class Run:
     path: Path
     summary: Table
     warnings: tuple[str, ...] = ()
-    _digests: Mapping[str, str] = field(default_factory=dict, compare=False)  # SHA-256 of files, as it was read
+    _digest: str | None = field(default=None, compare=False)  # SHA-256 of run.json of a run that has ended
 
     def __repr__(self) -> str:
-        shown = {
-            key: self.summary[key] for key in ("rounds", "train_loss", "test_accuracy") if self.summary[key] is not None
-        }
-        warned = [f"warning: {warning}" for warning in self.warnings]
-        return f"Run({', '.join([repr(str(self.path)), *(f'{k}={v:.6g}' for k, v in shown.items()), *warned])})"
+        shown = [f"{key}={self.summary[key]:.6g}" for key in ("rounds", "train_loss", "test_accuracy")
+                 if self.summary[key] is not None]  # fmt: skip
+        return f"Run({', '.join([repr(str(self.path)), *shown, *(f'warning: {text}' for text in self.warnings)])})"
 
     @property
     def exit(self) -> int | None:
@@ -93,7 +90,7 @@ class Run:
 
     @property
     def history(self) -> DataFrame:
-        """A row for each measured round; needs pandas."""
+        """A row for each measured round."""
         return frame(self.columns)
 
     @property
@@ -114,16 +111,7 @@ class Run:
         """The parameters of the last model, by name."""
         if not self._has(MODEL):
             return {}
-        arrays = dict(read_model(self.path / MODEL))
-        if model_sha256(arrays) != self.summary["model_sha256"]:
-            raise self._another()
-        return arrays
-
-    def _another(self) -> DataError:
-        return DataError(
-            f"{self.path}: a run has written here since this one was read; mpifed.load reads it as it is now, and "
-            "another out would have kept both"
-        )
+        return dict(read_model(self.path / MODEL))
 
     def _has(self, file: str) -> bool:
         """Whether its folder has a file; DataError where it is another run's, or this rank does not see the folder."""
@@ -132,8 +120,11 @@ class Run:
                 f"{self.path}: no such folder: it was removed, or this rank does not see it; give the run an out that "
                 "stays, and that all ranks see"
             )
-        if self._digests.get(file) not in (None, _digest(self.path / file)):
-            raise self._another()
+        if self._digest not in (None, *map(sha256, self.path.glob(RUN))):
+            raise DataError(
+                f"{self.path}: a run has written here since this one was read; mpifed.load reads it as it is now, and "
+                "another out would have kept both"
+            )
         return (self.path / file).exists()
 
     @spoken()
@@ -203,7 +194,6 @@ class Run:
         parameters = map_leaves(lambda _: next(ordered), like)
         return objective, parameters.head, objective.scores_of(parameters, rows[None]), data
 
-    @spoken()
     def plot(
         self,
         y: str | Sequence[str] | None = None,
@@ -218,9 +208,9 @@ class Run:
         -------
         matplotlib.figure.Figure
         """
-        from mpifed.plots.curves import figure
+        from mpifed.python.comparing import plot
 
-        return figure([self.path], x=x, y=y, log=log, size=size)
+        return plot(self, y, x, log=log, size=size)
 
 
 @dataclass(frozen=True)
@@ -247,11 +237,9 @@ class WrittenJob:
 
 
 def frame(columns: Mapping[str, object] | Sequence[Mapping[str, object]]) -> DataFrame:
-    """A pandas DataFrame; UsageError without pandas."""
-    try:
-        from pandas import DataFrame
-    except ImportError as error:
-        raise UsageError("a history as a DataFrame needs pandas; pip install 'mpifed[python]'") from error
+    """A pandas DataFrame, where one is asked for: importing pandas takes long."""
+    from pandas import DataFrame
+
     return DataFrame(columns)
 
 
@@ -283,12 +271,11 @@ def _labels(y: Values, names: Sequence[str]) -> Values:
 
 def _labelled(found: Array, meaning: Sequence[str], named: bool) -> Array:
     """Class numbers as the labels they stand for: integers where all are, unless they were `named` by texts."""
-    labels: Array = np.array(list(meaning))
+    labels = np.array(list(meaning))
     if not named:
         with contextlib.suppress(ValueError):
-            labels = np.array([int(label) for label in meaning])
-    result: Array = labels[found]
-    return result
+            labels = labels.astype(int)
+    return labels[found]
 
 
 def read_run(folder: Path) -> Run:
@@ -301,12 +288,6 @@ def read_run(folder: Path) -> Run:
     if not (folder / JOB).exists() or not (folder / RUN).exists():
         there = "no run here" if folder.is_dir() else "no such folder"
         raise DataError(f"{folder}: {there}; give the folder that a run has written, its out")
-    released = spent(folder)
     warnings = tuple(str(warning) for warning in run_warnings(folder))
-    digests = {name: digest for name in (HISTORY, CLIENTS, JOB) if (digest := _digest(folder / name)) is not None}
-    return Run(folder, dict(summary(folder, released)), warnings, digests)
-
-
-def _digest(path: Path) -> str | None:
-    """The SHA-256 of a file of a run that has ended; of its job also before, since that never changes."""
-    return sha256(path) if path.name == JOB and path.exists() else digest_of(path)
+    results = summary(folder, spent(folder))
+    return Run(folder, results, warnings, None if results["exit"] is None else sha256(folder / RUN))

@@ -12,6 +12,7 @@ from mpifed.comm.mpi import Comm
 from mpifed.core.errors import Interrupted, MpifedError, NotCertified, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
+from mpifed.data.store import open_federation
 from mpifed.job.job import Job, read_table
 from mpifed.job.reading import check_data
 from mpifed.job.schema import MODEL, REGULARIZER, TERM
@@ -76,7 +77,8 @@ def job(
         Who gets each row of the history when it is measured, as `mpifed.TensorBoard()`: objects, or tables of a job.
     tables
         privacy, participation, aggregation, record, server, compute, stop, audit and
-        simulated_network: objects such as `mpifed.Privacy(clip=1.0, epsilon=8.0, delta=1e-5)`, or tables.
+        simulated_network: objects such as `mpifed.Privacy(clip=1.0, epsilon=8.0, delta=1e-5)`, or tables;
+        participation also the share of the clients in a round, as 0.5.
     """
     unknown = [key for key in tables if key not in TABLES]
     if unknown:
@@ -112,6 +114,10 @@ def job(
         table["constraint"] = [dict(one) for one in listed]
     if regularizer is not None:
         table["regularizer"] = describe.part(REGULARIZER, "regularizer", regularizer)
+    share = tables.get("participation")
+    if isinstance(share, (int, float)) and 0 < share <= 1:
+        clients = open_federation(data.path if isinstance(data, FederatedDataset) else data).clients
+        tables["participation"] = {"clients_per_round": max(1, round(share * clients))}
     table |= {key: table_of(value) for key, value in tables.items() if value is not None}
     if evaluate_every is not None:
         table.setdefault("record", {})["evaluate_every"] = table_of(evaluate_every)
@@ -154,7 +160,7 @@ def run(
     ----------
     algorithm, data, model
         As `job` takes them with its other arguments, such as `rounds`; or the path of a job file alone, with no
-        other argument than `observers`.
+        other argument than `observers`; or the tables of a whole job alone, as a dict.
     out
         The run's folder; by default a temporary one, which vanishes with the process.
     overwrite
@@ -200,19 +206,27 @@ def _progress_name(progress: Progress) -> str:
 
 
 def _read_or_described(
-    caller: str, algorithm: object, data: object, model: object, settings: Mapping[str, object]
-) -> Job:  # fmt: skip
+    caller: str,
+    algorithm: Any,  # as `run` takes it
+    data: object,
+    model: object,
+    settings: Mapping[str, Any],
+) -> Job:
     """The job of the arguments of `run` or `check`."""
-    if isinstance(algorithm, (str, Path)):
+    file = isinstance(algorithm, (str, Path))
+    if file or (isinstance(algorithm, Mapping) and data is None and model is None):
         if data is not None or model is not None or settings.keys() - {"observers"}:
-            raise UsageError(
-                f"{caller}: {str(algorithm)!r} is taken for the path of a job file, which has its data, model and "
-                "settings; give the file alone, or an algorithm such as mpifed.FedAvg(...)"
+            what = (
+                f"{str(algorithm)!r} is taken for the path of a job file" if file else "a dict is taken for a whole job"
             )
-        table = read_table(Path(algorithm))
+            raise UsageError(
+                f"{caller}: {what}, which has its data, model and settings; give it alone, or an algorithm such as "
+                "mpifed.FedAvg(...)"
+            )
+        table = read_table(Path(algorithm)) if isinstance(algorithm, (str, Path)) else dict(algorithm)
         if described := describe.observers(settings.get("observers", ())):
             table["observe"] = [*table.get("observe", []), *described]
-        return Job.check(table, str(algorithm))
+        return Job.check(table, str(algorithm) if file else "job")
     if data is None or model is None:
         raise UsageError(f"{caller}: needs algorithm, data and model, or the path of a job file alone")
     table = job(algorithm, data, model, **settings)  # type: ignore[arg-type]  # job says what is wrong

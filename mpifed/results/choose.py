@@ -20,10 +20,11 @@ from pandas import DataFrame, Series
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.columns import CRITERIA, of_kind
+from mpifed.job.reading import dotted
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.compare import check_columns, costs_of, end_lines, everywhere, records, sign_of
 from mpifed.results.frames import FAILED, RunFrames, listed, table_text
-from mpifed.results.text import is_number, line_of, toml_text, value_of
+from mpifed.results.text import line_of, toml_text, value_of
 from mpifed.text import shown
 
 # relative: by how much two executions of the same job may differ, where the clock or the machine decides
@@ -211,19 +212,10 @@ def _why_not(runs: DataFrame, columns: Sequence[str], limited: bool) -> str:
 
 
 def edges(chosen: ReadOnlyTable, grid: Sequence[ReadOnlyTable]) -> Iterator[str]:
-    """A sentence for each axis of numbers, or of lists or tables of numbers, of whose grid a value is an end."""
-    for key, value in chosen.items():
-        every, ends = DataFrame([_numbers_in(settings.get(key)) for settings in grid]), []
-        for name, number in _numbers_in(value).items() if every.notna().all(axis=None) else ():
-            if every[name].nunique() > 1 and number in (every[name].min(), every[name].max()):
-                which = "smallest" if number == every[name].min() else "largest"
-                ends.append(f"{name}{': ' * bool(name)}{number} is the {which}")
-        if ends and not key.startswith("record."):  # which changes no result
-            yield f"{key} = {toml_text(value)} is at the edge of its grid: widen it ({'; '.join(ends)})"
-
-
-def _numbers_in(value: object) -> dict[str, float]:
-    if isinstance(value, list):
-        value = {f"component {number}": part for number, part in enumerate(value, 1)}
-    parts = value if isinstance(value, dict) else {"": value}
-    return {name: part for name, part in parts.items() if is_number(part)}
+    """A sentence for each number of the chosen settings that is an end of its values in a grid."""
+    numbers = DataFrame([dict(dotted(settings)) for settings in grid]).select_dtypes("number").dropna(axis=1)
+    for key, value in dotted(chosen):
+        if key in numbers and numbers[key].nunique() > 1 and not key.startswith("record."):  # which changes no result
+            ends = {numbers[key].max(): "largest", numbers[key].min(): "smallest"}
+            if value in ends:
+                yield f"{key} = {value} is at the edge of its grid, the {ends[value]}: widen it"

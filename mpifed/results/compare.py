@@ -32,6 +32,7 @@ LEVEL = 0.95
 _MOST = 20  # settings that are compared in pairs though nobody asks: a grid of more is searched, not compared
 _ROUNDING = 1e-12  # relative: differences by seed that are the same but for rounding
 _COSTS = ("round", "bytes", "elapsed_s", "simulated_s", "gradients")  # what a target takes
+_MEANS = ("label", "column", "mean", "std", "n", "of")
 _PAIR = ("against", "difference", "low", "high", "p", "pairs")
 _DIGITS = 12  # of a SHA-256: enough to tell models apart
 # columns in units of what is minimized, by the column of runs that says what that is
@@ -123,8 +124,13 @@ def compare(*folders: Path, by: Sequence[str] = (), against: str | None = None, 
                 f"{rows[0]['against']} was chosen as the best by the same numbers of {column}: to test a claim, name "
                 "the baseline with --against"
             )
-    parts = [_means(frames), *(_reached(frames, target) for target in targets)]
-    frame = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    finished = frames.runs[frames.runs["finished"]]
+    means = (
+        _averages(finished, frames.numbers, frames.settings, frames.runs)
+        if frames.numbers
+        else DataFrame(columns=_MEANS)
+    )
+    frame = pd.concat([means, *(_reached(frames, target) for target in targets)], ignore_index=True)
     in_pairs = DataFrame([row for rows in pairs.values() for row in rows], columns=["label", "column", *_PAIR])
     bests = [row for column in columns for row in _best_measured(frames, column)]
     for more in (in_pairs, DataFrame(bests, columns=["label", "column", "best", "best_round"])):
@@ -181,7 +187,7 @@ def sign_of(column: str) -> int:
 def costs_of(frames: RunFrames, column: str) -> Series:
     """The mean of each setting, to be minimized; infinite where a run failed, or has no such number."""
     runs = frames.runs[frames.runs["ended"]]
-    values = (sign_of(column) * runs[column]).where(runs["finished"]).astype(float).fillna(np.inf)
+    values = (sign_of(column) * runs[column]).where(runs["finished"]).fillna(np.inf)
     return values.groupby(runs["setting"]).mean().reindex(frames.ordered(), fill_value=np.inf)
 
 
@@ -201,28 +207,21 @@ def _baseline(frames: RunFrames, against: str) -> str:
     return str(matching[0])
 
 
-def _averages(long: DataFrame, settings: Sequence[str], columns: Sequence[str], of: Series) -> DataFrame:
-    """Mean, deviation and count of `value` by setting and column, a row for each of them; `of`: runs of a setting."""
-    every = pd.MultiIndex.from_product([settings, columns], names=["label", "column"])
-    means = long.groupby(["setting", "column"])["value"].agg(["mean", "std", "count"]).reindex(every).reset_index()
-    of = means["label"].map(of).fillna(0).astype(int)
-    return means.assign(count=means["count"].fillna(0).astype(int), of=of).rename(columns={"count": "n"})
-
-
-def _means(frames: RunFrames) -> DataFrame:
-    finished = frames.runs[frames.runs["finished"]]
-    long = finished.melt("setting", frames.numbers, "column").astype({"value": float})
-    return _averages(long, frames.settings, frames.numbers, frames.runs.groupby("setting").size())
+def _averages(values: DataFrame, columns: Sequence[str], settings: Sequence[str], runs: DataFrame) -> DataFrame:
+    """Mean, deviation and count by setting and column, a row for each; `of`: so many `runs` the setting has."""
+    each = values.groupby("setting")[list(columns)].agg(["mean", "std", "count"])
+    means = each.reindex(settings).stack(0, future_stack=True).rename_axis(["label", "column"]).reset_index()
+    of = means["label"].map(runs.groupby("setting").size())
+    counts = {"n": means.pop("count").fillna(0).astype(int), "of": of.fillna(0).astype(int)}
+    return means.assign(**counts)
 
 
 def _reached(frames: RunFrames, target: HistoryTarget) -> DataFrame:
     """What the runs of each setting had spent in the first measured round that reached a target."""
-    histories = frames.histories
-    ended = frames.runs[frames.runs["ended"]]
+    histories, ended = frames.histories, frames.runs[frames.runs["ended"]]
     hit = histories[target.is_met(histories[target.column]) & histories["folder"].isin(ended["folder"])]
     costs = [name for name in _COSTS if name in hit and (name == "round" or hit[name].notna().any())]
-    first = hit.groupby("folder", sort=False)[["setting", *costs]].first()
-    means = _averages(first.melt("setting", costs, "column"), frames.settings, costs, ended.groupby("setting").size())
+    means = _averages(hit.drop_duplicates("folder"), costs, frames.settings, ended)
     return means.assign(column=means["column"] + f" to {target}")
 
 
@@ -232,7 +231,7 @@ def _best_measured(frames: RunFrames, column: str) -> list[Table]:
     if column not in histories:
         return []
     done = histories[histories["folder"].isin(finished) & histories[column].notna()]
-    best = done.loc[(sign_of(column) * done[column]).groupby(done["folder"]).idxmin()]
+    best = done.loc[done.groupby("folder")[column].agg("idxmax" if sign_of(column) < 0 else "idxmin")]
     means = best.groupby("setting")[[column, "round"]].mean().set_axis(["best", "best_round"], axis=1)
     rows: list[Table] = means.rename_axis("label").reset_index().assign(column=column).to_dict("records")
     return rows
@@ -242,7 +241,7 @@ def _pairs(frames: RunFrames, column: str, against: str) -> list[Table]:
     """Each setting less another over the seeds that both have finished; p by Holm over as many as have one."""
     from scipy.stats import ttest_rel
 
-    runs = frames.runs.assign(value=frames.runs[column].astype(float).where(frames.runs["finished"]))
+    runs = frames.runs.assign(value=frames.runs[column].where(frames.runs["finished"]))
     table = runs.pivot_table("value", "seed", "setting").reindex(columns=frames.settings)
     seeds = runs.groupby("setting")["seed"].agg(lambda each: {*each.dropna()})
     rows: list[Table] = []

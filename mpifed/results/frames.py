@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -51,21 +52,17 @@ class RunFrames(NamedTuple):
     runs: DataFrame
     histories: DataFrame
     numbers: list[str]  # columns of numbers that a finished run has
-    varying: list[str]  # columns `job.table.key` in which settings differ
+    settings: list[str]
     grid: bool  # whether it is a single sweep
 
-    @property
-    def settings(self) -> list[str]:
-        return list(self.runs["setting"].unique())
-
     def ordered(self) -> list[str]:
-        """The settings by label and by what they set, numbers by size: an order in which nothing depends on another."""
-        rows = self.runs.drop_duplicates("setting").set_index("setting")[[LABEL, *self.varying]]
-        places = {
-            setting: [(0, value, "") if is_number(value) else (1, 0.0, toml_text(value)) for value in row]
-            for setting, row in zip(rows.index, rows.to_numpy(dtype=object), strict=True)
-        }
-        return sorted(places, key=places.__getitem__)
+        """The settings by name, numbers in it by size: an order in which nothing depends on that of the folders."""
+
+        def parts(name: str) -> list[tuple[float, str]]:
+            found = re.finditer(r"(\d+\.?\d*(?:e[-+]?\d+)?)|(\D+)", name)
+            return [(float(part[1]) if part[1] else math.inf, part[0]) for part in found]
+
+        return sorted(self.settings, key=parts)
 
 
 def read(*folders: Path) -> RunFrames:
@@ -84,22 +81,20 @@ def read(*folders: Path) -> RunFrames:
         if not before.label:
             members[member.folder.resolve()] = before._replace(label=member.label, swept=member.swept)
     grid = len(folders) == 1 and is_sweep(folders[0])
-    rows = [_row(member, grid) for member in members.values()]
-    numbers = list(dict.fromkeys(name for row in rows for name in row.pop("numbers")))
-    runs = DataFrame(rows).reindex(columns=list(dict.fromkeys([*rows[0], *numbers])))
-    numbers = [name for name in numbers if runs.loc[runs["finished"], name].notna().any()]
+    facts, numbers = zip(*map(_row, members.values()), strict=True)
+    runs, measured = DataFrame(facts), DataFrame(numbers, dtype=float)
     jobs = [_keys(member.job) for member in members.values()]
     free = {"seed", "data.path"}.union(set.intersection(*(free_in(member.job) for member in members.values())))
     texts = DataFrame([{key: toml_text(job[key]) for key in job if not is_free(key, free)} for job in jobs]).fillna("")
     differing = [key for key in texts if texts[key].nunique() > 1]
-    texts["data"] = _data(runs)
-    number = texts.groupby([*texts], sort=False).ngroup()
+    number = texts.assign(data=_data(runs)).groupby([*texts, "data"], sort=False).ngroup()
     labels = runs[LABEL].groupby(number).transform("max")  # empty where none has one
-    naming = texts.assign(**{LABEL: labels, "name": runs["name"]}, **_tables_of_some(texts))[~number.duplicated()]
-    names = _names(naming)
-    names = names.where(names != "", naming[LABEL].where(naming[LABEL] != "", naming["name"]))
+    naming = texts.assign(**{LABEL: labels, "name": runs["name"], "data": _data(runs)}, **_tables_of_some(texts))
+    names = _names(naming[~number.duplicated()])
+    names = names.where(names != "", labels.where(labels != "", runs["name"])[names.index])
+    runs["run"] = runs["folder"].map(lambda folder: folder.name if grid else str(folder))
     names = names.where(~names.duplicated(), names + ": " + runs["run"])
-    runs["setting"] = number.map(dict(zip(number[names.index], names, strict=True)))
+    runs.insert(0, "setting", number.map(dict(enumerate(names))))
     if not grid:
         whole = {key.partition(".")[0] for key in differing if key.endswith(".name")}  # tables that change as a whole
         runs["swept"] = [
@@ -107,11 +102,12 @@ def read(*folders: Path) -> RunFrames:
             | {key: job[key] for key in differing if key in job and key.partition(".")[0] not in whole}
             for member, job in zip(members.values(), jobs, strict=True)
         ]
-    runs = pd.concat([runs, DataFrame(jobs, dtype=object).add_prefix("job.")], axis=1)
+    runs = pd.concat([runs, measured, DataFrame(jobs, dtype=object).add_prefix("job.")], axis=1)
     histories = [_history(member.folder, member.job) for member in members.values()]
     joined = pd.concat([DataFrame({"folder": []}, dtype=object), *histories], ignore_index=True)
     joined = joined.merge(runs[["folder", "run", "setting", "seed"]], on="folder", how="left")
-    return RunFrames(runs, joined, numbers, [f"job.{key}" for key in differing], grid)
+    known = list(measured[runs["finished"]].dropna(axis=1, how="all"))
+    return RunFrames(runs, joined, known, list(names), grid)
 
 
 class _Member(NamedTuple):
@@ -161,23 +157,22 @@ def _keys(job: ReadOnlyTable) -> Table:
     return dict(dotted({**job, **lists}))
 
 
-def _row(member: _Member, in_grid: bool) -> Table:
-    """What is known of a run; `numbers` has the names of the columns that can be averaged."""
+def _row(member: _Member) -> tuple[Table, Table]:
+    """(what a run is, the numbers that can be averaged)."""
     folder, job = member.folder, member.job
     begun = (folder / RUN).exists()
     about = summary(folder, spent(folder)) if begun else {}
-    limits = [constraint["limit"] for constraint in job.get("constraint", [])]
     values: list[float | None] = about.get("constraint_values") or []
+    limits = [constraint["limit"] for constraint in job.get("constraint", [])]
+    met = [value <= limit for value, limit in zip(values, limits, strict=False) if value is not None]
     numbers = {name: value for name, value in about.items() if is_number(value) and name != "exit"}
     numbers |= {f"constraint_{m}": value for m, value in enumerate(values, 1) if value is not None}
-    if "up_bytes" in numbers and "down_bytes" in numbers:
+    if {"up_bytes", "down_bytes"} <= {*numbers}:
         numbers["bytes"] = numbers["up_bytes"] + numbers["down_bytes"]
-    met = [value <= limit for value, limit in zip(values, limits, strict=False) if value is not None]
     code = about.get("exit")
     end = meaning(code) + ("" if code is None else f" (exit {code})")
     objective = objective_of(job)
     return {
-        "run": folder.name if in_grid else str(folder),
         "folder": folder,
         "name": str(job.get("name") or (folder.parent if member.swept else folder).name),
         LABEL: member.label,
@@ -188,7 +183,7 @@ def _row(member: _Member, in_grid: bool) -> Table:
         "ended": code in FINISHED or code == FAILED,
         "limits_met": all(met) if limits and len(met) == len(limits) == len(values) else None,
         "loss": objective[0],
-        "objective_of": ", ".join(filter(None, objective)),
+        "objective_of": ", ".join(objective),
         "private": "privacy" in job,
         "model_sha256": about.get("model_sha256") or "",
         "swept": member.swept,
@@ -196,9 +191,7 @@ def _row(member: _Member, in_grid: bool) -> Table:
         "data": (job.get("data") or {}).get("path", ""),
         "data_sha256": read_run(folder).get("data_sha256") if begun else None,  # None of private ones
         "warnings": run_warnings(folder, job) if begun else [],
-        **numbers,
-        "numbers": [*numbers],
-    }
+    }, numbers
 
 
 def _data(runs: DataFrame) -> Series:

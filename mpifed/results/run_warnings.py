@@ -21,7 +21,7 @@ from mpifed.results.text import value_of
 DIVERGED = "diverged"  # a kind
 _ROUNDING = 1e-9  # relative: sums of a loss in another order
 _WORSE = 0.01  # relative to the best: what a mean over minibatches moves from one round to the next
-_ROUNDING_OF_DUAL = 1e-5  # relative: of products in float32
+_LEARNT = 0.05  # of test accuracy
 _REMEDY = "smaller steps may help"
 
 
@@ -54,7 +54,18 @@ def run_warnings(folder: Path, job: ReadOnlyTable | None = None) -> list[RunWarn
     job = job_of(folder) if job is None else job
     rows = read_history(folder) if (folder / HISTORY).exists() else {}
     worse = worse_than_measured(job, rows, run.get("returned_round"))
-    return [*_diverged(run, job, rows), *worse, *_unsafe_sigma(run, job, folder)]
+    unsafe = [RunWarning("unsafe sigma", text) for text in run.get("warnings") or () if text.startswith(UNSAFE_SIGMA)]
+    return [*_diverged(run, job, rows), *worse, *_drowned(job, rows), *unsafe[:1]]
+
+
+def _drowned(job: ReadOnlyTable, rows: Mapping[str, Array]) -> Iterator[RunWarning]:
+    """Whether a model with noise of each client's own is hardly better than the one it began with."""
+    accuracy = rows.get("test_accuracy", np.full(1, np.nan))
+    private = "privacy" in job and job["privacy"].get("trust", "local") == "local"
+    if private and (accuracy[-1:] < accuracy[:1] + _LEARNT).any():
+        texts = (value_of("test_accuracy", float(accuracy[at])) for at in (-1, 0))
+        remedy = '[privacy] trust = "distributed" adds the noise once for all clients of a round'
+        yield RunWarning("noise hides what was learnt", f"test_accuracy {', at first '.join(texts)}; {remedy}")
 
 
 def _diverged(run: ReadOnlyTable, job: ReadOnlyTable, ends: Mapping[str, Array]) -> Iterator[RunWarning]:
@@ -82,52 +93,30 @@ def worse_than_measured(
     rows : of the history; without a [[constraint]] the first and the last do
     returned : the round whose model the run has returned; the last where it is None
     """
-    if not len(rows.get("round", ())):
+    names = [name for name in ("objective", "train_loss") if name in rows and np.isfinite(rows[name][:1]).any()]
+    if not names:
         return
-    limits = [constraint["limit"] for constraint in job.get("constraint", [])]
-    values = [rows.get(f"constraint_{m}", np.full(len(rows["round"]), np.nan)) for m in range(1, len(limits) + 1)]
-    met = np.all([value <= limit for value, limit in zip(values, limits, strict=True)], axis=0) & (rows["round"] >= 0)
-    end = -1 if returned is None else int(np.flatnonzero(rows["round"] == returned)[0])
-    names = [name for name in ("objective", "train_loss") if name in rows and math.isfinite(rows[name][0])]
-    if not names or math.isnan(last := float(rows[names[0]][end])):
-        return
-    name, objective = names[0], rows[names[0]]
-    first = float(objective[0])
+    name, objective, rounds = names[0], rows[names[0]], rows["round"]
+    limits = {f"constraint_{m}": constraint["limit"] for m, constraint in enumerate(job.get("constraint", []), 1)}
+    met = rounds >= 0
+    for constraint, limit in limits.items():
+        met = met & (rows.get(constraint, np.full(len(rounds), np.nan)) <= limit)
+    end = -1 if returned is None else int(np.flatnonzero(rounds == returned)[0])
+    first, last = float(objective[0]), float(objective[end])
     grows = job.get("minimize", {}).get("name") == "norm" or "start" in job.get("model", {})
-    above = rows["round"][0] == 0 and last > first + _ROUNDING * abs(first) and (met[0] or not grows)
+    above = rounds[0] == 0 and last > first + _ROUNDING * abs(first) and (met[0] or not grows)
     if above:
         texts = value_of(name, last), value_of(name, first)
         yield RunWarning("ended above where it started", f"{name} {texts[0]}, in round 0 {texts[1]}; {_REMEDY}")
-    if not limits or not np.isfinite(objective[met]).any():
+    allowed = np.where(met, objective, np.nan)
+    if not limits or math.isnan(last) or not np.isfinite(allowed).any():
         return
-    best = int(np.nanargmin(np.where(met, objective, np.nan)))
+    best = int(np.nanargmin(allowed))
     if above and not best:
         return
     if not met[end] or last > objective[best] + _WORSE * abs(objective[best]):
         what = f"{name} {value_of(name, last)}" if met[end] else "a limit is not met"
-        seen = f"in round {rows['round'][best]} all limits were, with {name} {value_of(name, objective[best])}"
+        seen = f"in round {rounds[best]} all limits were, with {name} {value_of(name, objective[best])}"
         if job["algorithm"]["name"] == "ssca":
             seen += '; [algorithm] returns = "best feasible" gives that model'
         yield RunWarning("ended worse than a model that met all limits", f"{what}, and {seen}")
-
-
-def _unsafe_sigma(run: ReadOnlyTable, job: ReadOnlyTable, folder: Path) -> Iterator[RunWarning]:
-    kind = "unsafe sigma"
-    said = [text for text in run.get("warnings") or [] if text.startswith(UNSAFE_SIGMA)]
-    if said:
-        yield RunWarning(kind, said[0])
-    if job.get("algorithm", {}).get("name") != "cocoa" or not (folder / HISTORY).exists():
-        return
-    columns = read_history(folder)
-    if "dual" not in columns:
-        return
-    at = np.flatnonzero(np.isfinite(columns["dual"]))  # with a sigma that is large enough, no round lowers the dual
-    dual, rounds = columns["dual"][at], columns["round"][at]
-    falls = np.flatnonzero(np.diff(dual) < -_ROUNDING_OF_DUAL * np.abs(dual[:-1]))
-    if len(falls):
-        k = falls[0]
-        yield RunWarning(
-            kind,
-            f"the dual value fell from {dual[k] + 0.0:.6g} to {dual[k + 1]:.6g} between the rounds {rounds[k]} and "
-            f"{rounds[k + 1]}, as it does where sigma is too small; leave it out, or raise it",
-        )

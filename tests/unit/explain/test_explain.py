@@ -1,13 +1,16 @@
-"""`mpifed explain`: a meaning for every key, and an answer to every name."""
+"""`mpifed explain`: a meaning for every key, an answer to every name; `mpifed new`: a job that runs as it is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 from annotated_types import Gt
 from click.testing import CliRunner
+from jobs_in_python import in_text
 
 from mpifed import FedAvg
 from mpifed.algorithms import ALGORITHMS
@@ -53,11 +56,6 @@ def test_without_a_name_it_lists_all() -> None:
     assert names >= {*ALGORITHMS, "softmax", "stop", "test_loss", "75", "run"}
 
 
-def test_what_nothing_is_called() -> None:
-    with pytest.raises(UsageError, match=r"learning_rat: nothing has that name.*learning_rate"):
-        explained("learning_rat")
-
-
 @dataclass(frozen=True)
 class Told(FedAvg):
     """FedAvg that says more."""
@@ -80,5 +78,52 @@ def test_a_class_of_ones_own() -> None:
     assert text.startswith(f"{__name__}:Untold (term)\n\n") and "  power: a number" in text
     with pytest.raises(UsageError, match=r"has no Tolt; did you mean \"Told\"\?"):
         explained(f"{__name__}:Tolt")
-    with pytest.raises(UsageError, match="must be a dataclass"):
-        explained("mpifed.core.errors:UsageError")
+    for name, said in (
+        ("mpifed.core.errors:UsageError", "must be a dataclass"),
+        ("learning_rat", "nothing has .*_rate"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            explained(name)
+
+
+DATA = {"vertical-sgd": "sides", "cocoa": "halves", **dict.fromkeys(("hyfdca", "bundle"), "patches")}
+DATA |= dict.fromkeys(("hybrid-fedavg", "hyfem"), "patches")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithms_job_is_right_at_once(
+    algorithm: str, tmp_path: Path, request: pytest.FixtureRequest, launch: Callable[..., Any]
+) -> None:
+    data, path = request.getfixturevalue(DATA.get(algorithm, "digits")), tmp_path / "a b'c.toml"
+    ended = launch(None, "new", path, "--algorithm", algorithm, "--data", data)
+    assert ended.code == 0, ended.text
+    assert ended.out.splitlines()[-1] == f"""next: mpifed check '{tmp_path}/a b'"'"'c.toml'"""
+    assert path.read_text().count("\n") < 20
+    ended = launch(None, "check", path)
+    assert ended.code == 0, ended.text
+    assert not [line for line in ended.out.splitlines() if line.startswith("Warning")], ended.out
+
+
+def test_of_other_data_and_classes(regression: Path, launch: Callable[..., Any]) -> None:
+    assert in_text(launch(None, "new", "--data", regression).out)["model"] == {"name": "least-squares"}
+    ended = launch(None, "new", "--algorithm", "mpifed.algorithms.fedavg:FedAvg")
+    assert in_text(ended.out)["name"] == "FedAvg"
+    for name, said in (("fedavgg", 'mean "fedavg"?'), ("soft:max", "importing soft")):
+        ended = launch(None, "new", "--algorithm", name)
+        assert ended.code == 2 and f"--algorithm {name}: " in ended.err and said in ended.err
+    ended = launch(None, "new", "--data", "nowhere")
+    assert ended.code == 3 and "--data nowhere: no such folder; make it with `mpifed data" in ended.err, ended.text
+
+
+def test_where_it_goes(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    bare, dash = launch(None, "new"), launch(None, "new", "-", "--algorithm", "fedavg")
+    assert bare.code == 0 and bare.out == dash.out and not bare.err
+    assert in_text(bare.out)["name"] == "fedavg"
+    (tmp_path / "job.toml").write_text("mine")
+    (tmp_path / "link.toml").symlink_to("nowhere")
+    for name in ("job.toml", "link.toml"):
+        ended = launch(None, "new", tmp_path / name)
+        assert ended.code == 2 and "exists already" in ended.err
+    assert (tmp_path / "job.toml").read_text() == "mine"
+    ended = launch(None, "new", tmp_path / "none" / "job.toml")
+    assert ended.code == 3 and "No such file" in ended.err

@@ -124,7 +124,7 @@ def test_a_run_tells_its_simulated_time(digits: Path, tmp_path: Path, launch: An
     }  # fmt: skip
     assert json.loads(launch(None, "show", out, "--json").out)["simulated"] == found["simulated"]
     text = launch(None, "show", out).out
-    assert "simulated seconds" in text and "over a network with 100 ms there and back" in text
+    assert "simulated seconds" in text
 
     plain = tmp_path / "plain"
     run(checked({k: v for k, v in job(digits).table().items() if k != "simulated_network"}), Solo(), plain)

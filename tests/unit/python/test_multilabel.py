@@ -59,17 +59,6 @@ def test_the_linear_model_is_a_loop_of_numpy() -> None:
     assert trained.summary["train_loss"] == pytest.approx(loss, abs=1e-7)
 
 
-def test_each_label_is_a_logistic_regression_of_its_own() -> None:
-    steps = {"batch_size": 40, "local_steps": 2}  # of all rows, whose order depends on their labels
-    data = From.from_clients(PAIRS)
-    together = mf.run(method(**steps), data, mf.MultiLabel(), rounds=5, compute=FLOAT64, progress="none")
-    thirds = method(**steps, client_optimizer=mf.SGD(0.5 / 3))
-    for at in range(3):
-        alone = From.from_clients({name: (x, y[:, at]) for name, (x, y) in PAIRS.items()})
-        one = mf.run(thirds, alone, mf.Logistic(), rounds=5, compute=FLOAT64, progress="none")
-        np.testing.assert_allclose(together.model["first"][:, [at]], one.model["first"], atol=1e-7)
-
-
 @pytest.mark.parametrize("model", ["multilabel", "mlp", "torch"])
 def test_measures_are_those_of_scikit_learn(model: str) -> None:
     if model == "torch":
@@ -88,36 +77,6 @@ def test_measures_are_those_of_scikit_learn(model: str) -> None:
     assert summary["test_micro_f1"] == pytest.approx(metrics.f1_score(Y, predicted, average="micro"))
     assert summary["test_label_accuracy"] > 0.8 and summary["test_accuracy"] is None
     assert summary["client_test_label_accuracy_mean"] == pytest.approx(trained.clients["label_accuracy"].mean())
-
-
-def test_the_models_of_mpifed_and_of_pytorch_have_one_loss() -> None:
-    pytest.importorskip("torch")
-    from mpifed.data.block import vectors
-    from mpifed.maths.losses import BinaryCrossEntropy
-    from mpifed.maths.objectives import TorchNetwork
-
-    z, y = RNG.standard_normal((1, 8, 3)) * [1, 30, 200], vectors(RNG.integers(0, 2, (1, 8, 3)))
-    ours, theirs = BinaryCrossEntropy(), TorchNetwork("mpifed.models:mlp", loss_name="binary-cross-entropy")
-    np.testing.assert_allclose(ours.value(z, y), theirs.loss((), z, y), rtol=1e-12)
-    slopes = theirs.slope((), z, y, np.ones((1, 8))).scores
-    np.testing.assert_allclose(ours.slope(z, y), slopes, rtol=1e-9, atol=1e-15)
-
-
-@pytest.mark.parametrize("y", [
-    Y, Y.astype(bool), Y.tolist(), Y.astype("u1"), pd.DataFrame(Y, columns=["a", "b", "c"]),
-    pd.DataFrame(Y > 0, columns=["a", "b", "c"]),
-], ids=["int", "bool", "list", "u1", "frame", "frame of bools"])  # fmt: skip
-def test_the_same_labels_in_many_kinds(y: Any) -> None:
-    data = From.from_arrays(X, y, clients=3, test=0.2)
-    assert data.classes == (("a", "b", "c") if hasattr(y, "columns") else ("0", "1", "2"))
-    assert "3 labels of each sample" in repr(data)
-    expected = run(mf.MultiLabel(), From.from_arrays(X, Y, clients=3, test=0.2))
-    assert run(mf.MultiLabel(), data).summary["model_sha256"] == expected.summary["model_sha256"]
-
-
-def test_floats_stay_real_targets() -> None:
-    data = From.from_arrays(X, Y.astype(float), clients=3)
-    assert data.classes == () and "real targets" in repr(data)
 
 
 def test_columns_of_files_and_frames(here: Path) -> None:
@@ -159,14 +118,3 @@ def test_columns_of_files_and_frames(here: Path) -> None:
 def test_what_needs_one_label_is_refused_by_name(wrong: Callable[[], object], named: str) -> None:
     with pytest.raises(mf.MpifedError, match=named):
         wrong()
-
-
-@pytest.mark.launch
-def test_the_same_bits_on_any_ranks(launch: Any, here: Path) -> None:
-    From.from_arrays(X, Y, clients=5, test=0.2, client_test=0.3, out="d")
-    job = mf.run(method(), "d", mf.MultiLabel(), rounds=4, progress="none").job.to_toml("job.toml")
-    found = set()
-    for ranks in (None, 2, 3):
-        assert launch(ranks, "run", job, "--out", here / f"r{ranks}").code == 0
-        found.add((mf.load(f"r{ranks}").summary["model_sha256"], mf.load(f"r{ranks}").summary["test_micro_f1"]))
-    assert len(found) == 1

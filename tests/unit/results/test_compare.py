@@ -22,42 +22,49 @@ import mpifed as mf
 from mpifed.core.errors import UsageError
 from mpifed.files.model_file import model_sha256, write_arrays
 from mpifed.files.run_folder import job_of
+from mpifed.job.reading import put_key
+from mpifed.plots.curves import lines_of
 from mpifed.results.choose import choose, edges, groups, pareto_front, relational_coefficients
 from mpifed.results.compare import compare, holm
 from mpifed.results.frames import read
+from mpifed.run.folder import same_job
+from mpifed.testing import Job
 
-SIZE = "algorithm.batch_size"
-METHODS = [
-    {"label": label, "algorithm": {"name": "fedavg", "batch_size": size}}
-    for label, size in zip("ABC", (4, 8, 2), strict=True)
-]
+SIZE, EQUAL, FAILED = "algorithm.batch_size", "equal within the tolerance", "failed numerically (exit 68)"
+METHODS = [{"label": label, "algorithm": {"name": "fedavg", "batch_size": size}}
+           for label, size in zip("ABC", (4, 8, 2), strict=True)]  # fmt: skip
 ACCURACY = {"A": [0.80, 0.84, 0.79, 0.86, 0.83], "B": [0.83, 0.85, 0.84, 0.87, 0.88], "C": [0.5, 0.52, 0.51, 0.5, 0.56]}
 
 
 def methods(folder: Path, values: Mapping[str, Sequence[float | None]]) -> Path:
     """A run for each label and seed, None: it failed."""
-    runs = [
-        68 if v is None else at_end(test_accuracy=v, train_loss=1.0) for several in values.values() for v in several
-    ]
+    each = [value for several in values.values() for value in several]
+    runs = [68 if value is None else at_end(test_accuracy=value, train_loss=1.0) for value in each]
     return write_made_sweep(folder, {"methods": METHODS[: len(values)], "seeds": len(values["A"])}, runs)
 
 
-def grid(folder: Path, values: Mapping[int, Any], key: str = SIZE, **tables: Any) -> Path:
+def grid(folder: Path, values: Mapping[Any, Any], key: str = SIZE, **tables: Any) -> Path:
     """A sweep along one axis; of each run its columns at its end, an exit code, or None."""
     runs = [ran if ran is None or isinstance(ran, int) else at_end(**ran) for runs in values.values() for ran in runs]
-    seeds = {"seeds": len(next(iter(values.values())))}
-    return write_made_sweep(folder, {key: [*values], **(seeds if seeds["seeds"] > 1 else {})}, runs, **tables)
+    seeds = len(next(iter(values.values())))
+    return write_made_sweep(folder, {key: [*values], **({"seeds": seeds} if seeds > 1 else {})}, runs, **tables)
 
 
-def t_test(x: list[float], y: list[float]) -> tuple[float, float, float, float]:
-    """(mean difference, interval, p) by the textbook: d +- t s / sqrt(n)."""
+def t_test(x: list[float], y: list[float]) -> list[float]:
+    """[mean difference, interval, p] by the textbook: d +- t s / sqrt(n)."""
     d = np.array(x) - np.array(y)
     n, mean, error = len(d), d.mean(), d.std(ddof=1) / math.sqrt(len(d))
     half = stats.t.ppf(0.975, n - 1) * error
-    return mean, mean - half, mean + half, 2 * stats.t.sf(abs(mean / error), n - 1)
+    return [mean, mean - half, mean + half, 2 * stats.t.sf(abs(mean / error), n - 1)]
 
 
-EQUAL = "equal within the tolerance"
+def pair(frame: DataFrame, label: str, column: str = "test_accuracy") -> Series:
+    return frame.set_index(["label", "column"]).loc[(label, column)]
+
+
+def of_pair(row: Series) -> list[float]:
+    return [float(row[name]) for name in ("difference", "low", "high", "p")]
+
 
 # --- what is one row, and what it is called -------------------------------------------------------------------------
 
@@ -65,20 +72,36 @@ EQUAL = "equal within the tolerance"
 def test_rows_are_called_by_what_sets_them_apart(tmp_path: Path) -> None:
     """One more seed of a setting joins it, and takes its label; a run that is named twice counts once."""
     sweep = methods(tmp_path / "s", {"A": [0.5, 0.6], "B": [0.5, 0.6]})
-    third = write_made_run(
-        tmp_path / "third", at_end(test_accuracy=0.7), job=job_of(sweep / "point-0000") | {"seed": 3}
-    )
+    job = job_of(sweep / "point-0000") | {"seed": 3}
+    third = write_made_run(tmp_path / "third", at_end(test_accuracy=0.7), job=job)
     other = write_made_run(tmp_path / "other", at_end(test_accuracy=0.2), job=JOB | {"name": "other", "rounds": 9})
-    assert read(sweep).settings == ["A", "B"]
     runs = read(sweep, third, sweep / "point-0001", other, sweep).runs
     assert runs.groupby("setting", sort=False).size().to_dict() == {"A": 3, "B": 2, "other": 1}
     steps = [{"initial": 1.0, "exponent": 0.5}, {"initial": 1.0, "exponent": 0.25}]
-    named = write_made_sweep(
-        tmp_path / "t", {"client_optimizer.learning_rate": steps, "model.l2": [0.0, 1.0]}, [None] * 4
-    )
-    assert read(named).settings[1] == "exponent = 0.5, l2 = 1.0"
-    assert read(write_made_run(tmp_path / "l1", [], job=JOB | {"regularizer": {"name": "l1", "weight": 0.1}}),
-                other).settings == ["made", "other"]  # fmt: skip
+    axes = {"client_optimizer.learning_rate": steps, "model.l2": [0.0, 1.0]}
+    assert read(write_made_sweep(tmp_path / "t", axes, [None] * 4)).settings[1] == "exponent = 0.5, l2 = 1.0"
+    l1 = write_made_run(tmp_path / "l1", [], job=JOB | {"name": "other", "regularizer": {"name": "l1", "weight": 0.1}})
+    assert read(l1, other).settings == ["l1", "other"]
+
+
+FREE = {"record.evaluate_every": 5, "data.verify": False, "server.dedicated": True, "observe": [{"name": "mlflow"}]}
+BOUND = {SIZE: 8, "model.l2": 0.5, "compute.dtype": "float64", "record.certify_every": 3}
+
+
+@pytest.mark.parametrize(("key", "value"), [*FREE.items(), *BOUND.items()])
+def test_one_list_says_which_keys_set_runs_apart(key: str, value: object, tmp_path: Path) -> None:
+    """Whoever compares, plots or resumes reads it."""
+    tables = []
+    for seed in (1, 2):
+        table = {name: dict(part) if isinstance(part, dict) else part for name, part in JOB.items()} | {"seed": seed}
+        if seed == 2:
+            put_key(table, key, value)
+        tables.append(Job.check(table).table())
+    rows = [{"round": 0, "train_loss": 1.0}, {"round": 100, "train_loss": 0.5}]
+    runs = [write_made_run(tmp_path / name, rows, job=table) for name, table in zip("ab", tables, strict=True)]
+    assert len(read(*runs).settings) == len(lines_of(runs)[0]) == 1 + (key in BOUND)
+    if key in FREE:
+        same_job(runs[0], *({**table, "seed": 1} for table in tables))
 
 
 @pytest.mark.parametrize(("first", "second", "rows"), [("1", "1", 1), ("1", "2", 2), ("1", None, 2), (None, None, 2)])
@@ -90,13 +113,7 @@ def test_data_that_differ_are_never_joined(tmp_path: Path, first: Any, second: A
                            **({"data_sha256": digest * 64} if digest else {}))
             for name, path, digest in zip("ab", paths, (first, second), strict=True)
         ]  # fmt: skip
-        same_path_unknown = k == 1 and None in (first, second)
-        assert len(read(*runs).settings) == (1 if same_path_unknown else rows)
-
-
-def test_a_text_stays_a_text(tmp_path: Path) -> None:
-    folder = write_made_sweep(tmp_path / "s", {"data.path": ["1", "2"]}, [at_end(train_loss=k) for k in (1, 2)])
-    assert choose(read(folder), by="train_loss").settings == {"data.path": "1"}
+        assert len(read(*runs).settings) == (1 if k == 1 and None in (first, second) else rows)
 
 
 def test_the_table(tmp_path: Path) -> None:
@@ -106,19 +123,18 @@ def test_the_table(tmp_path: Path) -> None:
     assert lines[0].split() == ["seeds", "rounds", "objective", "elapsed_s", "bytes"]
     assert lines[1].split() == ["batch_size", "=", "4", "2", "100", "0.8", "+-", "0.14", "100", "200.0", "KiB"]
     assert "1 of 2" in lines[2] and lines[3].split()[3:] == ["0", "of", "2"]
-    assert lines[5:10] == [
+    assert lines[5:] == [
         "+-: standard deviation over seeds",
         "Not in the means, numerical trouble: it would fail the same way again (exit 68): point-0003",
         "Not in the means, interrupted; go on with --resume (exit 75): point-0004",
         "Not in the means, not run: point-0005",
         "In the means, a limit is not met, or what [stop] asks for not reached (exit 69): point-0006",
+        "Not in the means, invalid job or command line (exit 2): point-0007",
     ]
     shown = json.loads(mpifed("compare", folder, "--json").output)
     assert shown["runs"][0]["job.algorithm.batch_size"] == 4 and shown["runs"][5]["exit"] is None
-    compared = mf.compare(folder)
-    assert str(compared) + "\n" == mpifed("compare", folder).output
-    rows = [{**row, "std": None if row["std"] is None else pytest.approx(row["std"])} for row in shown["compared"]]
-    assert compared.table()["compared"] == rows
+    assert str(mf.compare(folder)) + "\n" == mpifed("compare", folder).output
+    assert json.loads(json.dumps(mf.compare(folder).table())) == shown
 
 
 def test_runs_of_one_job_and_seed_show_their_models(tmp_path: Path) -> None:
@@ -127,32 +143,24 @@ def test_runs_of_one_job_and_seed_show_their_models(tmp_path: Path) -> None:
         write_arrays(run / "model.safetensors", {"w": np.zeros(3)})
     header, line, *_ = mpifed("compare", *runs).output.splitlines()
     assert header.split()[0] == "runs" and line.split()[-1] == model_sha256({"w": np.zeros(3)})[:12]
+    assert "made" in str(compare(*runs, by=["objective"]))  # a single row, with nothing to compare it with
 
 
 # --- pairs ----------------------------------------------------------------------------------------------------------
-
-
-def pair(frame: DataFrame, label: str, column: str = "test_accuracy") -> Series:
-    return frame.set_index(["label", "column"]).loc[(label, column)]
 
 
 def test_interval_and_p_are_those_of_the_textbook(tmp_path: Path) -> None:
     """Against the best, which is B; of two p values the smaller is doubled by Holm. Then against A."""
     folder = methods(tmp_path / "s", ACCURACY)
     compared = compare(folder)
-    p = {label: t_test(ACCURACY[label], ACCURACY["B"])[3] for label in "AC"}
     for label, factor in (("A", 1), ("C", 2)):
-        row = pair(compared.frame, label)
-        expected = [*t_test(ACCURACY[label], ACCURACY["B"])[:3], factor * p[label]]
-        np.testing.assert_allclose(row[["difference", "low", "high", "p"]].astype(float), expected, rtol=1e-9)
+        row, (*interval, p) = pair(compared.frame, label), t_test(ACCURACY[label], ACCURACY["B"])
+        np.testing.assert_allclose(of_pair(row), [*interval, factor * p], rtol=1e-9)
         assert (row["against"], row["pairs"]) == ("B", 5)
-    np.testing.assert_allclose(p["A"], stats.ttest_rel(ACCURACY["A"], ACCURACY["B"]).pvalue, rtol=1e-9)
     assert "B was chosen as the best by the same numbers of test_accuracy" in str(compared)
     for against in ("A", "point-0003", str(folder / "point-0003"), f"{folder / 'point-0000'}/"):
-        row = pair(compare(folder, against=against).frame, "B")
-        assert row["difference"] == pytest.approx(t_test(ACCURACY["B"], ACCURACY["A"])[0])
-    with pytest.raises(UsageError, match="--against D: expected the name of one setting, or a run; there are A, B, C"):
-        compare(folder, against="D")
+        difference = pair(compare(folder, against=against).frame, "B")["difference"]
+        assert difference == pytest.approx(t_test(ACCURACY["B"], ACCURACY["A"])[0])
 
 
 def test_holm_by_hand() -> None:
@@ -165,19 +173,21 @@ def test_seeds_that_only_one_has_are_left_out_and_said(tmp_path: Path) -> None:
     """A failed in seed 2, and of seed 4 nothing was measured: it is never the best, and compared over the rest."""
     compared = compare(methods(tmp_path / "s", {"A": [0.9, None, 0.91, math.nan, 0.93], "B": ACCURACY["B"]}))
     row = pair(compared.frame, "A")
-    np.testing.assert_allclose(row[["difference", "low", "high", "p"]].astype(float),
-                               t_test([0.9, 0.91, 0.93], [0.83, 0.84, 0.88]))  # fmt: skip
+    np.testing.assert_allclose(of_pair(row), t_test([0.9, 0.91, 0.93], [0.83, 0.84, 0.88]))
     assert (row["against"], row["pairs"]) == ("B", 3)
     assert "Seeds left out, not finished by both: A: 2, 4\n" in str(compared)
     assert "test_accuracy less that of B, over equal seeds, in percentage points:\n" in str(compared)
 
 
-def test_the_same_difference_in_every_seed_has_no_p(tmp_path: Path) -> None:
-    """0.1 more each time, but for rounding: a t test would call it infinitely significant, or divide by 0."""
-    compared = compare(methods(tmp_path / "s", {"A": ACCURACY["A"], "B": [value + 0.1 for value in ACCURACY["A"]]}))
-    row = pair(compared.frame, "A")
-    assert row["low"] == row["high"] == row["difference"] == pytest.approx(-0.1) and np.isnan(row["p"])
-    assert "the same for all seeds" in str(compared)
+def test_what_is_not_compared_in_pairs_is_said(tmp_path: Path) -> None:
+    """Two seeds; 21 rows; the same difference in every seed but for rounding, which a t test would divide by 0."""
+    few = compare(methods(tmp_path / "few", {"A": [0.5, 0.6], "B": [0.6, 0.7]}))
+    assert "Not compared in pairs: no other row shares 3 finished seeds with that of the best test_acc" in str(few)
+    many = compare(grid(tmp_path / "many", {k: [{"objective": k + s / 9} for s in range(3)] for k in range(1, 22)}))
+    assert "Not compared in pairs: 21 rows, more than 20" in str(many)
+    same = compare(methods(tmp_path / "same", {"A": ACCURACY["A"], "B": [value + 0.1 for value in ACCURACY["A"]]}))
+    difference, low, high, p = of_pair(pair(same.frame, "A"))
+    assert low == high == difference == pytest.approx(-0.1) and np.isnan(p) and "the same for all seeds" in str(same)
 
 
 def test_runs_of_one_seed_count_once(tmp_path: Path) -> None:
@@ -188,11 +198,8 @@ def test_runs_of_one_seed_count_once(tmp_path: Path) -> None:
         job = JOB | {"seed": seed, "algorithm": JOB["algorithm"] | {"batch_size": size}}
         runs.append(write_made_run(tmp_path / name, at_end(test_accuracy=value), job=job))
     row = pair(compare(*runs).frame, "batch_size = 8")
-    expected = t_test([0.71, 0.75, 0.72], [0.8, 0.9, 0.85])
-    np.testing.assert_allclose(row[["difference", "low", "high", "p"]].astype(float), expected, rtol=1e-9)
+    np.testing.assert_allclose(of_pair(row), t_test([0.71, 0.75, 0.72], [0.8, 0.9, 0.85]), rtol=1e-9)
 
-
-# --- objectives that differ -----------------------------------------------------------------------------------------
 
 OBJECTIVES: list[tuple[list[dict[str, Any]], str, str]] = [
     ([{"model": {"name": "softmax", "l2": 0.1}}, {"model": {"name": "softmax", "l2": 0.2}}], "objective",
@@ -207,6 +214,7 @@ OBJECTIVES: list[tuple[list[dict[str, Any]], str, str]] = [
 
 @pytest.mark.parametrize(("tables", "column", "said"), OBJECTIVES)
 def test_different_objectives_are_not_ranked(tmp_path: Path, tables: list[Any], column: str, said: str) -> None:
+    """The kind of network is none of them; where nobody has asked for a comparison it is left out, and said."""
     rows = at_end(objective=1.0, train_loss=1.0, test_accuracy=0.5)
     runs = [write_made_run(tmp_path / name, rows, job=JOB | of_run) for name, of_run in zip("ab", tables, strict=True)]
     for how in (["--select", "best"], ["--select", "pareto"], []):
@@ -214,35 +222,18 @@ def test_different_objectives_are_not_ranked(tmp_path: Path, tables: list[Any], 
         assert re.search(f"{said}.*so that {column} ranks nothing; choose by another column", refused)
     for pareto in (False, True):
         assert choose(read(*runs), "test_accuracy", pareto).frame["place"].tolist() == ["", EQUAL]
-
-
-def test_the_kind_of_network_is_no_objective(tmp_path: Path) -> None:
-    """Nor are objectives that differ compared in pairs where nobody has asked; then it is said."""
-    models = [
-        {"name": "mlp", "hidden": 8, "l2": 0.1},
-        {"name": "mlp", "hidden": 16, "l2": 0.1},
-        {"name": "softmax", "l2": 0.1},
-    ]
-    runs = [
-        write_made_run(tmp_path / str(k), at_end(objective=1.0 - k), job=JOB | {"model": m})
-        for k, m in enumerate(models)
-    ]
-    assert choose(read(*runs), by="objective").points == [str(runs[2])]
-    folder = grid(tmp_path / "s", {k: [{"objective": 1.0, "train_loss": 0.5}] * 3 for k in (0, 1)}, "model.l2")
-    compared = compare(folder)
-    assert compared.frame["p"].isna().all() and "Not compared in pairs: objectives differ (point-0000 has" in str(
-        compared
-    )
-    assert compare(folder, by=["train_loss"]).frame["against"].notna().any()
+    hidden = [{"model": {"name": "mlp", "hidden": size, "l2": 0.1}} for size in (8, 16)]
+    alike = [write_made_run(tmp_path / str(k), at_end(objective=1.0 - k), job=JOB | m) for k, m in enumerate(hidden)]
+    assert choose(read(*alike), by="objective").points == [str(alike[1])]
+    folder = grid(tmp_path / "s", {k: [{"objective": 1.0}] * 3 for k in (0, 1)}, "model.l2")
+    assert "Not compared in pairs: objectives differ (point-0000 has" in str(compare(folder))
 
 
 # --- targets --------------------------------------------------------------------------------------------------------
 
 
 def history(**of_rounds: float) -> list[dict[str, float | None]]:
-    return [
-        {"round": int(key[1:]), "test_accuracy": value, "train_loss": 1 - value} for key, value in of_rounds.items()
-    ]
+    return [{"round": int(key[1:]), "test_accuracy": v, "train_loss": 1 - v} for key, v in of_rounds.items()]
 
 
 @pytest.fixture
@@ -256,23 +247,20 @@ def steps(tmp_path: Path) -> Path:
     return write_made_sweep(tmp_path / "sweep", {SIZE: [4, 8], "seeds": 3}, runs)
 
 
-def test_what_a_target_takes(steps: Path) -> None:
-    """Over the runs that reached it, in the first measured round that did."""
+def test_what_a_target_takes_and_where_it_was_best(steps: Path) -> None:
+    """Over the runs that reached it, in the first measured round that did; the best round is named beside the last."""
     compared = compare(steps, to=["test_accuracy>=0.9", "train_loss<=0.2"])
-    deviation = math.sqrt(200)  # of 20 and 40
     for cost, factor in (("round", 1), ("bytes", 2 * KIB), ("elapsed_s", 1)):
         row = pair(compared.frame, "batch_size = 4", f"{cost} to test_accuracy >= 90%")
-        assert row[["mean", "std", "n", "of"]].tolist() == pytest.approx([30 * factor, deviation * factor, 2, 3])
+        expected = [30 * factor, math.sqrt(200) * factor, 2, 3]
+        assert row[["mean", "std", "n", "of"]].tolist() == pytest.approx(expected)
     assert pair(compared.frame, "batch_size = 8", "round to test_accuracy >= 90%")[["n", "of"]].tolist() == [0, 2]
     assert pair(compared.frame, "batch_size = 4", "round to train_loss <= 0.2")["mean"] == (10 + 20 + 20) / 3
     assert "2 of 3 30 +- 14" in " ".join(str(compared).split())
-
-
-def test_the_best_round_is_named_beside_the_last(steps: Path) -> None:
     row = pair(compare(steps).frame, "batch_size = 4")
     assert (row["best"], row["best_round"]) == (pytest.approx((0.95 + 0.92 + 0.8999999) / 3), (40 + 40 + 20) / 3)
-    fallen = write_made_run(steps.parent / "fallen", history(r0=0.1, r5=0.9, r9=0.8))
-    assert "80.00%  90.00%          5" in str(compare(fallen))
+    fallen = str(compare(write_made_run(steps.parent / "fallen", history(r0=0.1, r5=0.9, r9=0.8))))
+    assert "last best best round made 80.00% 90.00% 5" in " ".join(fallen.split())
 
 
 BAD = [
@@ -285,6 +273,7 @@ BAD = [
     (["--by", "loss", "--select", "best"], "no column loss"), (["--by", "exit"], "no column exit"),
     (["--select", "best", "--against", "a"], "--against goes without --select"),
     (["--select", "pareto", "--to", "objective<=1"], "--to goes without --select"),
+    (["--against", "D"], "--against D: expected the name of one setting, or a run; there are batch_size = 4, batch_s"),
 ]  # fmt: skip
 
 
@@ -300,11 +289,15 @@ def test_folders_that_cannot_be_compared(tmp_path: Path) -> None:
     for folder, select, said in (
         (tmp_path / "nothing", "best", "no such folder"), (tmp_path, "best", "no folder of a run, a sweep"),
         (none, "best", "no run has finished"),
-        (failed, "best", "none of 1 settings can be compared by train_loss: failed numerically (exit 68)"),
+        (failed, "best", f"none of 1 settings can be compared by train_loss: {FAILED}"),
         (failed, "pareto", "none of 1 settings can be compared by train_loss"),
     ):  # fmt: skip
         ended = mpifed("compare", folder, "--select", select)
         assert (ended.exit_code, said in ended.output) == (2, True), ended.output
+    for wrong, said in ((([3],), "compare: a int; expected a run or a sweep"), ((), "compare: no run; give"),
+                        ((None,), "compare: a NoneType"), (({},), "compare: a dict; exp")):  # fmt: skip
+        with pytest.raises(UsageError, match=said):
+            mf.compare(*wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("select", [[], ["--select", "best"]])
@@ -315,7 +308,7 @@ def test_a_stranger_s_job_reaches_no_terminal(tmp_path: Path, select: list[str])
     assert ended.exit_code == 0 and "\\x1b[31m" in ended.output and "\x1b" not in ended.output, ended.output
 
 
-# --- the best -------------------------------------------------------------------------------------------------------
+# --- the best, and the front ----------------------------------------------------------------------------------------
 
 
 def test_a_chain_of_ties_is_no_tie() -> None:
@@ -331,12 +324,10 @@ def test_the_next_column_decides_ties_and_nothing_depends_on_the_order(tmp_path:
                        JOB | {"algorithm": JOB["algorithm"] | {"batch_size": size}})
         for size, a, s, code in ((16, 0.9, 4.0, 0), (2, 0.9, 4.02, 0), (3, 0.8, 1.0, 0), (4, 0.99, 0.1, 68))
     ]  # fmt: skip
-    for order in itertools.permutations(runs):
-        for pareto in (False, True):
-            found = choose(read(*order), "test_accuracy,simulated_s", pareto)
-            places = found.frame["place"]
-            assert found.settings == {SIZE: 2} and places["batch_size = 16"] == EQUAL
-            assert places["batch_size = 4"] == "failed numerically (exit 68)"
+    for order, pareto in itertools.product(itertools.permutations(runs), (False, True)):
+        found = choose(read(*order), "test_accuracy,simulated_s", pareto)
+        assert found.settings == {SIZE: 2} and found.frame["place"]["batch_size = 16"] == EQUAL
+        assert found.frame["place"]["batch_size = 4"] == FAILED
     text = mpifed("compare", *runs, "--select", "best", "--by", "test_accuracy,simulated_s").output
     assert "simulated_s: least is best, within 1%\n" in text and "--set algorithm.batch_size=2\n" in text
 
@@ -359,38 +350,33 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
     folder = grid(tmp_path / "s", values, job=JOB | LIMITS)
     assert choose(read(folder)).settings == {SIZE: 2}
     assert choose(read(folder), by="objective").settings == {SIZE: 4}
-    places = choose(read(folder), "objective", True).frame["place"]
-    assert places.tolist() == ["", "dominated", "breaks a limit", "breaks a limit"]
-    assert "breaks a limit" not in set(choose(read(folder), "objective,feasibility", True).frame["place"])
+    broken = "breaks a limit"
+    assert choose(read(folder), "objective", True).frame["place"].tolist() == ["", "dominated", broken, broken]
+    assert broken not in set(choose(read(folder), "objective,feasibility", True).frame["place"])
     header, *lines = mpifed("compare", folder).output.splitlines()
     assert header.split()[3:5] == ["constraint_1", "constraint_2"] and header.endswith("limits met")
     assert [line.split()[-3:] for line in lines[:4]] == [[n, "of", "2"] for n in "1221"]
     worse = grid(tmp_path / "t", {1: [constrained(1, 0.2, 0.21)], 2: [constrained(9, 0.14, 0.1)]}, job=JOB | LIMITS)
     assert choose(read(worse)).settings == {SIZE: 2}  # the least infeasible
     limits = grid(tmp_path / "u", {0.2: [values[2][0]], 0.3: [values[4][1]]}, "constraint.1.limit", job=JOB | LIMITS)
-    assert read(limits).varying == ["job.constraint.1.limit"] and mpifed("compare", limits).exit_code == 0
+    assert read(limits).settings == ["limit = 0.2", "limit = 0.3"]
 
 
 @pytest.mark.parametrize(
     ("values", "chosen", "hit"),
     [
-        ([1, 2, 10], 2, None), ([2, 1], 2, "2 is the largest"), ([0.1, 1, 2], 1, None), ([2], 2, None),
-        ([True, 2], 2, None),
-        ([[2, 5], [1, 5], [3, 5]], [2, 5], None), ([[2, 5], [3]], [2, 5], None), ([[2, 5], 3], [2, 5], None),
-        ([[2, 5], [3, 7]], [2, 5], "component 1: 2 is the smallest; component 2: 5 is the smallest"),
-        (["a", "b"], "a", None),
+        ([1, 2, 10], 2, ""), ([2, 1], 2, "a.b = 2 is at the edge of its grid, the largest: widen it"),
+        ([0.1, 1, 2], 1, ""), ([2], 2, ""), ([True, 2], 2, ""), ([[2, 5], 3], [2, 5], ""), (["a", "b"], "a", ""),
         ([{"initial": 1, "exponent": 0.5}, {"initial": 2, "exponent": 0.5}], {"initial": 1, "exponent": 0.5},
-         "initial: 1 is the smallest"),
+         "a.b.initial = 1 is at the edge of its grid, the smallest: widen it"),
     ],
 )  # fmt: skip
-def test_edges(values: list[Any], chosen: Any, hit: str | None) -> None:
-    (*found,) = edges({"a.b": chosen}, [{"a.b": value} for value in values])
-    assert [text.partition(" is at the edge of its grid: widen it ")[2] for text in found] == (
-        [f"({hit})"] if hit else []
-    )
+def test_edges(values: list[Any], chosen: Any, hit: str) -> None:
+    assert "".join(edges({"a.b": chosen}, [{"a.b": value} for value in values])) == hit
 
 
-def test_methods_can_be_pasted(tmp_path: Path) -> None:
+def test_settings_can_be_pasted(tmp_path: Path) -> None:
+    """Whole methods; a swept text stays a text."""
     table = {"name": "ssca", "batch_size": 4, "tau": 0.1}
     first = {name: JOB[name] for name in ("algorithm", "client_optimizer")}
     methods = [first, {"algorithm": table, "client_optimizer": {}}]
@@ -400,11 +386,8 @@ def test_methods_can_be_pasted(tmp_path: Path) -> None:
     assert [word.partition("=")[0] for word in shlex.split(line)[1::2]] == ["algorithm", "client_optimizer"]
     chosen = choose(read(folder)).settings["algorithm"]
     assert chosen | table == chosen
-    private = write_made_run(tmp_path / "private", at_end(objective=0.5))
-    assert not choose(read(private)).notes
-
-
-# --- the front ------------------------------------------------------------------------------------------------------
+    folder = write_made_sweep(tmp_path / "t", {"data.path": ["1", "2"]}, [at_end(train_loss=k) for k in (1, 2)])
+    assert choose(read(folder), by="train_loss").settings == {"data.path": "1"}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -424,12 +407,12 @@ def test_grades_by_hand() -> None:
     np.testing.assert_array_equal(relational_coefficients(DataFrame([[-3.0, 5.0]])), [[1, 1]])
 
 
-def ran(objective: float | None, accuracy: float, seconds: float) -> dict[str, float | None]:
-    return {"objective": objective, "test_accuracy": accuracy, "simulated_s": seconds}
-
-
 def test_the_one_between_is_recommended(tmp_path: Path) -> None:
     """Three on the front: the cheapest, the best, and between; one beaten, and one for each reason to leave it out."""
+
+    def ran(objective: float | None, accuracy: float, seconds: float) -> dict[str, float | None]:
+        return {"objective": objective, "test_accuracy": accuracy, "simulated_s": seconds}
+
     values = {
         1: [ran(0.5, 0.7, 9.0), ran(0.5, 0.7, 11.0)], 2: [ran(0.2, 0.9, 20.0)] * 2, 3: [ran(0.1, 0.95, 100.0)] * 2,
         4: [ran(0.3, 0.9, 20.0)] * 2,  # beaten by 2
@@ -440,9 +423,9 @@ def test_the_one_between_is_recommended(tmp_path: Path) -> None:
     assert found.index.tolist() == [f"batch_size = {size}" for size in (2, 3, 1, 4, 5, 6, 7)]
     # D of batch 2: 1/4 by objective (0.1 to 0.5), 1/5 by accuracy (0.7 to 0.95), 1/9 by seconds (10 to 100)
     grades = [(4 / 5 + 5 / 6 + 9 / 10) / 3, (1 + 1 + 1 / 2) / 3, (1 / 2 + 1 / 2 + 1) / 3]
-    assert found["grade"].dropna().tolist() == pytest.approx(grades)
-    reasons = ["failed numerically (exit 68)", "not finished", "without a finite objective"]
-    assert found["simulated_s"].iloc[2] == 10 and found["place"].tolist() == ["", "", "", "dominated", *reasons]
+    assert found["grade"].dropna().tolist() == pytest.approx(grades) and found["simulated_s"].iloc[2] == 10
+    reasons = [FAILED, "not finished", "without a finite objective"]
+    assert found["place"].tolist() == ["", "", "", "dominated", *reasons]
     # of 2 and 3, whose grades are (2 * 4/5 + 9/10) / 3 and (2 + 1/2) / 3, the same, 3 has the better objective
     weighed = choose(read(folder), "objective:2,simulated_s", True)
     assert weighed.settings == {SIZE: 3} and weighed.frame["place"].iloc[1] == "of the same grade"

@@ -1,22 +1,31 @@
-"""How a run is shown: its end, constraints, certificate and costs; on folders written here."""
+"""How a run is shown: its end, constraints, certificate, costs, and what is wrong with it, also in `compare`."""
 
 from __future__ import annotations
 
 import json
-import re
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 from click.testing import CliRunner
 from written_files import FIRST, LEDGER, write_json
+from written_runs import JOB, write_made_run, write_made_sweep
 
+import mpifed as mf
+from mpifed.algorithms.cocoa import UNSAFE_SIGMA
 from mpifed.cli import main
 from mpifed.job.job import read_table
+from mpifed.maths.objectives import Hinge
+from mpifed.maths.problem import Problem
+from mpifed.results.run_warnings import run_warnings
 from mpifed.results.text import toml_text
 
-Settings = dict[str, Any]
+Rows = list[dict[str, float | None]]
+KKT = {"kkt_residual": 0.00123456, "stationarity": 0.00123456, "feasibility": 0.0, "complementarity": 2e-4}
+LIMIT: dict[str, Any] = {"constraint": [{"name": "loss", "limit": 0.1}]}
 
 
 def mpifed(*arguments: Any) -> Any:
@@ -24,11 +33,10 @@ def mpifed(*arguments: Any) -> Any:
 
 
 def shown(run: Path, *options: str) -> str:
-    """What `mpifed show` says."""
     return str(mpifed("show", run, *options).output)
 
 
-def write_run(folder: Path, code: int | None = 0, job: Settings | None = None, **columns: float | None) -> Path:
+def write_run(folder: Path, code: int | None = 0, job: Any = None, **columns: float | None) -> Path:
     """The files of a run whose last measured row has these columns."""
     folder.mkdir(parents=True)
     (folder / "job.toml").write_text(tomli_w.dumps(job or {}))
@@ -36,10 +44,8 @@ def write_run(folder: Path, code: int | None = 0, job: Settings | None = None, *
     row = {name: row.pop(name) for name in list(row) if name not in LEDGER} | {name: row.get(name) for name in LEDGER}
     cells = ["" if value is None else repr(value) for value in row.values()]
     (folder / "history.csv").write_text(f"{','.join(row)}\n{','.join(cells)}\n")
-    write_json(
-        folder / "run.json",
-        {"exit": code, "rounds": 9, "elapsed_s": 1.5, "up_bytes": 1024, "down_bytes": 1024, "seconds_per_round": 0.1},
-    )
+    costs = {"rounds": 9, "elapsed_s": 1.5, "up_bytes": 1024, "down_bytes": 1024, "seconds_per_round": 0.1}
+    write_json(folder / "run.json", {"exit": code, **costs})
     return folder
 
 
@@ -52,13 +58,9 @@ def test_what_the_last_model_has_not_is_not_that_of_drawn_rows(tmp_path: Path) -
     told = json.loads((run / "run.json").read_text())
     late = {"constraint_1": 0.5, "margin_1": 0.0, "slack": 0.3, "duality_gap": None, "feasibility": 0.0}
     write_json(run / "run.json", told | late)
-    text = shown(run)
-    assert "0.5, limit 0.5: met" in text
-    assert "contradict" not in text and "duality gap" not in text
-    found = json.loads(shown(run, "--json"))
+    text, found = shown(run), json.loads(shown(run, "--json"))
+    assert "0.5, limit 0.5: met" in text and "contradict" not in text and "duality gap" not in text
     assert found["duality_gap"] is None and found["constraint_values"] == [0.5]
-    write_json(run / "run.json", told | late | {"constraint_1": 0.5 + 1e-12})
-    assert "limit 0.5: NOT met, by 1e-12" in shown(run)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +72,6 @@ def test_values_can_be_pasted(value: Any, tmp_path: Path) -> None:
     assert read_table(tmp_path / "job.toml", [f"algorithm.x={toml_text(value)}"]) == {"algorithm": {"x": value}}
 
 
-# --- one run -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("value", "margin", "said"),
     [
@@ -81,55 +80,38 @@ def test_values_can_be_pasted(value: Any, tmp_path: Path) -> None:
         (0.1295, 0.0011,
          "0.1295 +- 0.0011, limit 0.13: met on the training rows; so near the limit that it may not be on new samples"),
         (0.1304, 0.0011, "0.1304 +- 0.0011, limit 0.13: NOT met, by 0.0004"),
-        (0.1304, None, "0.1304, limit 0.13: NOT met, by 0.0004"),
+        (0.13 + 1e-12, None, "0.13, limit 0.13: NOT met, by 1e-12"),
     ],
 )  # fmt: skip
 def test_constraints_of_a_run(tmp_path: Path, value: float, margin: float | None, said: str) -> None:
-    job = {
-        "constraint": [
-            {"name": "loss", "limit": 0.13, "margin": 0.0},
-            {"name": "error-rate", "classes": [0, 7], "limit": 0.5, "margin": 0.0},
-        ]
-    }
+    limits = [{"name": "loss", "limit": 0.13}, {"name": "error-rate", "classes": [0, 7], "limit": 0.5}]
     columns = {"constraint_1": value, "constraint_2": 0.25, "margin_1": margin, "margin_2": 0.01}
-    lines = shown(write_run(tmp_path / "run", job=job, **columns)).splitlines()
+    lines = shown(write_run(tmp_path / "run", job={"constraint": limits}, **columns)).splitlines()
     assert f"{'constraint 1 (loss)':30} {said}" in lines
     assert "constraint 2 (error-rate of classes 0, 7) 0.25 +- 0.01, limit 0.5: met" in lines
 
 
 def test_the_certificate_of_a_run(tmp_path: Path) -> None:
-    columns = {"kkt_residual": 0.00123456, "stationarity": 0.00123456, "feasibility": 0.0, "complementarity": 2e-4}
-    text = "\n".join(
-        f"{label:30} {number}" for label, number in (
-            ("KKT residual", "0.00123456"), ("  stationarity", "0.00123456"), ("  feasibility", "0"),
-            ("  complementarity", "0.0002"),
-        )
-    )  # fmt: skip
-    asked = shown(write_run(tmp_path / "asked", code=69, **columns))
+    """Where there are limits, or where something was asked for."""
+    asked = shown(write_run(tmp_path / "asked", 69, {"stop": {"reached": ["kkt_residual<=1e-3"]}}, **KKT))
+    assert f"{'KKT residual':30} 0.00123456\n" in asked and f"{'  complementarity':30} 0.0002\n" in asked
     assert "a limit is not met, or what [stop] asks for not reached (exit 69)" in asked
-    assert f"{text}\n" in shown(write_run(tmp_path / "run", **columns))
-    none = write_run(tmp_path / "none", **dict.fromkeys(columns))
-    assert "KKT" not in shown(none)
-    # that of a last model whose row was written before
-    write_json(none / "run.json", json.loads((none / "run.json").read_text()) | columns)
-    assert f"{text}\n" in shown(none)
+    assert "KKT residual                   0.00123456\n" in shown(write_run(tmp_path / "run", job=LIMIT, **KKT))
+    assert "KKT" not in shown(write_run(tmp_path / "none", **KKT))
 
 
 def test_costs_by_exchange(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", train_loss=0.5)
     about = json.loads((run / "run.json").read_text())
 
-    def costs(**exchanges: tuple[int, int, float]) -> list[str]:
-        named = {
-            name: {"played": 9, "up_bytes": up, "down_bytes": down, "crypto_s": seconds}
-            for name, (up, down, seconds) in exchanges.items()
-        }
+    def costs(**exchanges: tuple[int, int, float]) -> list[list[str]]:
+        names = ("played", "up_bytes", "down_bytes", "crypto_s")
+        named = {name: dict(zip(names, (9, *costs), strict=True)) for name, costs in exchanges.items()}
         write_json(run / "run.json", about | {"exchanges": named})
         assert json.loads(shown(run, "--json"))["exchanges"] == named
-        return [line for line in shown(run).splitlines() if line.startswith("  ")]
+        return [line.split() for line in shown(run).splitlines() if line.startswith("  ")]
 
-    _, *rows = costs(keys=(592, 2048, 0.03), gradients=(3 << 20, 1 << 20, 75.0))
-    assert [row.split() for row in rows] == [
+    assert costs(keys=(592, 2048, 0.03), gradients=(3 << 20, 1 << 20, 75.0))[1:] == [
         ["keys", "592", "B", "2.0", "KiB", "30", "ms"], ["gradients", "3.0", "MiB", "1.0", "MiB", "1.25", "min"],
     ]  # fmt: skip
     assert costs(keys=(0, 0, 3e-6), gradients=(1024, 1024, 0.0)) == []  # the totals say it
@@ -137,15 +119,109 @@ def test_costs_by_exchange(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed(tmp_path: Path) -> None:
     """Its run.json is as at the start: the last measured row tells how far it has come."""
-    folder = write_run(
-        tmp_path / "run", code=None, round=150, train_loss=0.25, elapsed_s=3.0, up_bytes=64, down_bytes=32
-    )
+    folder = write_run(tmp_path / "run", None, round=150, train_loss=0.25, elapsed_s=3.0, up_bytes=64, down_bytes=32)
     begun = {"exit": None, "rounds": 0, "elapsed_s": 0.0, "up_bytes": 0, "down_bytes": 0, "seconds_per_round": None}
     write_json(folder / "run.json", begun)
     found = json.loads(shown(folder, "--json"))
     assert [found[name] for name in ("rounds", "elapsed_s", "up_bytes", "down_bytes")] == [150, 3.0, 64, 32]
     lines = shown(folder).splitlines()
-    assert lines[0].split(maxsplit=1)[1] == (
-        "killed or still running after round 150; resume it with --resume if it is not running"
+    said = "killed or still running after round 150; resume it with --resume if it is not running"
+    assert lines[0].split(maxsplit=1)[1] == said and f"{'rounds':30} 150" in lines
+
+
+# --- warnings -------------------------------------------------------------------------------------------------------
+
+
+def rows(first: float | None, last: float | None, name: str = "train_loss", **more: float) -> Rows:
+    return [{"round": 0, name: first, **more}, {"round": 7, name: last, **more}]
+
+
+def limited(*measured: tuple[float, float | None]) -> Rows:
+    return [{"round": r, "objective": value, "constraint_1": level} for r, (value, level) in enumerate(measured)]
+
+
+ABOVE = "ended above where it started: "
+WORSE = "ended worse than a model that met all limits: "
+SSCA = LIMIT | {"algorithm": {"name": "ssca", "batch_size": 4}}
+NORM, TRAINED = LIMIT | {"minimize": {"name": "norm"}}, LIMIT | {"model": {"name": "mlp", "start": "runs/one"}}
+
+
+@pytest.mark.parametrize(
+    ("measured", "job", "said"),
+    [
+        (rows(0.7, 0.5), {}, None), (rows(0.7, 0.7 * (1 + 1e-12)), {}, None),  # rounding
+        (rows(0.7, 3.25), {}, f"{ABOVE}train_loss 3.25, in round 0 0.7"),
+        (rows(-1.0, -0.5, "objective"), {}, f"{ABOVE}objective -0.5, in round 0 -1"),
+        ([{"round": 0, "objective": 1.0, "train_loss": 0.5}, {"round": 9, "objective": 0.9, "train_loss": 0.6}], {},
+         None),
+        ([{"round": 0, "objective": None, "train_loss": 0.5}, {"round": 9, "objective": 0.9, "train_loss": 0.6}], {},
+         f"{ABOVE}train_loss 0.6, in round 0 0.5"),
+        ([{"round": 5, "train_loss": 0.5}, {"round": 9, "train_loss": 0.6}], {}, None),  # the start was not measured
+        (rows(0.5, None), {}, None), (rows(math.nan, 0.5), {}, None), ([], {}, None),
+        # ||w||^2 grows from 0, as it has to: w = 0 breaks the limit; so may what begins at a trained model
+        (rows(0.0, 9.0, "objective", constraint_1=0.5), NORM, None),
+        (rows(0.1, 0.2, "objective", constraint_1=0.5), TRAINED, None),
+        (rows(0.1, 0.2, "objective", constraint_1=0.1), TRAINED, f"{ABOVE}objective 0.2, in round 0 0.1"),
+        (rows(2.3, 3.5, "objective", constraint_1=0.5), LIMIT, f"{ABOVE}objective 3.5, in round 0 2.3"),
+        (limited((2.3, 0.5), (0.4, 0.2), (0.5, 0.09), (0.5, 0.1)), SSCA, None),
+        (limited((2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.5, 0.1)), SSCA,
+         f"{WORSE}objective 0.5, and in round 1 all limits were, with objective 0.4; [algorithm] returns = "),
+        (limited((2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.403, 0.1)), SSCA, None),  # within noise
+        (limited((2.3, 0.5), (0.4, 0.1), (0.5, 0.09), (0.3, 0.11)), SSCA, f"{WORSE}a limit is not met, and in round 1"),
+        (limited((2.3, 0.5), (0.4, None), (0.5, 0.2)), SSCA, None),
+    ],
+)  # fmt: skip
+def test_a_run_that_ends_above_its_start_or_worse_than_before(
+    tmp_path: Path, measured: Rows, job: dict[str, Any], said: str | None
+) -> None:
+    for code in (0, 69, 75):
+        texts = list(map(str, run_warnings(write_made_run(tmp_path / str(code), measured, code, JOB | job))))
+        assert len(texts) == (said is not None) and all(text.startswith(str(said)) for text in texts), texts
+    assert run_warnings(write_made_run(tmp_path / "running", measured, None, JOB | job)) == []
+    if said is not None and said.startswith(WORSE):
+        assert run_warnings(write_made_run(tmp_path / "best", measured, 0, JOB | job, returned_round=1)) == []
+
+
+def test_a_run_that_diverged(tmp_path: Path) -> None:
+    """A regularizer may be infinite where a model is not allowed, as at the start."""
+    box = JOB | {"regularizer": {"name": "box", "low": 0.0}}
+    inside: Rows = [{"round": r, "objective": math.inf, "train_loss": 0.5 - r / 99} for r in (0, 9)]
+    for name, measured, code, job, kinds in (
+        ("failed", rows(0.7, 0.6), 68, JOB, ["diverged"]), ("box", inside, 0, box, []),
+        ("infinite", rows(0.7, math.inf), 0, JOB, ["diverged", "ended above where it started"]),
+    ):  # fmt: skip
+        run = write_made_run(tmp_path / name, measured, code, job)
+        assert [warning.kind for warning in run_warnings(run)] == kinds
+    assert "diverged: a number was not finite, or outside its bound, after round 7" in shown(tmp_path / "failed")
+
+
+def test_show_compare_and_python_say_the_same(tmp_path: Path) -> None:
+    ends = [rows(0.5, 0.4), rows(0.5, 0.75), rows(0.5, 2.0), 68]
+    folder = write_made_sweep(tmp_path / "s", {"algorithm.batch_size": [4, 8], "seeds": 2}, ends)
+    text = "ended above where it started: train_loss 0.75, in round 0 0.5; smaller steps may help"
+    assert f"{'warning':30} {text}\n" in shown(folder / "point-0001")
+    assert json.loads(shown(folder / "point-0001", "--json"))["warnings"] == [text]
+    compare = mpifed("compare", folder).output
+    assert "Warning, ended above where it started: point-0001, point-0002 (point-0001: train_loss 0.75, in" in compare
+    assert "diverged" not in compare and "numerical trouble" in compare
+    runs = json.loads(mpifed("compare", folder, "--json").output)["runs"]
+    assert [len(run["warnings"]) for run in runs] == [0, 1, 1, 1] and runs[1]["warnings"] == [text]
+    assert f"point-0001: {text}" in mpifed("compare", folder, "--select", "best", "--by", "train_loss").output
+    run = mf.load(folder / "point-0001")
+    assert run.warnings == (text,) and f"warning: {text}" in repr(run)
+    sweep = mf.Sweep(folder, {"small": [mf.load(folder / f"point-000{k}") for k in (0, 1)]}, (1, 2))
+    assert repr(sweep).endswith(f"small; 2 seeds; small, seed 2: {text})")
+    assert sweep.summary["warnings"].tolist() == ["", text]
+
+
+def test_sigma_below_what_is_safe_for_any_data() -> None:
+    """sigma' = gamma K is (Lemma 4), K the number of clients of a round."""
+
+    def cocoa(sigma: float | None, gamma: float = 1.0, clients_per_round: int | None = None) -> list[str]:
+        problem = Problem(Hinge(l2=0.1), "rows", np.full(8, 10), 80, 3, 2, clients_per_round=clients_per_round)
+        return mf.CoCoA(gamma=gamma, sigma=sigma, problem=problem).warnings()
+
+    assert cocoa(None) == cocoa(8.0) == cocoa(9.0) == cocoa(1.0, gamma=1 / 8) == cocoa(2.0, 0.5, 4) == []
+    assert len(cocoa(1.9, 0.5, 4)) == 1 and cocoa(7.9)[0].startswith(
+        f"{UNSAFE_SIGMA}7.9: safe for any data is gamma * (clients per round) = 8; "
     )
-    assert re.search(r"^rounds +150$", "\n".join(lines), re.MULTILINE)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from written_runs import JOB
 
 from mpifed.core.errors import UsageError
 from mpifed.job.sweep import points
 
+JOB: dict[str, Any] = {"name": "made", "rounds": 100, "data": {"path": "nowhere"}, "model": {"name": "softmax"}}
+JOB |= {"client_optimizer": {"learning_rate": 0.1}}
 FEDAVG = {"name": "fedavg", "batch_size": 4, "local_steps": 2}
 SCAFFOLD = {"name": "scaffold", "batch_size": 4, "local_steps": 3}
 

@@ -1,0 +1,276 @@
+"""Data from Python: by every door the same, names that stay, models that are applied again, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from federations import command
+from scipy import sparse
+from sklearn import metrics
+
+import mpifed as mf
+from mpifed.data.applied import read_applied
+from mpifed.data.store import Federation, open_federation
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((60, 4)).astype("f4")
+Y = (X[:, 0] > 0).astype(int)
+BYTES = RNG.integers(0, 256, (60, 4), np.uint8)
+IMAGES = RNG.standard_normal((60, 3, 4, 4)).astype("f4")
+LAST = IMAGES.transpose(0, 2, 3, 1)
+NAMED = pd.DataFrame(X, columns=list("abcd"))
+REVERSED = NAMED[list("dcba")]
+FRAME = NAMED.assign(ill=np.array(["no", "yes"])[Y])
+WARDS = {"north": slice(0, 25), "south": slice(25, 45), "west": slice(45, 60)}
+PAIRS = {name: (X[rows], Y[rows]) for name, rows in WARDS.items()}
+WHO = np.repeat([*WARDS], [25, 20, 15])
+From = mf.FederatedDataset
+
+pytestmark = pytest.mark.usefixtures("here")
+
+
+def run(data: Any, model: Any = None, **settings: Any) -> mf.Run:
+    method = mf.FedAvg(batch_size=10, client_optimizer=mf.SGD(0.5))
+    return mf.run(method, data, model or mf.Softmax(), **{"rounds": 3, "progress": "none"} | settings)
+
+
+def arrays(x: Any = X, y: Any = Y, **settings: Any) -> mf.FederatedDataset:
+    return From.from_arrays(x, y, **{"clients": 3, **settings})
+
+
+def of_frame(frame: Any = FRAME, **settings: Any) -> mf.FederatedDataset:
+    return From.from_dataframe(frame, **{"label": "ill", "clients": 3, **settings})
+
+
+def stored(data: mf.FederatedDataset) -> Federation:
+    return open_federation(data.path, verify=True)
+
+
+# --- doors and names ------------------------------------------------------------------------------------------------
+
+
+def test_one_table_by_every_door_is_the_same_data() -> None:
+    """Arrays of many kinds with identifiers, clients in any order, frames of clients, one frame, a data set."""
+    order = RNG.permutation(60)
+    of_arrays = [
+        arrays(X.tolist(), Y.tolist(), clients=WHO), arrays(X.astype(object), Y.astype(object), clients=list(WHO)),
+        arrays(X, pd.Series(Y).astype("category"), clients=WHO), arrays(X[order], Y[order], clients=WHO[order]),
+        From.from_clients(dict(reversed(PAIRS.items()))),
+    ]  # fmt: skip
+    assert len({stored(data).sha256 for data in of_arrays}) == 1
+    of_sparse = {stored(arrays(kind(X), Y, clients=WHO)).sha256 for kind in (sparse.csr_array, sparse.coo_matrix)}
+    assert len(of_sparse) == 1
+    frames = {name: FRAME[rows].sample(frac=1, random_state=1) for name, rows in WARDS.items()}
+    of_frames = [
+        From.from_clients(frames, label="ill", scale="none"),
+        From.from_clients({**frames, "west": frames["west"][["ill", *"dcba"]]}, label="ill", scale="none"),
+        of_frame(FRAME.assign(who=WHO), by="who", clients=None, scale="none"),
+    ]
+    assert len({stored(data).sha256 for data in of_frames}) == 1  # which have a recipe besides
+    for name in ("X", "y", "clients/ids"):
+        assert stored(of_arrays[0]).array(name).tobytes() == stored(of_frames[0]).array(name).tobytes()
+    assert of_frames[0].names() == tuple("abcd") and of_arrays[0].names() is None
+
+
+def test_names_of_clients_stay_and_who_has_no_samples_is_left_out(here: Path) -> None:
+    data = From.from_clients({**PAIRS, "empty": ([], [])}, client_test=0.2, out="d", test=(X[:9], Y[:9]))
+    assert stored(data).client_names() == tuple(WARDS) and stored(data).test_samples == 9
+    for said in ("empty: no rows to train on, so no client", "features 4", "natural: north, south, west", "9 to test"):
+        assert said in str(data)
+    trained = run(data, out="r")
+    assert trained.clients["name"].tolist() == [*WARDS]
+    assert Path("r/clients.csv").read_text().splitlines()[1].endswith(",north")
+    assert "in memory" in str(arrays()) and "west" in command("show", "d")[1]
+
+
+@pytest.mark.parametrize(("ids", "expected"), [
+    ([1.0, 2.0], ("1", "2")), (["h1", "h2"], ("h1", "h2")), (pd.Series([1, 2], dtype="Int64"), ("1", "2")),
+    (pd.Series(["h1", "h2"], dtype="category"), ("h1", "h2")), (np.array([True, False]), ("False", "True")),
+])  # fmt: skip
+def test_identifiers_of_many_kinds(ids: Any, expected: tuple[str, ...]) -> None:
+    assert stored(arrays(X[:2], [0, 1], clients=ids)).client_names() == expected
+    frame = pd.DataFrame({"x": [1.5, 2.5], "ill": [0, 1], "who": ids})
+    data = stored(of_frame(frame, by="who", clients=None, test=frame))
+    assert (data.client_names(), data.test_counts.tolist()) == (expected, [1, 1])
+
+
+def test_an_index_is_no_feature_and_said() -> None:
+    read = FRAME.rename_axis("Unnamed: 0").reset_index()
+    with pytest.warns(UserWarning, match="from_dataframe: column Unnamed: 0 numbers rows, and is left out"):
+        data = of_frame(read)
+    with pytest.warns(UserWarning, match="X: column Unnamed: 0 numbers rows"):
+        assert arrays(read.drop(columns="ill"), test=(NAMED, Y)).names() == data.names() == tuple("abcd")
+    assert np.array_equal(run(data).predict(read), run(data).predict(X))
+
+
+# --- applied again --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", [
+    lambda: From.from_clients([(NAMED[:40], Y[:40]), (REVERSED[40:], Y[40:])], test=(NAMED, Y)),
+    lambda: From.from_clients([(X[:40], Y[:40]), (NAMED[40:], Y[40:])], test=(REVERSED, Y)),
+    lambda: arrays(REVERSED, test=(X, Y), names=list("abcd")),
+    lambda: of_frame(NAMED.assign(ill=Y), test=REVERSED.assign(ill=Y)),
+])  # fmt: skip
+def test_columns_are_matched_by_name(made: Callable[[], mf.FederatedDataset]) -> None:
+    trained = run(data := made(), rounds=20)
+    assert data.names() == tuple("abcd") and trained.summary["test_accuracy"] > 0.9
+    np.testing.assert_array_equal(trained.predict_proba(REVERSED), trained.predict_proba(X))
+
+
+@pytest.mark.parametrize(("model", "y"), [
+    (mf.Softmax(), Y), (mf.Logistic(), Y), (mf.OneVsRest(), (X[:, 0] > 0).astype(int) + (X[:, 1] > 1)),
+    (mf.MLP(hidden=4), FRAME["ill"]), (mf.Softmax(), Y.astype(str)), (mf.MultiLabel(), (X[:, :2] > 0).astype(int)),
+    (mf.LeastSquares(), X[:, :2] @ [[1.0], [2.0]] + 0.1),
+])  # fmt: skip
+def test_predictions_and_scores_are_those_of_the_run(model: Any, y: Any) -> None:
+    data = arrays(X, y, test=(X, y), scale="standard")
+    trained = run(data, model, rounds=10)
+    predicted = trained.predict(X)
+    if isinstance(model, mf.LeastSquares):
+        assert trained.score(X, y) == pytest.approx(metrics.r2_score(y, predicted))
+        return
+    found = trained.predict_proba(X)
+    assert found.shape == (60, len(data.classes)) and ((found >= 0) & (found <= 1)).all()
+    if isinstance(model, mf.MultiLabel):
+        np.testing.assert_array_equal(found > 0.5, predicted)
+        assert trained.score(X, y) == pytest.approx(trained.summary["test_exact_match"])
+        return
+    np.testing.assert_array_equal(np.array(data.classes)[found.argmax(axis=1)], predicted.astype(str))
+    assert trained.score(X, y) == pytest.approx(trained.summary["test_accuracy"])
+
+
+def test_labels_of_a_frame_are_scored_by_their_names() -> None:
+    frame = NAMED.assign(p=X[:, 0] > 0, q=X[:, 1] > 0).astype({"p": int, "q": int})
+    trained = run(From.from_dataframe(frame, label=["p", "q"], clients=3), mf.MultiLabel())
+    scores = [trained.score(frame, y) for y in (frame, frame[["q", "p"]], frame[["p", "q"]].to_numpy())]
+    assert len(set(scores)) == 1
+    with pytest.raises(mf.DataError, match=r"score: y: a frame .*expected the labels p, q"):
+        trained.score(frame, frame[["p"]])
+
+
+def test_a_run_is_applied_without_its_data(tmp_path: Path) -> None:
+    """Its folder alone says how samples become inputs, of bytes and frames too, and after what was done for good."""
+    for samples, settings in (
+        (X, {"scale": "minmax,unit-rows"}), (X, {"scale": "standard,unit-rows,minmax", "feature_noise": 0.1}),
+        (BYTES, {"feature_noise": 0.1}), (NAMED, {}), (sparse.csr_matrix(X), {"scale": "unit"}),
+    ):  # fmt: skip
+        data = arrays(samples, test=(samples, Y), out=tmp_path / "d", overwrite=True, **settings)
+        trained = run(data, out=tmp_path / "r", overwrite=True)
+        shutil.rmtree(tmp_path / "d")
+        assert trained.score(samples, Y) == pytest.approx(trained.summary["test_accuracy"])
+        (tmp_path / "r/data.json").write_text((tmp_path / "r/data.json").read_text() + " ")
+        with pytest.raises(mf.DataError, match=r"data\.json: was changed or damaged since the run ended"):
+            mf.load(tmp_path / "r").predict(samples)
+
+
+def test_a_private_model_does_not_take_the_scaling_of_data_made_after_it(here: Path) -> None:
+    private = mf.Privacy(clip=1.0, noise_multiplier=1.0, delta=1e-5)
+    trained = run(arrays(scale="standard", out="d"), rounds=1, privacy=private, out="r")
+    assert trained.predict(X).shape == Y.shape and not Path("r/data.json").exists()
+    about = json.loads(Path("r/run.json").read_text())
+    del about["sha256"]
+    Path("r/run.json").write_text(json.dumps(about | {"started": "2000-01-01T00:00:00+00:00"}))
+    with pytest.raises(mf.UsageError, match=r"r: began at 2\S+, and .*d was made at 2\S+: they may be other data"):
+        mf.load("r").predict(X)
+
+
+def test_runs_on_other_data_at_one_path_are_no_seeds(here: Path) -> None:
+    for seed, scale in ((1, 1), (2, 1), (3, 5)):
+        arrays(X * scale, out="d", overwrite=True)
+        run("d", rounds=2, seed=seed, out=f"r{seed}")
+    sha = [str(json.loads(Path(f"r{seed}/run.json").read_text())["data_sha256"])[:12] for seed in (1, 3)]
+    assert list(dict.fromkeys(mf.compare("r1", "r2", "r3").frame["label"])) == [f"d {digits}" for digits in sha]
+    assert [len(mf.plot([*runs], "train_loss").axes[0].lines) for runs in (("r1", "r2"), ("r1", "r2", "r3"))] == [1, 2]
+    code, text = command("audit", "r1")
+    assert code == 2 and re.search(r"r1: was trained on other data than .*d holds now \(SHA-256", text)
+
+
+@pytest.mark.parametrize(("recipe", "factor", "said"), [
+    ([{"name": "b"}], None, "names, recipe, shape, steps or labels do not fit 1 features"),
+    ([{"name": "a", "one_hot": True}], None, "names, recipe, shape, steps or labels do not fit 1 features"),
+    (None, 1e38, "data.json: samples, scaled by its factors, are no finite numbers"),
+])  # fmt: skip
+def test_a_stranger_s_recipe(tmp_path: Path, recipe: Any, factor: float | None, said: str) -> None:
+    run(of_frame(FRAME[["a", "ill"]]), out=(folder := tmp_path / "r"))
+    table = json.loads((folder / "data.json").read_text())
+    table |= {"recipe": recipe} if factor is None else {"steps": [{"scale": [factor], "shift": [0.0]}] * 2}
+    (folder / "run.json").unlink()  # and with it the digest
+    (folder / "data.json").write_text(json.dumps(table))
+    with pytest.raises(mf.DataError, match=said):
+        read_applied(folder / "data.json").inputs(X[:, :1], "float32")
+
+
+# --- bad inputs -----------------------------------------------------------------------------------------------------
+
+
+def masked(values: Any) -> Any:
+    return np.ma.masked_array(values, np.arange(values.size).reshape(values.shape) == 2)
+
+
+LAYOUT = r"\(4, 4, 3\); .*\(3, 4, 4\)"
+WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: arrays(masked(X)), "X: 1 masked entries"),
+    (lambda: arrays(X, masked(Y)), "y: 1 masked entries"),
+    (lambda: arrays(sparse.csr_matrix(X * 1j)), "X: a sparse array of complex64"),
+    (lambda: arrays(X, np.array(["a", np.nan, "b"] * 20)), "y: row 1 has the label 'nan', a gap"),
+    (lambda: arrays(X, ["1", 1, "2"] * 20), "y: row 1 has 1, and not a text"),
+    (lambda: arrays(X, np.array(3)), r"y: labels are int64 \(\)"),
+    (lambda: arrays(NAMED, FRAME["ill"][::-1]), "X and y: the frames have other indices"),
+    (lambda: arrays(NAMED, Y, clients=FRAME["ill"][::-1]), "X and clients: the frames have other indices"),
+    (lambda: arrays(np.arange(60)[:, None] + [1_700_000_000, 0]), "column 0: integers up"),
+    (lambda: arrays(X, Y, test=(X, Y + 0.6)), "test: labels are float64 .* to train on int64"),
+    (lambda: arrays(X, Y, test=1.5), "test = 1.5: expected a number above 0 and below 1"),
+    (lambda: arrays(BYTES, Y, test=(BYTES / 255, Y)), "test: samples are float32, .* on uint8"),
+    (lambda: arrays(NAMED.assign(d="x")), "X: an array of object"),
+    (lambda: arrays(X, Y, names=["a"]), "1 names for 4 features"),
+    (lambda: arrays(X, Y, clients=[1, 2]), r"clients: \(2,\); expected how many, or an integer or text for"),
+    (lambda: arrays(X, Y, clients=0), "give 1 to 60 clients"),
+    (lambda: arrays(X, Y, clients=2.5), "clients = 2.5: expected an integer"),
+    (lambda: arrays(X[:3], Y[:3], clients=["h1", np.nan, None]), "clients: 2 rows have no value"),
+    (lambda: arrays(scale="zscore"), "scale = zscore: 'zscore' is not a scaling; expected one of none, unit"),
+    (lambda: arrays(partition="diriclet:1"), 'partition = diriclet:1: no partition; did you mean "dirichlet"'),
+    (lambda: arrays(NAMED, test=(NAMED.add_suffix("_"), Y)), "a, a_, b, b_, c, c_, d, d_ differs"),
+    (lambda: arrays(pd.concat([NAMED, NAMED], axis=1)), "a name that is there twice"),
+    (lambda: arrays(IMAGES, test=(LAST, Y)), f"test: .*{LAYOUT}"),
+    (lambda: arrays(LAST, shape=(3, 4, 4)), f": samples.*{LAYOUT}"),
+    (lambda: run(arrays(IMAGES)).predict(LAST), f"predict: X: .*{LAYOUT}"),
+    (lambda: run(arrays(X, np.eye(3, dtype=int)[Y])), r"several labels of each row; .* y.argmax\(axis=1\)"),
+    (lambda: run(arrays(X, Y.astype(float))), r"give integer labels, as by y.astype\(int\)"),
+    (lambda: From.from_clients({1: (X, Y), "1": (X, Y)}), "from_clients: 2 clients are called '1'"),
+    (lambda: From.from_clients({"a\nb": (X, Y)}), "'a.*b' has a control character"),
+    (lambda: From.from_clients([(X, Y)] * 2, client_test=[(X, Y)] * 3), "3 pairs for 2 clients; 2 differ"),
+    (lambda: From.from_clients([(X, Y, Y)]), "client 0: a tuple, no pair"),
+    (lambda: From.from_clients([]), "from_clients: no samples to train on"),
+    (lambda: From.from_clients({"a": (X, Y), "b": (BYTES, Y)}), "client b: samples are uint8, .* on float32"),
+    (lambda: From.from_clients({"a": (X, Y), "b": ([], [])}, client_test={"a": (X, Y), "b": (X, Y)}), "no samples to"),
+    (lambda: From.from_clients({"a": FRAME, "b": FRAME.drop(columns="c")}, label="ill"), "client b: other .*: c dif"),
+    (lambda: From.from_clients({"a": FRAME, "b": (X, Y)}, label="ill"), "client b: a tuple .*expected a DataFrame"),
+    (lambda: From.from_clients([], label="ill"), "from_clients: no clients; expected a frame of each"),
+    (lambda: From.from_clients(PAIRS, min_row=1), "min_row: no argument here; did you mean .min_rows"),
+    (lambda: of_frame(FRAME.assign(by="b")), "column 'by': 'b' is not a number"),
+    (lambda: of_frame(label="lable"), "label = lable: .*no such column"),
+    (lambda: of_frame(by="a"), "give either by, the column that names clients, or clients, how many"),
+    (lambda: of_frame(test=FRAME.drop(columns="d")), "test: other columns than .*: d differs"),
+    (lambda: run(arrays(NAMED)).predict_proba(NAMED.rename(columns={"a": "z"})), "X: a frame .* a, z differs"),
+    (lambda: run(arrays()).predict(X[:, :3]), "predict: X: samples of .* 3|3 numbers"),
+    (lambda: run(arrays()).score(X, Y[:5]), r"score: y is int64 \[5\], and predictions are int64 \[60\]"),
+    (lambda: run(arrays()).score(X, Y + 0.5), "score: y is float64"),
+    (lambda: run(arrays()).predict(BYTES), "predict: X: uint8, and the data are no bytes"),
+    (lambda: run(arrays(BYTES, scale="unit")).predict(BYTES / 255), "predict: X: float32, and the data are bytes"),
+    (lambda: run(arrays(), mf.Hinge()).predict_proba(X), "Hinge has no probabilities"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "named"), WRONG)
+def test_bad_inputs_are_named(wrong: Callable[[], object], named: str) -> None:
+    with pytest.raises(mf.MpifedError, match=named):
+        wrong()
