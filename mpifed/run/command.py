@@ -5,13 +5,11 @@ Rank 0 alone reads the job, the folder and what stands in it, and imports what t
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from mpifed.comm.mpi import JOINED
 from mpifed.core import loops
 from mpifed.core.errors import Interrupted, MpifedError, UsageError
 from mpifed.files.ends import FINISHED
@@ -24,7 +22,7 @@ from mpifed.run.launch import guarded
 from mpifed.run.progress import reporter
 from mpifed.run.setup import Cache
 from mpifed.run.sweep import on_server, play_points, play_trials
-from mpifed.text import command_line, on_screen, say, screen_width
+from mpifed.text import on_screen, say, screen_width
 
 
 class How(NamedTuple):
@@ -67,10 +65,6 @@ def run_command(
         return error.exit_code
     jobs, is_sweep, plan = on_server(comm, guarded, read)
     folder = _folder(jobs, out)
-    words: list[object] = ["mpirun", "-n", comm.size] * (comm.size > 1) + ["mpifed", command, path]
-    words += [*(word for change in changes for word in ("--set", change)), "--out", folder, "--resume"]
-    words += [*(() if point is None else ("--point", point)), *["--accept-changed"] * how.accept_changed]
-    again = command_line(*words)
 
     def play(
         at: SweepPoint, run_dir: Path, resume: bool, cache: Cache | None, replace: Callable[[], None] | None
@@ -85,8 +79,8 @@ def run_command(
             except MpifedError as error:
                 if comm.rank == 0 and error.exit_code in FINISHED:
                     say(_shown(run_dir))
-                if isinstance(error, Interrupted) and JOINED not in os.environ:  # a batch script queues its job again
-                    error.args = (f"{error}; go on with {again}",)
+                if isinstance(error, Interrupted):
+                    error.args = (f"{error}; go on with the same command and --resume",)
                 raise
             if comm.rank == 0:
                 say(_shown(run_dir) if plan is None else f"{run_dir}: {at.job.rounds} rounds")
