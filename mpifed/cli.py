@@ -31,13 +31,13 @@ class _Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from mpifed.audit.cli import audit
-        from mpifed.batch.cli import status, submit
+        from mpifed.batch.cli import submit
         from mpifed.data.command import data
         from mpifed.explain.cli import explain, new
         from mpifed.plots.cli import plot
         from mpifed.results.cli import compare
 
-        for command in (audit, compare, data, explain, new, plot, status, submit):
+        for command in (audit, compare, data, explain, new, plot, submit):
             self.add_command(command)
         return super().list_commands(ctx)
 
@@ -101,7 +101,10 @@ def run(
 
 
 @main.command(short_help="Find a job's best settings.", params=[one for one in run.params if one.name != "point"])
-def tune(job: Path, changes: tuple[str, ...], out: Path | None, **how: Any) -> None:
+def tune(
+    job: Path, changes: tuple[str, ...], out: Path | None,
+    **how: Any,  # fields of How, in their types
+) -> None:  # fmt: skip
     """Run trials of a job with settings drawn by a Sobol sequence; the best go on to more rounds, as [tune] says.
 
     Prints the trials, and writes the best settings as a job, best.toml in --out. Under mpirun on all its ranks, else in
@@ -147,35 +150,37 @@ def check(job: Path, changes: tuple[str, ...], ranks: int | None, timed: bool, a
     click.echo(json.dumps(found, indent=2) if as_json else forecast_text(found, screen_width()))
 
 
-@main.command(short_help="How a run ended, and what it cost.")
+@main.command(short_help="How runs ended, what they cost, and what is next.")
 @click.argument("run", type=FOLDER, metavar="RUN|SWEEP|FOLDER|DATA")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; of a sweep or folder a list.")
 def show(run: Path, as_json: bool) -> None:
     """How a run ended: its results, costs, what is protected, and what is certified; or what a data folder holds.
 
-    Of a sweep, or a folder of runs, the state of each and what to do next, as `mpifed status` says it.
+    Of a sweep, all runs below a folder, or a run that has not ended: which are done, running, queued, resumable or
+    failed, why, and the command that goes on. Slurm is asked where it is installed; elsewhere the files tell. The exit
+    code is 0 whether runs failed or not (--json has "exit" of each).
     """
+    from mpifed.batch.status import show_status
+    from mpifed.files.run_folder import finished
+    from mpifed.results.show import run_summary, run_text
+
     if run.is_file():
         raise click.UsageError(f"{run} is a file: mpifed check is for a job")
-    of_data = (run / "federation.h5").is_file()
-    if of_data and as_json:
-        raise click.UsageError(f"{run} is a data folder: --json is for runs; leave it out")
-    if of_data:
+    if (run / "federation.h5").is_file():
         from mpifed.data.store import open_federation
         from mpifed.data.summary import summary
 
+        if as_json:
+            raise click.UsageError(f"{run} is a data folder: --json is for runs; leave it out")
         click.echo(on_screen(summary(open_federation(run))))
-        return
-    from mpifed.results.points import is_sweep
-
-    if is_sweep(run) or (run.is_dir() and not any((run / name).exists() for name in ("job.toml", "run.json"))):
-        from mpifed.batch.status import show_status
-
-        show_status([run], as_json)
-        return
-    from mpifed.results.show import run_summary, run_text
-
-    click.echo(json.dumps(run_summary(run), indent=2) if as_json else on_screen(run_text(run)))
+    elif not (run / "run.json").exists():
+        show_status(run, as_json)
+    elif as_json:
+        click.echo(json.dumps(run_summary(run), indent=2))
+    else:
+        click.echo(on_screen(run_text(run)))
+        if not finished(run):
+            show_status(run, False)
 
 
 @main.command(short_help="Check the installation and the machine.")

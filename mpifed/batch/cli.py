@@ -1,9 +1,8 @@
-"""The commands `submit` and `status`; their modules are imported only when they run."""
+"""The command `submit`; its modules are imported only when it runs."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -33,18 +32,3 @@ def submit(dry_run: bool, options: tuple[str, ...], **given: Any) -> None:  # fi
     lines = submitted(SubmitRequest(options=options, command=tuple(sys.argv[1:]), **given), dry_run)
     for line in lines:
         click.echo(line, err=dry_run and line.startswith(("note ", "warning ")))
-
-
-@click.command(short_help="The states of runs and sweeps, and what is next.")
-@click.argument("folders", metavar="RUN|SWEEP|FOLDER...", nargs=-1, required=True, type=FOLDER)
-@click.option("--json", "as_json", is_flag=True, help="A list of objects.")
-def status(folders: tuple[Path, ...], as_json: bool) -> None:
-    """Which runs and points are done, running, queued, resumable or failed, and why; and what to do next.
-
-    Of any other folder all runs below it are listed. Slurm is queried where it is installed; elsewhere the status
-    follows from the files alone. The exit code is 0 whether runs failed or not (--json has "exit" of each point), and 3
-    if a folder is not that of a run or cannot be read: such folders are named at the end.
-    """
-    from mpifed.batch.status import show_status
-
-    show_status(folders, as_json)

@@ -117,7 +117,7 @@ class RunStatus(NamedTuple):
         return command_line("mpifed", "compare" if self.sweep else "show", self.folder)
 
     def table(self) -> Table:
-        """What `mpifed status --json` prints of it."""
+        """What `mpifed show --json` prints of it."""
         return {
             "folder": str(self.folder), "slurm": self.answered, "next": self.next,
             "submitted": [submission.model_dump() for submission in self.submissions],

@@ -1,4 +1,4 @@
-"""`mpifed status`: the states of runs and sweeps as text, and what to do next."""
+"""`mpifed show` of sweeps, of folders and of what has not ended: states, and what to do next."""
 
 from __future__ import annotations
 
@@ -12,27 +12,18 @@ import click
 from pandas import DataFrame
 
 from mpifed.batch.states import STATES, RunStatus, found_in, status_of
-from mpifed.core.errors import DataError
 from mpifed.results.text import value_of
 from mpifed.text import shown
 
 _WIDEST = 160  # characters of a reason; --json has all of it
 
 
-def show_status(folders: Iterable[Path], as_json: bool) -> None:
-    """Print the status of each run and sweep in these folders; DataError at the end names those that are none."""
-    statuses, errors = [], []
-    for folder in folders:
-        try:
-            statuses += [status_of(run) for run in found_in(folder)]
-        except DataError as error:
-            errors.append(str(error))
-    if as_json:
-        click.echo(json.dumps([status.table() for status in statuses], indent=2))
-    elif statuses:
-        click.echo("\n".join(_lines(statuses)))
-    if errors:
-        raise DataError("\n".join(errors))
+def show_status(folder: Path, as_json: bool) -> None:
+    """Print the status of each run and sweep in a folder."""
+    statuses = [status_of(run) for run in found_in(folder)]
+    click.echo(
+        json.dumps([status.table() for status in statuses], indent=2) if as_json else "\n".join(_lines(statuses))
+    )
 
 
 def _lines(statuses: Iterable[RunStatus]) -> Iterator[str]:

@@ -106,7 +106,7 @@ def submit(request: SubmitRequest, dry_run: bool = False) -> Iterator[str]:
     if waiting:
         waiting.communicate()
     if waiting and waiting.returncode:
-        raise MpifedError(f"job {id} has ended with code {waiting.returncode}; see `mpifed status {plan.out}`")
+        raise MpifedError(f"job {id} has ended with code {waiting.returncode}; see `mpifed show {plan.out}`")
 
 
 def _prepared(request: SubmitRequest) -> _Plan:
@@ -185,7 +185,7 @@ def _pending(out: Path, all_points: Sequence[SweepPoint], array: bool, sweep: bo
             f"{len(busy)} of {len(status.points)} points are queued or running" if sweep else f"it is {busy[0].state}"
         )
         whose, end = (f"job {jobs}", f", or end it with `scancel {jobs}`") if jobs else (busy[0].why, "")
-        raise UsageError(f"{out}: {what} already ({whose}); see `{command_line('mpifed', 'status', out)}`{end}")
+        raise UsageError(f"{out}: {what} already ({whose}); see `{command_line('mpifed', 'show', out)}`{end}")
     if not left:
         raise UsageError(_over(status))
     return left
@@ -213,7 +213,7 @@ def _follow(plan: _Plan, new: Submission) -> Iterator[str]:
     for command, what in (
         (f"squeue --jobs={new.id}", "its state in the queue"),
         (command_line("tail", "-F", log), "its output" + (", of the first point" if plan.array else "")),
-        (command_line("mpifed", "status", plan.out), "its progress and errors"),
+        (command_line("mpifed", "show", plan.out), "its progress and errors"),
         (f"scancel --signal=USR1 --batch {new.id}", "checkpoint now and requeue"),
         (f"scancel {new.id}", "cancel; the same mpifed submit resumes from the last checkpoint"),
     ):

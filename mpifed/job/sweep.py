@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -162,7 +162,7 @@ class Tune(Settings):
     """Column of the history by which the best are chosen; where absent the objective, over training rows."""
     keep: Annotated[int, Ge(1), Le(MOST)] = 3
     """One trial of so many goes on, to so many times the rounds, and the last to `rounds`; 1: all run all rounds."""
-    space: dict[str, Any] = field(default_factory=dict)
+    space: dict[str, object] = field(default_factory=dict)
     """What is varied, by "table.key": `{log = [1e-3, 1.0]}`, `{linear = [0.0, 0.9]}`, between integers integers, or a
     list of values; where absent what the method and its optimizers suggest, as `learning_rate`."""
 

@@ -19,6 +19,7 @@ from mpifed.privacy.ledger_file import spent
 from mpifed.text import shown
 
 SWEEP = "sweep.csv"
+TRIALS, BEST = "tune.csv", "best.toml"  # of a tuning
 
 
 def is_sweep(folder: Path) -> bool:

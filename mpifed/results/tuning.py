@@ -23,10 +23,9 @@ from mpifed.files.write import replace_text
 from mpifed.job.sweep import SweepPoint, Tune
 from mpifed.results.choose import edges
 from mpifed.results.compare import sign_of
+from mpifed.results.points import BEST, TRIALS
 from mpifed.results.text import line_of, toml_text
 
-BEST = "best.toml"
-TRIALS = "tune.csv"
 _COST = "cost"  # of a row: the excess over a limit, and the metric to be minimized
 
 

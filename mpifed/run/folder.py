@@ -36,8 +36,7 @@ from mpifed.observers.tensorboard import EVENTS
 from mpifed.observers.weights_and_biases import FILES
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_ledger, spent
-from mpifed.results.points import SWEEP, is_sweep, point_settings, write_sweep
-from mpifed.results.tuning import BEST, TRIALS
+from mpifed.results.points import BEST, SWEEP, TRIALS, is_sweep, point_settings, write_sweep
 from mpifed.run import environment
 from mpifed.run.identity import changes
 from mpifed.run.outcome import FAILURE, Opened

@@ -54,9 +54,9 @@ NETWORK = """[simulated_network]
 name = "lte"
 """
 KINDS = {"plain": ("scaffold", NETWORK), "private": ("fedavg", PRIVATE)}
-READERS = (["show"], ["show", "--json"], ["status"], ["status", "--json"], ["plot", "--out", "f.png"])
+READERS = (["show"], ["show", "--json"], ["plot", "--out", "f.png"])
 SWEEP_READERS = (
-    *READERS[2:4],
+    *READERS[:2],
     ["compare"],
     ["compare", "--json"],
     ["compare", "--select", "best"],

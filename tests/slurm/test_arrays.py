@@ -1,4 +1,4 @@
-"""Job arrays over sweeps, and mpifed submit and status, on a real Slurm."""
+"""Job arrays over sweeps, and mpifed submit and show, on a real Slurm."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ def loaded(*commands: list[object]) -> tuple[set[str], bool]:
 
 
 def test_help_loads_next_to_nothing() -> None:
-    names = ("run", "check", "show", "compare", "explain", "plot", "submit", "status", "doctor")
+    names = ("run", "check", "show", "compare", "explain", "plot", "submit", "doctor")
     modules, started = loaded(["--help"], ["--version"], *([name, "--help"] for name in names))
     heavy = {"numpy", "scipy", "h5py", "mpi4py", "pydantic", "sklearn", "matplotlib", "pandas", "rich"}
     assert not heavy & modules

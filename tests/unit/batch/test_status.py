@@ -1,4 +1,4 @@
-"""`mpifed status`: what files, processes and a make-believe Slurm say of runs."""
+"""`mpifed show`: what files, processes and a make-believe Slurm say of runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pretended import Slurm, killed
 from written_files import write_json
 
-from mpifed.batch.states import Submission, Submissions, last_words, write_record
+from mpifed.batch.states import Submission, Submissions, found_in, last_words, status_of, write_record
 from mpifed.cli import main
 from mpifed.files.scratch import this_process
 from mpifed.job.job import read_table
@@ -25,11 +25,8 @@ Write = Callable[..., Path]
 HEADER = "round,elapsed_s,train_loss,test_accuracy,objective,up_bytes,down_bytes,epsilon\n"
 
 
-def status(*folders: object) -> list[dict[str, Any]]:
-    ended = CliRunner().invoke(main, ["status", *map(str, folders), "--json"])
-    assert ended.exit_code == 0, ended.output
-    found: list[dict[str, Any]] = json.loads(ended.output)
-    return found
+def status(folder: object) -> list[dict[str, Any]]:
+    return [status_of(found).table() for found in found_in(Path(str(folder)))]
 
 
 def run_of(folder: object) -> tuple[str, str]:
@@ -99,11 +96,14 @@ def test_without_slurm_the_process_decides(nowhere: Path, made: Job) -> None:
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_folders_that_are_none_beside_others(nowhere: Path, made: Job, form: list[str]) -> None:
     for name in ("a", "b"):
-        leave(Path(name), made, 0, rounds=30)
-    ended = CliRunner().invoke(main, ["status", "nobody", "a", "nowhere", "b", *form])
-    assert ended.exit_code == 3
-    assert [name for name in ("nobody", "nowhere") if f"{name}: no such" in ended.stderr] == ["nobody", "nowhere"]
-    assert "next: mpifed show b" in ended.stdout or [one["folder"] for one in json.loads(ended.stdout)] == ["a", "b"]
+        leave(Path("runs") / name, made, 0, rounds=30)
+    ended = CliRunner().invoke(main, ["show", "nobody", *form])
+    assert ended.exit_code == 3 and "nobody: no such folder" in ended.stderr
+    ended = CliRunner().invoke(main, ["show", "runs", *form])
+    assert "next: mpifed show runs/b" in ended.stdout or [one["folder"] for one in json.loads(ended.stdout)] == [
+        "runs/a",
+        "runs/b",
+    ]
 
 
 # --- with Slurm -----------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_sweep(slurm: Slurm, job: Write) -> None:
     (found,) = status("sw")
     assert found["points"][4]["why"] == "killed (NODE_FAIL on n2); checkpoint at round 30"
     assert found["points"][5]["job"] == "100_5" and found["next"] == "mpifed submit job.toml"
-    text = CliRunner().invoke(main, ["status", "sw"]).output.splitlines()
+    text = CliRunner().invoke(main, ["show", "sw"]).output.splitlines()
     assert text[1].split()[:3] == ["sw/point-0000", "done", "100/100"]
     assert text[8:] == ["1 done, 1 running, 1 queued, 2 resumable, 1 waiting, 1 failed", "next: mpifed submit job.toml"]
 
@@ -243,14 +243,17 @@ def test_all_runs_below_a_folder(nowhere: Path, job: Write, made: Job) -> None:
     Path("runs/link").symlink_to(Path("elsewhere").resolve())
     submitted(Path("runs/soon"), "7")
     leave(Path("runs/.old.overwritten-here-1"), made, 0)
-    text = CliRunner().invoke(main, ["status", "runs"]).output.splitlines()
+    text = CliRunner().invoke(main, ["show", "runs"]).output.splitlines()
     assert [line.split()[:2] for line in text[1:4]] == [
         ["runs/2026/bad", "failed"], ["runs/done", "done"], ["runs/soon", "waiting"]
     ]  # fmt: skip
     assert "not finite" in text[1] and text[4] == "1 done, 1 waiting, 1 failed" and len(text) == 8
 
 
-def test_show_says_it_too(nowhere: Path, made: Job) -> None:
-    leave(Path("runs/done"), made, 0, rounds=100)
-    said = [CliRunner().invoke(main, [command, "runs"]).output for command in ("show", "status")]
-    assert said[0] == said[1] and "next: mpifed show runs/done" in said[0]
+def test_a_run_that_has_not_ended_says_what_is_next(slurm: Slurm, made: Job) -> None:
+    submitted(Path("a"), "7")
+    slurm.queue("7|7|RUNNING|None|n1")
+    for code, said in ((75, "next: squeue --jobs=7"), (0, "done (exit 0)")):
+        leave(Path("a"), made, code, rounds=30)
+        ended = CliRunner().invoke(main, ["show", "a"])
+        assert ended.exit_code == 0 and said in ended.output and ("next: " in ended.output) == (code == 75)

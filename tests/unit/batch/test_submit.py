@@ -47,7 +47,7 @@ def test_a_run(slurm: Slurm, job: Write, tmp_path: Path) -> None:
     assert slurm.asked("sbatch") == [f"{how} {words} runs/a --set rounds=50" for how in ("--test-only", "--parsable")]
     assert "submitted job 123: runs/a\n" in text
     for command in (
-        "squeue --jobs=123", "tail -F runs/a-123.log", "mpifed status runs/a", "scancel --signal=USR1 --batch 123",
+        "squeue --jobs=123", "tail -F runs/a-123.log", "mpifed show runs/a", "scancel --signal=USR1 --batch 123",
         "scancel 123",
     ):  # fmt: skip
         assert f"  {command}  " in text
@@ -134,7 +134,7 @@ def test_not_twice(slurm: Slurm, job: Write) -> None:
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (None, "runs/tried: it is running already (in a process on this machine); see `mpifed status runs/tried`\n"),
+        (None, "runs/tried: it is running already (in a process on this machine); see `mpifed show runs/tried`\n"),
         *((code, "give --set rounds=... for more rounds") for code in (0, 69, 70)),
         (68, "failed numerically, and would fail the same way again"),
     ],

@@ -94,8 +94,8 @@ def test_neither_pipe_nor_device_is_read_for_ever(kind: str, tmp_path: Path, lau
         read_json(tmp_path / "run.json")
     with pytest.raises(DataError, match="a pipe, a device or a folder"):
         read_history(tmp_path)
-    for command, code in (("show", 3), ("status", 0)):  # status shows what can be known
-        ended = launch(0, command, tmp_path)
+    for folder, code in ((tmp_path, 3), (tmp_path.parent, 0)):  # of several, what can be known
+        ended = launch(0, "show", folder)
         assert ended.code == code and ended.err.count("mpifed: error") == (code > 0)
 
 
