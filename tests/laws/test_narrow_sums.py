@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import covering
 from small import algorithm, answers, block_of
 
 from mpifed.core.round import Round
@@ -68,9 +69,7 @@ def any_records(rng: Any, outputs: int, shape: tuple[int, ...], features: int = 
     return X, y
 
 
-@every_model
-@pytest.mark.parametrize("rows", [1, 2, 30, 128])
-@pytest.mark.parametrize("clip", [1e-100, 1e-25, 1e-9, 1.0, 1e15, 1e30])
+@covering({"model": MODELS, "rows": [1, 2, 30, 128], "clip": [1e-100, 1e-25, 1e-9, 1.0, 1e15, 1e30]})
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_neighbours_of_any_records(
     model: str, rows: int, clip: float, array_shard: Any, monkeypatch: pytest.MonkeyPatch

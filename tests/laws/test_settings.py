@@ -129,7 +129,7 @@ def test_an_object_its_table_and_its_file_say_the_same(table: str, name: str) ->
     if table == "algorithm":
         kind = next(part for part in map(kind.for_split, SPLITS) if not inspect.isabstract(part))
 
-    @settings(max_examples=30)
+    @settings(max_examples=10)
     @given(objects(kind))
     def holds(part: Any) -> None:
         job = Job.check(in_a_job(table, part))

@@ -6,6 +6,7 @@ weights [p, L] row by row, then the biases [L], if there are any.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,6 +74,8 @@ def start_of(task: Job) -> Any:
 
 # --- data and draws ------------------------------------------------------------------------------------------------
 
+_opened = functools.cache(open_federation)
+
 
 def rows_of(data: str | Path | Federation) -> list[tuple[Any, Any]]:
     """X [s, p] and y [s] of each client."""
@@ -83,7 +86,7 @@ def rows_of(data: str | Path | Federation) -> list[tuple[Any, Any]]:
 def present(task: Job, clients: int, t: int) -> list[int]:
     """Who takes part in round t = 1, 2, ..."""
     found: list[int] = participants(task, t).tolist()
-    assert clients == open_federation(task.data.path).clients
+    assert clients == _opened(task.data.path).clients
     return found
 
 
@@ -92,11 +95,11 @@ def minibatches(task: Job, client: int, size: int, t: int) -> list[Any]:
 
     They are drawn at once, and so are disjoint; but where every gradient is made noisy, step by step.
     """
-    assert size == open_federation(task.data.path).counts[client]
+    assert size == _opened(task.data.path).counts[client]
     return list(drawn(task, t, client))
 
 
-# --- gradients of mean losses, sample by sample --------------------------------------------------------------------
+# --- gradients of mean losses --------------------------------------------------------------------
 
 
 def gradient_of(task: Job, outputs: int) -> Gradient:
@@ -113,12 +116,12 @@ def gradient_of(task: Job, outputs: int) -> Gradient:
         W, bias = w[: p * outputs].reshape(p, outputs), w[p * outputs :]
         total = 2 * mu * w + beta * 2 * w / (1 + w**2) ** 2
         total[W.size :] *= objective.get("penalize_bias", False)  # no penalty counts intercepts
-        for x, label in zip(X, y, strict=True):
-            down = slope(x @ W + (bias if len(bias) else 0), label)
-            own = np.concatenate([np.outer(x, down).ravel(), down if len(bias) else []])
-            own = own * min(1.0, clip / np.linalg.norm(own))
-            total = total + own / (task.algorithm["batch_size"] if private else len(y))
-        return total
+        scores = X @ W + (bias if len(bias) else 0)
+        down = np.array([slope(z, label) for z, label in zip(scores, y, strict=True)])  # [s, L]
+        own = np.hstack([(X[:, :, None] * down[:, None]).reshape(len(y), -1), *([down] if len(bias) else [])])
+        if private:
+            own *= np.minimum(1.0, clip / np.linalg.norm(own, axis=1, keepdims=True))
+        return total + own.sum(axis=0) / (task.algorithm["batch_size"] if private else len(y))
 
     return gradient
 

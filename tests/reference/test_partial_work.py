@@ -14,6 +14,7 @@ import pages_corrections  # noqa: F401
 import pages_normalized  # noqa: F401  # into PAGES
 import pages_variates  # noqa: F401
 import pytest
+from lengths import covering
 from loops import ends, local_job, played, rows_of, start_of
 from pages import PAGES
 
@@ -32,18 +33,14 @@ def job(folder: Path, name: str, more: dict[str, Any], tables: dict[str, Any]) -
     return local_job(folder, own, data={"path": str(folder), "block": 5}, **tables)
 
 
-@pytest.mark.parametrize("tables", [{}, SLOW, DROPPED, TIMED], ids=["all", "slow", "dropped", "timed"])
-@pytest.mark.parametrize("work", [{"local_epochs": 5, "local_least": 2}, {"local_steps": 4}], ids=["passes", "steps"])
-@pytest.mark.parametrize(
-    ("name", "own"),
-    [
-        ("fedavg", {}),
-        ("fednova", {"mu": 0.5}),
-        ("feddyn", {"alpha": 0.4, "weights": "rows"}),
-        ("fedlin", {}),
+@covering({
+    "name, own": [
+        ("fedavg", {}), ("fednova", {"mu": 0.5}), ("feddyn", {"alpha": 0.4, "weights": "rows"}), ("fedlin", {}),
         ("fedcm", {"alpha": 0.3}),
     ],
-)
+    "work": [{"local_epochs": 3, "local_least": 2}, {"local_steps": 4}],
+    "tables": [{}, SLOW, DROPPED, TIMED],
+})  # fmt: skip
 def test_the_page(skewed: Path, name: str, own: dict[str, Any], work: dict[str, Any], tables: dict[str, Any]) -> None:
     task = job(skewed, name, {**work, **own}, tables)
     np.testing.assert_allclose(played(task).model, PAGES[name](task).play().judged(), rtol=0, atol=1e-10)
@@ -68,7 +65,7 @@ def test_who_they_are_and_how_much_they_do(digits: Path) -> None:
     sizes = [len(y) for _, y in rows_of(digits)]
     tasks = [job(digits, name, {"local_epochs": 6}, SLOW) for name in ("fedavg", "scaffold")]
     dropped, drawn = job(digits, "fedavg", {"local_epochs": 6}, DROPPED), []
-    for t in range(1, 60):
+    for t in range(1, 25):
         one, other = (passes(task, t, sizes) for task in tasks)
         assert one == other and len(one) == 6
         slow = {i for i, count in one.items() if count < 6}

@@ -5,13 +5,12 @@ Y. Cui, Y. Li, C. Ye: arXiv:2104.06011: (29)-(34), (37)-(42), Problem 5.
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from lengths import covering, long_unless
+from lengths import covering
 from paper import (
     Behind,
     Data,
@@ -72,16 +71,10 @@ def check_case(case: str, done: Trajectory, c: float) -> None:
         assert (nu[1:] == c).all() and (slack[1:] > 0.1).all()
 
 
-@pytest.mark.parametrize(
-    ("start", "case", "settings"),
-    long_unless(
-        lambda start, case, settings: (settings[1] == (list(CASES).index(case) % 2 == 0)) == (start == "exact"),
-        itertools.product(
-            ("exact", "paper"), CASES,
-            [(None, False, "exact"), (3, False, "exact-blocks"), (None, True, "exact-blocks"), (4, True, "exact")],
-        ),
-    ),
-)  # fmt: skip
+@covering({
+    "start": ["exact", "paper"], "case": CASES,
+    "settings": [(None, False, "exact"), (3, False, "exact-blocks"), (None, True, "exact-blocks"), (4, True, "exact")],
+})  # fmt: skip
 def test_algorithm_2(
     skewed: Path, tmp_path: Path, start: str, case: str, settings: tuple[int | None, bool, str]
 ) -> None:

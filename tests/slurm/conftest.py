@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,6 +12,8 @@ from typing import Any
 
 import pytest
 from cluster import ROOT, SCRIPT, Job, command, no_job, submit, until
+
+from mpifed.files.run_folder import summary
 
 HERE = Path(__file__).parent
 NODES = ("n1", "n2", "n3", "n4")
@@ -101,12 +102,7 @@ def expected(
 
 def model(run: Path) -> str:
     """The SHA-256 of the model that a run ended with."""
-    assert (run / "run.json").exists(), f"{run}: no run"
-    shown = subprocess.run(
-        [sys.executable, "-m", "mpifed", "show", str(run), "--json"], capture_output=True, text=True, check=True,
-        cwd=ROOT,
-    )  # fmt: skip
-    found = json.loads(shown.stdout)
+    found = summary(run)
     assert found["exit"] == 0 and found["rounds"] == JOB["rounds"], found
     return str(found["model_sha256"])
 

@@ -18,6 +18,8 @@ from mpifed.job.sweep import points as sweep_points
 SWEEP = {"sweep": {"client_optimizer.learning_rate": [0.1, 0.05, 0.2]}}
 ON_ONE = ("--nodes=1", "--ntasks-per-node=2")
 
+_IN_ORDER: list[tuple[int, str]] = []
+
 Start = Callable[..., Job]
 Make = Callable[..., Path]
 
@@ -44,10 +46,12 @@ def known(path: Path) -> str:
 
 @pytest.fixture
 def in_order(job: Make, tmp_path: Path) -> list[tuple[int, str]]:
-    """The points as one process runs them one after the other."""
-    done = mpifed("run", job("in-order", table=SWEEP), "--out", tmp_path / "in-order")
-    assert done.returncode == 0, done.stderr
-    return points(tmp_path / "in-order")
+    """The points as one process runs them one after the other, once for all tests."""
+    if not _IN_ORDER:
+        done = mpifed("run", job("in-order", table=SWEEP), "--out", tmp_path / "in-order")
+        assert done.returncode == 0, done.stderr
+        _IN_ORDER.extend(points(tmp_path / "in-order"))
+    return _IN_ORDER
 
 
 def wait_all(array: Job, limit_s: float = 90) -> None:

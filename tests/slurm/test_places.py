@@ -30,7 +30,7 @@ Make = Callable[..., Path]
 StandIn = Callable[[str, str], None]
 
 
-@pytest.mark.parametrize("option", ["--gpus-per-task=1", "--gres=gpu:2", "--gpus-per-node=2"])
+@pytest.mark.parametrize("option", ["--gpus-per-task=1", "--gres=gpu:2"])
 def test_one_rank_a_device(option: str, start: Start, job: Make, stand_in: StandIn) -> None:
     """Whether Slurm shows every rank its own device, or all ranks those of the node."""
     stand_in("mpifed", TELL)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from written_files import write_json
 
 from mpifed.cli import main
 from mpifed.core.errors import DataError
@@ -36,19 +34,6 @@ def test_an_output_that_was_closed_is_there(name: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device here that is always full")
-@pytest.mark.parametrize(
-    "words", [["--help"], ["show", "--help"], ["explain", "fedavg"], ["new"], ["show", "run"]], ids=str
-)
-def test_an_output_on_a_full_disk_ends_in_one_sentence(words: list[str], tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    write_json(tmp_path / "run/run.json", {"exit": 0})
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-m", "mpifed", *words]
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, check=False)
-    assert ended.returncode == 3 and ended.stderr.startswith("mpifed: error: "), ended.stderr
-    assert "No space left on device; make room there" in ended.stderr and ended.stderr.count("\n") == 1
-
-
 def test_a_message_steers_no_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*arguments: object) -> None:
         raise DataError("a\x1b[2Jb.h5: damaged")

@@ -63,7 +63,7 @@ LOCAL = [name for name in METHODS if issubclass(class_of(name), LocalMethod)]
 @pytest.mark.parametrize(
     "name",
     long_unless(
-        lambda name: name in ("ssca-horizontal", "ssca-vertical", "hyfdca"),
+        lambda name: name == "ssca-vertical",
         [name for name in METHODS if name not in LOCAL],  # whose exchange no class can rename
     ),
 )
