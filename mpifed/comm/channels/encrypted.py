@@ -98,7 +98,7 @@ class Encrypted(Channel):
         self._totals = (plan.kept and plan.kept.total) or {}
 
     def seal(self, plan: Plan, integers: Integers, client: int, now: Round) -> Bytes:
-        """The client's ciphertexts, of changes in slots."""
+        """The client's ciphertexts, of changes in slots; NumericalError when an integer is out of range."""
         with plan.account.timed():
             packing, change = self.packing(plan.message), plan.change(integers, client)
             slots = packing.pack(integers, client) - packing.pack(integers - change, client)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from mpifed.comm.sums import Message, Unit
-from mpifed.core.errors import BrokenProtocol
+from mpifed.core.errors import BrokenProtocol, NumericalError
 from mpifed.core.record import Flags, Integers
 
 
@@ -52,11 +52,13 @@ class Packing:
         return np.pad(limbs, (0, unused), constant_values=self.size).reshape(-1, slots)
 
     def pack(self, integers: Integers, client: int) -> Integers:
-        """[j, slots] what is in the client's ciphertexts, of its integers [m]."""
-        low = np.append(integers, 0)
+        """[j, slots] what is in the client's ciphertexts, of its integers [m]; NumericalError if one is too large."""
+        low, at = np.append(integers, 0), self.at[self.senders[:, client]]
         high = (low[self.split] + self._half) >> self.width
         low[self.split] -= high << self.width
-        slots: Integers = np.append(low, high)[self.at[self.senders[:, client]]]
+        slots: Integers = np.append(low, high)[at]
+        if (np.abs(slots) > self.most[at]).any():
+            raise NumericalError(f"{self.name}: client {client} sends an integer beyond its bound; it is not encrypted")
         return slots
 
     def unpack(self, opened: Integers, which: Integers, counted: Flags) -> Integers:

@@ -62,6 +62,9 @@ def test_no_nonce_comes_again() -> None:
     assert len(found) == len(cases) and all(len(one) == 16 and one.endswith(bytes(6)) for one in found)
     turns = Turns()
     assert [turns.next(), turns.next(), turns.next()] == [1, 2, 3]
+    turns.use(2)
+    with pytest.raises(BrokenProtocol, match="repeated nonce: client 2 would seal a second message in turn 3"):
+        turns.use(2)
     with pytest.raises(struct.error):
         nonce(2**48)
 

@@ -10,7 +10,7 @@ import pytest
 from launching import environment
 
 from mpifed.comm.mpi import connect, launched_ranks
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.testing import Solo
 
 ALLOCATION = {"SLURM_NTASKS": "8"}  # set in a batch script as well
@@ -69,11 +69,3 @@ def test_who_has_launched_the_ranks_learns_that_they_have_joined(tmp_path: Path)
     assert joined.exists()
     with pytest.raises(UsageError, match="MPIFED_JOINED="):
         connect({"MPIFED_JOINED": str(joined / "below")})
-
-
-def test_an_error_alone_is_raised_as_it_is() -> None:
-    error = DataError("mine")
-    with pytest.raises(DataError) as caught:
-        Solo().raise_on_all_ranks(error)
-    assert caught.value is error
-    Solo().raise_on_all_ranks(None)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import nullcontext
 from fractions import Fraction
-from itertools import pairwise
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from masking import Shard
 
 from mpifed.comm.channels.base import Protection, refuse_small
 from mpifed.comm.rounds import Ranks, play
@@ -22,7 +22,7 @@ from mpifed.core.errors import NumericalError, TooFewClients, UsageError
 from mpifed.core.exchange import Exchange, Field, Lazy, Placed, fields_of
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import leaves, map_leaves
-from mpifed.core.round import Leaving, Round
+from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.testing import Solo
 
@@ -30,15 +30,11 @@ GRIDS = {64: (2.0**-40, 2.0**10), 128: (2.0**-20, 2.0**40)}  # by bits of a valu
 
 
 class Inner(NamedTuple):
-    """A record within a record."""
-
     m: Any
     k: Any
 
 
 class Upload(NamedTuple):
-    """Three fields."""
-
     v: Any
     inner: Inner
 
@@ -120,40 +116,26 @@ def case_of(seed: int) -> Case:
 cases = given(st.integers(0, 2**32).map(case_of))
 
 
-def positions(case: Case) -> Iterator[tuple[str, int, Any]]:
-    """(field, position in the message, [N] who fills it)."""
-    for name, own in case.held.items():
-        (place,) = (place for place in case.message.places if place.name == f"up.{name}")
-        for number, at in enumerate(range(place.start, place.stop)):
-            yield name, at, own.reshape(len(own), -1)[:, number % place.field.size]
-
-
 @cases
 @settings(max_examples=150)
 def test_units_are_the_places_with_the_same_holders(case: Case) -> None:
-    message, numbers = case.message, np.arange(case.message.size)
-    assert [(a.stop, b.start) for a, b in pairwise(message.places)] == [(b.start, b.start) for b in message.places[1:]]
-    units = [(unit, np.concatenate([numbers[at] for at in unit.at])) for unit in message.units]
+    message, numbers, everybody = case.message, np.arange(case.message.size), range(case.message.clients)
     present = case.rng.random(message.clients) < 0.6
-    behind: dict[str, list[int]] = {f"up.{name}": [] for name in case.held}
-    for name, position, who in positions(case):
-        field = fields_of(message.exchange)[name]
-        here = [unit for unit, at in units if (at == position).any()]
-        assert len(here) == who.any() or not any(unit.who.any() for unit in here)
-        for unit in here:
-            assert (unit.who == who).all()
-            assert unit.to_holders == field.to_holders or who.all()
-        assert [position in numbers[message.own(client)] for client in range(len(who))] == who.tolist()
-        behind[f"up.{name}"].append(int(who[present].sum()))
-    for client in range(message.clients):
-        own = numbers[message.own(client)]
-        assert len(set(own.tolist())) == len(own)
-        assert message.sent(np.array([client])) == 8 * len(own)
-        filled = [at for number, (_, at) in enumerate(units) if number in message.units_of(client)]
-        assert sorted(own) == sorted(np.concatenate([numbers[:0], *filled]))
-    for place in message.places:
-        counts = [count for count in behind[place.name] if count > place.field.to_holders]
+    units = [(unit, np.concatenate([numbers[at] for at in unit.at])) for unit in message.units]
+    for place, own in zip(message.places, case.held.values(), strict=True):
+        holders = np.tile(own.reshape(len(own), -1), place.form.limbs)  # [N, limbs * size]
+        counts = [count for count in holders[present].sum(axis=0).tolist() if count > place.field.to_holders]
         assert place.fewest(present) == min(counts, default=0), place.name
+        for position, who in zip(range(place.start, place.stop), holders.T, strict=True):
+            here = [unit for unit, at in units if position in at and unit.who.any()]
+            assert [unit.who.tolist() for unit in here] == [who.tolist()] * int(who.any())
+            assert all(unit.to_holders == place.field.to_holders or who.all() for unit in here)
+            assert [position in numbers[message.own(client)] for client in everybody] == who.tolist()
+    for client in everybody:
+        own = numbers[message.own(client)]
+        filled = [units[number][1] for number in message.units_of(client)]
+        assert message.sent(np.array([client])) == 8 * len(own) == 8 * len(set(own.tolist()))
+        assert sorted(own) == sorted(np.concatenate([numbers[:0], *filled]))
 
 
 @cases
@@ -170,10 +152,11 @@ def test_a_sum_has_the_same_bits_however_uploads_come(case: Case) -> None:
     for client in everybody:
         put[message.own(client)] += case.sum_of([everybody[client : client + 1]])[message.own(client)]
     assert whole.tobytes() == put.tobytes()
-    for (name, field), (_, total) in zip(
-        fields_of(message.exchange).items(), leaves(message.decode(whole)), strict=True
-    ):
-        scale, rows = Fraction(field.scale), np.where(case.held[name], case.values[name], 0).reshape(len(everybody), -1)
+    for place, (name, total) in zip(message.places, leaves(message.decode(whole)), strict=True):
+        scale, rows = (
+            Fraction(place.form.scale),
+            np.where(case.held[name], case.values[name], 0).reshape(len(everybody), -1),
+        )
         for column, found in zip(rows.T, np.ravel(total), strict=True):
             exact = sum(round(Fraction(float(value)) / scale) for value in column) * scale
             if total.dtype == np.float32:
@@ -182,43 +165,28 @@ def test_a_sum_has_the_same_bits_however_uploads_come(case: Case) -> None:
                 assert abs(Fraction(float(found)) - exact) <= abs(exact) * Fraction(2) ** -51
 
 
-class Shard(NamedTuple):
-    """As much of a client's data as ranks read."""
-
-    client: int
-    y: Any = np.zeros(1)
-
-
 @given(st.integers(0, 2**32))
 @settings(max_examples=60)
 def test_lazy_uploads_are_summed_as_their_rows_or_as_their_total(seed: int) -> None:
     """Values on the grid, with weights: sums by clients and by blocks are the same, and those of arrays."""
-    rng = np.random.default_rng(seed)
+    rng, came = np.random.default_rng(seed), list[int]()
     clients, shape = int(rng.integers(1, 9)), tuple(rng.integers(1, 5, int(rng.integers(0, 3))).tolist())
-    weight = 2.0 ** rng.integers(-2, 3, clients)
-    values = (rng.integers(-100, 100, (clients, *shape)) * weight.reshape(-1, *[1] * len(shape))).astype("f4")
-    present = rng.random(clients) < 0.8
+    weight = 2.0 ** rng.integers(-2, 3, (clients, *[1] * len(shape)))
+    values, present = (rng.integers(-100, 100, (clients, *shape)) * weight).astype("f4"), rng.random(clients) < 0.8
     blocks = [Block(tuple(map(Shard, who)), "float32") for who in case_of(seed).split(np.arange(clients))]  # type: ignore[arg-type]
-    came: list[Any] = []
 
-    def rows(states: Any, question: Any, block: Block, now: Round) -> Any:
-        return states, values[block.clients]
+    def answer(states: Any, question: Any, block: Block, now: Round) -> Any:
+        own, pieces = values[block.clients], np.array_split(rng.permutation(len(block.clients)), 2)
+        parts = [(who, own[who]) for who in pieces if len(who)]
+        return states, Lazy(lambda: iter(parts), lambda: came.append(1) or own.sum(axis=0))
 
-    def lazy(states: Any, question: Any, block: Block, now: Round) -> Any:
-        own, order = values[block.clients], np.random.default_rng(seed).permutation(len(block.clients))
-        pieces = np.array_split(order, min(2, len(order)))
-        return states, Lazy(lambda: ((who, own[who]) for who in pieces), lambda: came.append(1) or own.sum(axis=0))
-
-    def total(answer: Any, by_blocks: bool) -> Any:
+    for by_blocks in (False, True):
         ranks = Ranks(Solo(), blocks, clients, Arithmetic(by_blocks=by_blocks))
         exchange: Any = Exchange("up", Field(shape), lambda *_: (), answer, lambda server, total, now: total)
         states = ClientStates(ranks.blocks.first, lambda i: ())
-        return play((exchange,), (), states, Round(0, 1, present), ranks)[0]
-
-    if values[present].size:
-        for answer, by_blocks in ((rows, False), (lazy, False), (lazy, True)):
-            assert np.array_equal(total(answer, by_blocks), values[present].sum(axis=0, dtype="f8"))
-            assert bool(came) == by_blocks
+        total, _ = play((exchange,), (), states, Round(0, 1, present), ranks)
+        assert np.array_equal(total, values[present].sum(axis=0, dtype="f8"))
+        assert bool(came) == (by_blocks and bool(present.any()))
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -288,24 +256,14 @@ GROUPS = Message(three(Field((9,), held=OWN), Field((9,), held=OWN, to_holders=T
 
 
 @pytest.mark.parametrize("least", [1, 2, 4])
-def test_small_names_what_would_show_too_few(least: int) -> None:
+def test_a_sum_of_too_few_answers_is_refused_by_name_on_all_ranks(least: int) -> None:
     """What alone goes back to who sent it does not count, nor what the job allows by a name."""
-    for bits in range(64):
+    for bits, allowed in product(range(64), ("", "up", "up.inner", "up.inner.m", "up.inn", "up.v", "u", "down")):
         present = np.array([bits >> client & 1 for client in range(6)], dtype=bool)
         counts = {place.name: place.fewest(present) for place in GROUPS.places}
-        for allowed in ("", "up", "up.inner", "up.inner.m", "up.inn", "up.v", "u", "down"):
-            expected = {n: k for n, k in counts.items() if 0 < k < least and not f"{n}.".startswith(f"{allowed}.")}
-            with nullcontext() if not expected else pytest.raises(TooFewClients) as caught:
-                refuse_small([(GROUPS, Round(7, 1, present))], Protection("masked", least, (allowed,)))
-            named = re.findall(r"(\S+) \((\d+) in round 7\)", str(caught.value)) if expected else []
-            assert dict(named) == {name: str(count) for name, count in expected.items()}, present
-
-
-def test_a_sum_of_too_few_answers_is_refused_by_name_on_all_ranks() -> None:
-    """Answers count, and not those who hear: of four who are asked, one leaves before its answer, two after theirs."""
-    present, message = np.array([1, 1, 1, 1, 0, 0], dtype=bool), Message(three(*3 * [Field((2,))]), 6)
-    now = Round(5, 1, present, leaving=Leaving(present, np.array([0, 1, 1, 2, 2, 2]), 3)).at(0)
-    refuse_small([(message, now)], Protection("masked", 3))
-    with pytest.raises(TooFewClients, match=r"min_clients = 4: .*: up\.v \(3 in round 5\)") as caught:
-        refuse_small([(message, now)], Protection("masked", 4))
-    assert caught.value.agreed and caught.value.exit_code == 1
+        few = {n: str(k) for n, k in counts.items() if 0 < k < least and not f"{n}.".startswith(f"{allowed}.")}
+        with pytest.raises(TooFewClients) if few else nullcontext() as caught:
+            refuse_small([(GROUPS, Round(7, 1, present))], Protection("masked", least, (allowed,)))
+        if caught is not None:
+            assert dict(re.findall(r"(\S+) \((\d+) in round 7\)", str(caught.value))) == few, present
+            assert caught.value.agreed and caught.value.exit_code == 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import resource
 import shutil
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -138,6 +140,19 @@ def test_each_client_has_its_rectangle(case: Case, tmp_path: Path, monkeypatch: 
                 rest.take(np.arange(rest.samples), out)
                 np.testing.assert_array_equal(out, dense(test_X)[1:])
                 np.testing.assert_array_equal(rest.y, test_y[1:])
+
+
+def test_blocks_that_are_not_used_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the last ones; the others are opened again, with the same rows."""
+    monkeypatch.setattr("mpifed.data.shards.MOST_OPEN", 4)
+    case = Case(X, Y, by_grid("rows", Y, 7, (20, 1)), {})
+    roster = hosted_blocks(made(case), range(20), np.arange(21), "float32", np.inf)
+    opened = [weakref.ref(roster[i]) for i in range(20)]
+    gc.collect()
+    assert [i for i, block in enumerate(opened) if block() is not None] == [16, 17, 18, 19]
+    assert roster[19] is opened[19]()
+    for i, block in enumerate(roster):
+        assert np.array_equal(block.shards[0].y, expected(case, i)[3])
 
 
 @pytest.mark.parametrize("kind", ["u1", "f4"])
