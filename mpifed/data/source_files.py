@@ -86,11 +86,11 @@ def of_clients(path: Path | None, parts: Sequence[Part], clients: Sequence[str],
     return joined(stored, [client for client, *_ in there], owners)
 
 
-def train_and_test(path: Path, test: Path | None = None) -> tuple[Path, Path | None]:
-    """The places of training and of test rows: folders `train` and `test` of a folder, or the path itself."""
-    if not (path / "train").is_dir():
-        return path, test
-    return path / "train", test or (path / "test" if (path / "test").is_dir() else None)
+def train_and_test(path: Path, test: Path | None = None) -> list[Path]:
+    """The places of training rows and, if there are some, of test rows: folders `train` and `test`, or the path."""
+    if (path / "train").is_dir():
+        path, test = path / "train", test or next(path.glob("test"), None)
+    return [path] if test is None else [path, test]
 
 
 def check_choices(options: object) -> None:

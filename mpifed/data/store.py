@@ -51,7 +51,7 @@ ARRAYS, ABOUT = "federation.h5", "federation.json"
 REMEDY = "make the data again with `mpifed data ... --force`"
 TESTS = "client_tests/"
 MEMORY = "memory:"  # begins the path of data in memory
-_IN_MEMORY: list[Federation] = []
+_IN_MEMORY: dict[str, Federation] = {}
 _MOST_CLASSES = 2**16  # unless there are more rows
 PART = 1 << 22  # bytes that are read at once
 _ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
@@ -432,8 +432,9 @@ def in_memory(federation: Federation) -> str:
     It says nothing of the data, as a digest would, since jobs of private runs are published. All ranks make the same
     data in the same order.
     """
-    _IN_MEMORY.append(federation)
-    return f"{MEMORY}{len(_IN_MEMORY)}"
+    name = f"{MEMORY}{len(_IN_MEMORY) + 1}"
+    _IN_MEMORY[name] = federation
+    return name
 
 
 def open_federation(path: Path | str, verify: bool = False) -> Federation:
@@ -444,10 +445,9 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
     DataError : when it is missing, damaged, half-written, or of another version.
     """
     if str(path).startswith(MEMORY):
-        number = str(path).removeprefix(MEMORY)
-        if not number.isdecimal() or not 0 < int(number) <= len(_IN_MEMORY):
+        if str(path) not in _IN_MEMORY:
             raise DataError(f"{path}: data in the memory of another process; write them to a folder, by `out`")
-        return _IN_MEMORY[int(number) - 1]
+        return _IN_MEMORY[str(path)]
     about, arrays = (path := Path(path)) / ABOUT, path / ARRAYS
     for file in (about, arrays):
         if not file.is_file():

@@ -285,8 +285,8 @@ class ArrowFolder(ColumnSource):
     """A folder that `datasets.save_to_disk` wrote, of a Dataset, or of a DatasetDict with `train` and `test`."""
 
     def read(self, seed: int) -> Samples:
-        test = self.test if self.path[1:] else train_and_test(self.path[0], self.test)[1]
-        return ColumnSource.read(replace(self, test=test), seed)
+        test = [self.test] if self.path[1:] else [*train_and_test(self.path[0], self.test), None][1:]
+        return ColumnSource.read(replace(self, test=test[0]), seed)
 
     def files(self, path: Path) -> list[Path]:
         folder = train_and_test(path)[0] if path in self.path else path

@@ -37,7 +37,7 @@ class Leaf(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, or users whose rows are not numbers of the same shape."""
-        places = [place for place in train_and_test(self.path, self.test) if place is not None]
+        places = train_and_test(self.path, self.test)
         endings = (".json", ".json.gz", ".json.bz2", ".json.xz")
         files = [files_in(place, *endings) if place.is_dir() else [place] for place in places]
         parts = [[user for path in paths for user in _users(path)] for paths in files]

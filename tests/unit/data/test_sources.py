@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import json
 import sys
+import threading
 from collections.abc import Callable
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,8 @@ from mpifed.core.errors import DataError
 from mpifed.data.labels import encode
 from mpifed.data.samples import Samples, stored_samples
 from mpifed.data.shards import shard_of
-from mpifed.data.sources import CsvTable, Svmlight, Synthetic
+from mpifed.data.sources import CsvTable, Mnist, Svmlight, Synthetic
+from mpifed.data.sources import idx as idx_source
 from mpifed.data.store import Federation, open_federation
 from mpifed.data.summary import summary
 
@@ -187,6 +192,56 @@ def test_fashion_mnist(tmp_path: Path) -> None:
     assert make(tmp_path / "out", "idx", tmp_path, *ONE).test_samples == 0
 
 
+# --- MNIST, by servers of our own on this machine --------------------------------------------------------------------
+
+
+CLOSED = "http://127.0.0.1:9/"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves a folder."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_the_files_are_downloaded_once_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a server that is not there, one of other content, and one that has the files; these are small ones."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("MPIFED_DATA", raising=False)
+    files = dict[str, str]()
+    for name in idx_source.MNIST:
+        shape = (6, 2, 3) if "images" in name else (6,)
+        content = bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes() + bytes(range(np.prod(shape)))
+        files[name] = hashlib.md5(packed := gzip.compress(content)).hexdigest()
+        for folder, served in (("good", packed), ("other", packed[:-4])):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / name).write_bytes(served)
+    monkeypatch.setattr(idx_source, "MNIST", files)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path))) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            other, good = (f"http://127.0.0.1:{server.server_port}/{name}/" for name in ("other", "good"))
+            for wrong in (CLOSED, other):
+                with pytest.raises(DataError, match=f"{wrong}: .*; bring .* by `mpifed data mnist FOLDER"):
+                    Mnist(mirror=wrong).read(0)
+            data = Mnist(mirror=good).read(0)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert np.array_equal(data.X, np.arange(36).reshape(6, 1, 2, 3)) and data.test is not None
+    assert {path.name for path in (tmp_path / "cache/mpifed/mnist").iterdir()} == {*files}
+    assert Mnist(mirror=CLOSED).read(0).files == data.files  # they are there
+
+
+def test_mnist(real_data: Path) -> None:
+    data = Mnist(real_data / "mnist").read(0)
+    assert data.test is not None
+    assert (data.X.shape, data.test.X.shape, len(data.files)) == ((60000, 1, 28, 28), (10000, 1, 28, 28), 4)
+    assert data.y[:5].tolist() == [5, 0, 4, 1, 9]
+
+
 # --- clients of files -----------------------------------------------------------------------------------------------
 
 
@@ -340,13 +395,16 @@ def test_a_first_line_of_numbers_is_a_row_and_said(tmp_path: Path) -> None:
     assert "names    numbers: a first line of numbers alone is a row" in summary(data)
 
 
-def test_labels_that_begin_with_0_are_texts(tmp_path: Path) -> None:
-    """01 is not 1, as codes of departments are not, in test rows either."""
+def test_columns_with_integers_that_begin_with_0_are_texts(tmp_path: Path) -> None:
+    """01 is not 1, as codes of departments and towns are not, in test rows either."""
     (tmp_path / "a.csv").write_text("x,y\n1.5,01\n2,1\n3,1\n4, 01\n")
     (tmp_path / "t.csv").write_text("x,y\n1.5,1\n2,1\n")
     data = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--label", "y", "--test", tmp_path / "t.csv", *ONE)
     assert data.provenance["classes"] == ["01", "1"] and read(data)[1].tolist() == [0, 1, 1, 0]
     assert common(data)[1].tolist() == [1, 1]
+    (tmp_path / "a.csv").write_text("zip,n,y\n01067,0,0\n1067,10,1\n")
+    data = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--label", "y", "--categorical", "one-hot", *ONE)
+    assert data.names() == ("zip=01067", "zip=1067", "n")
 
 
 def test_svmlight_regression(tmp_path: Path) -> None:
