@@ -57,8 +57,6 @@ class MeanGradient(NamedTuple):
     first: bool = False  # whether it is that only in a client's first round: what clients keep is known only then
     parts: bool = False  # whether each client sends its own columns' part of the gradient of whole rows
     batch: int = 0  # over so many of the rows that entered the exchange; 0: over all of them
-    scaled: bool = True  # whether its length is known too, and not its direction alone
-    known: Array | None = None  # which numbers of `gradient.first` are known; None: all
 
 
 class InnerProducts(NamedTuple):

@@ -40,10 +40,9 @@ def audit(
         check_kind(folder, is_folder=True)
     with threadpool_limits(1):
         found = audited(what, changes, rounds, parties or PARTIES)
-    click.echo(json.dumps(as_json(found), indent=2) if json_ else on_screen(as_text(found)))
+    click.echo(json.dumps(as_json(found), indent=2) if json_ else on_screen("\n".join(as_text(found))))
     if folder is not None:
-        missing = write(found, folder)
-        click.echo(line_of("report", f"{folder}/{missing and f' without images: {missing}'}"), err=json_)
+        write(found, folder)
+        click.echo(line_of("report", f"{folder}/"), err=json_)
     if found.leaks:
-        names = ", ".join(finding.name for finding in found.leaks)
-        raise LeakFound(f"{what}: not declared by [audit] accept: {names}")
+        raise LeakFound(f"{what}: not declared by [audit] accept: {', '.join(found.leaks)}")

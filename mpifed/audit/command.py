@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import re
+import json
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from importlib.util import find_spec
 from math import isqrt
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-from mpifed.audit.attack import AttackResult
-from mpifed.audit.conditions import NOTE, Condition, conditions
+from mpifed.audit.counts import NOTE, Condition, conditions
 from mpifed.audit.equations import equation_attacks
-from mpifed.audit.exact_checks import ExactChecks, exact_checks
-from mpifed.audit.findings import NAMES, Finding, check_names, findings
+from mpifed.audit.exact import ExactChecks, exact_checks
+from mpifed.audit.findings import NAMES, AttackResult, Finding, check_names
 from mpifed.audit.gradients import MOST_CLIENTS, gradient_attacks
 from mpifed.audit.membership import membership_attack
-from mpifed.audit.received import EACH, SEALED, SUM, Reader
-from mpifed.audit.recording import LIMIT_BYTES, replay_job
+from mpifed.audit.received import Reader
+from mpifed.audit.recording import LIMIT_BYTES, Replay, replay_job
+from mpifed.audit.reveals import undeclared
 from mpifed.core.errors import DataError, LeakFound, UsageError
 from mpifed.core.tables import Table
 from mpifed.data.store import open_federation
 from mpifed.files.json_file import write_json
 from mpifed.files.run_folder import RUN
 from mpifed.files.write import replace_text, replaced
-from mpifed.job.job import Job, read_table
+from mpifed.job.job import read_table
 from mpifed.job.sweep import points
 from mpifed.privacy.disclosure import mark
 from mpifed.results.text import human_bytes, line_of
@@ -35,7 +36,7 @@ from mpifed.text import counted
 
 PARTIES = ("server", "client:0")
 ROUNDS = 12  # recorded for an audit, unless messages are large
-_KINDS = {EACH: "-each", SUM: "-sum", SEALED: "-sealed"}
+_SHOWN = 3  # occurrences of a finding
 
 
 class Audit(NamedTuple):
@@ -43,8 +44,7 @@ class Audit(NamedTuple):
 
     job: str
     security: str  # of the aggregation: plain, masked or encrypted
-    rounds: int
-    nbytes: int  # of what was recorded
+    recorded: dict[str, int]  # rounds, and bytes
     parties: Sequence[str]
     conditions: list[Condition]
     attacks: list[AttackResult]
@@ -53,9 +53,9 @@ class Audit(NamedTuple):
     remarks: list[str]
 
     @property
-    def leaks(self) -> list[Finding]:
-        """Findings that the job does not declare."""
-        return [finding for finding in self.findings if not finding.accepted]
+    def leaks(self) -> list[str]:
+        """Names of findings that the job does not declare."""
+        return [finding.name for finding in self.findings if not finding.accepted]
 
 
 def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties: Sequence[str] = PARTIES) -> Audit:
@@ -63,51 +63,56 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None, parties:
     path = target / "job.toml" if target.is_dir() else target
     if target.is_dir() and not path.exists():
         raise DataError(f"{target}: no job.toml; give a run directory or a job file")
-    own = points(read_table(path, changes), str(path))[0].job
-    check_names(own.audit.accept)
+    job = points(read_table(path, changes), str(path))[0].job
+    check_names(job.audit.accept)
     if (target / RUN).exists() and not changes:
-        check_same_data(target, open_federation(own.data.path))
-    job = replace(own, aggregation=replace(own.aggregation, arithmetic="exact"))
+        check_same_data(target, open_federation(job.data.path))
     replay = replay_job(job, rounds or ROUNDS, float("inf") if rounds else LIMIT_BYTES)
-    server, client = _parties(parties, replay.problem.clients)
-    plain = replay
-    if replay.channel != "plain":
-        plain = replay_job(
-            replace(job, aggregation=replace(job.aggregation, security="plain", min_clients=job.min_clients)),
-            replay.rounds,
-        )
-    counts = [
-        one for one in conditions(replay, client or 0) if (server if one.party == "server" else client is not None)
-    ]
-    reader, attacks = Reader(replay), [membership_attack(replay)]  # by anybody, on the released model
-    if server:
+    client = 0
+    for name in parties:
+        named, _, number = name.partition(":")
+        if named not in ("server", "client") or number not in ("", *map(str, replay.shards)):
+            raise UsageError(f"--party {name}: expected server, client or client:NUMBER of a client that there is")
+        client = int(number or client)
+    counts = [one for one in conditions(replay, client) if any(one.party[:6] == name[:6] for name in parties)]
+    attacks = [membership_attack(replay)]  # by anybody, on the released model
+    if "server" in parties:
+        reader = Reader(replay)
         attacks = [*gradient_attacks(reader), *equation_attacks(reader), *attacks]
-    exact, parties = exact_checks(replay, plain), ["server"] * server + [f"client {client}"] * (client is not None)
-    return Audit(
-        own.name, replay.channel, replay.rounds, replay.transcript.nbytes, parties,
-        counts, attacks, exact, findings(replay, counts, attacks, exact),
-        [*_remarks(own, rounds, replay.rounds), *replay.algorithm.trust(replay.channel == "plain")],
-    )  # fmt: skip
-
-
-def _remarks(job: Job, asked: int | None, recorded: int) -> Iterator[str]:
-    if job.aggregation.arithmetic != "exact":
-        yield "[aggregation] arithmetic: uploads were recorded client by client, as for exact sums"
+    remarks = [*replay.algorithm.trust(replay.channel == "plain")]
     if job.privacy is not None:
-        yield "the papers' condition is evaluated without the job's noise, and is no finding; attacks see the noise"
-    if asked is None and recorded < min(ROUNDS, job.rounds):
-        yield f"only {counted(recorded, 'round')} recorded: more fill {LIMIT_BYTES >> 20} MiB; see --rounds"
+        remarks.append("the papers' condition is evaluated without the job's noise, and is no finding; attacks see it")
+    if rounds is None and replay.rounds < min(ROUNDS, job.rounds):
+        more = f"more fill {LIMIT_BYTES >> 20} MiB; see --rounds"
+        remarks.append(f"only {counted(replay.rounds, 'round')} recorded: {more}")
+    recorded, exact = {"rounds": replay.rounds, "bytes": replay.nbytes}, exact_checks(replay)
+    findings = list(_findings(replay, counts, attacks, exact))
+    return Audit(job.name, replay.channel, recorded, parties, counts, attacks, exact, findings, remarks)
 
 
-def _parties(names: Sequence[str], clients: int) -> tuple[bool, int | None]:
-    """(whether the server is among the parties, which client, or None)."""
-    client = None
-    for name in names:
-        matched = re.fullmatch(r"server|client(?::(\d+))?", name)
-        if matched is None or int(matched[1] or 0) >= clients:
-            raise UsageError(f"--party {name}: expected server, client or client:NUMBER, from 0 to {clients - 1}")
-        client = client if name == "server" else int(matched[1] or 0)
-    return "server" in names, client
+def _findings(
+    replay: Replay, counts: Sequence[Condition], attacks: Sequence[AttackResult], exact: ExactChecks
+) -> Iterator[Finding]:
+    """The findings, at most one of each name, and whether the job accepts them."""
+    texts = defaultdict[str, list[str]](list, exact.leaks)
+    if silent := list(undeclared(replay.algorithm)):
+        name, where = type(replay.algorithm).__name__, ", ".join(f'"{exchange}"' for exchange in silent)
+        give = "give it `reveals`, or with local steps `gain`, see docs/how-to/audit.md"
+        texts["undeclared"] = [f"{name} declares nothing in {where}: {give}"]
+    if replay.channel == "plain":
+        texts["answers"] = ['[aggregation] security = "plain" hides nothing from the server']
+    elif clear := {play.exchange.name for play in replay.plays if play.exchange.clear}:
+        texts["in-the-clear"] = [f"by design, from every client: {', '.join(sorted(clear))}"]
+    for one in counts if replay.job.privacy is None else ():  # the equations hold up to noise only
+        if one.determined:
+            texts["determined"].append(f"{one.exchange}, {one.party}: {one.numbers} numbers of {one.unknowns} unknowns")
+    for result in attacks:
+        if result.success:
+            texts[result.attack].append(f"{result.seen}: {result.text}")
+    for name in NAMES:
+        if some := texts[name]:
+            more = f"; and {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
+            yield Finding(name, "; ".join(some[:_SHOWN]) + more, name in replay.job.audit.accept)
 
 
 # --- the report ------------------------------------------------------------------------------------------------------
@@ -115,66 +120,51 @@ def _parties(names: Sequence[str], clients: int) -> tuple[bool, int | None]:
 
 def as_json(audit: Audit) -> Table:
     """The report, without recovered rows."""
-    attacks = [result._asdict() for result in audit.attacks]
-    return {
-        "job": audit.job,
-        "security": audit.security,
-        "recorded": {"rounds": audit.rounds, "bytes": audit.nbytes},
-        "parties": audit.parties,
-        "conditions": [{**one._asdict(), "determined": one.determined} for one in audit.conditions],
-        "attacks": [{key: value for key, value in result.items() if key != "pairs"} for result in attacks],
-        "exact": audit.exact._asdict(),
-        "findings": [finding._asdict() for finding in audit.findings],
-        "remarks": audit.remarks,
-        "exit": LeakFound.exit_code if audit.leaks else 0,
-    }  # fmt: skip
+    return {**_plain(audit), "exit": LeakFound.exit_code if audit.leaks else 0}
 
 
-def as_text(audit: Audit) -> str:
+def _plain(value: Any) -> Any:  # a named tuple, a list of these, or what JSON has
+    if hasattr(value, "_asdict"):
+        return {key: _plain(part) for key, part in value._asdict().items() if key != "pairs"}
+    return list(map(_plain, value)) if isinstance(value, list) else value
+
+
+def as_text(audit: Audit) -> Iterator[str]:
     """What `mpifed audit` prints: what was recorded, the counts, attacks, checks and findings, and the verdict."""
-    return "\n".join(_lines(audit))
-
-
-def _lines(audit: Audit) -> Iterator[str]:
+    rounds, size = audit.recorded.values()
     yield line_of("job", audit.job)
     yield line_of("security", audit.security)
-    yield line_of("recorded", f"{counted(audit.rounds, 'round')}, {human_bytes(audit.nbytes)}")
+    yield line_of("recorded", f"{counted(rounds, 'round')}, {human_bytes(size)}")
     yield from (line_of("remark", remark) for remark in audit.remarks)
     yield f"\nSecurity condition of the papers ({NOTE})"
     for one in audit.conditions:
         when = f"round {one.round}" if one.round >= 0 else "outside the rounds"
+        verdict = "not shown to be underdetermined" if one.determined else "underdetermined"
         yield f"  {one.exchange}, {when}: {one.party} receives {one.receives}"
-        yield f"    {one.unknowns} unknowns of {counted(one.rows, 'row')}, {one.numbers} numbers received: {one.text}"
+        yield f"    {one.unknowns} unknowns of {counted(one.rows, 'row')}, {one.numbers} numbers received: {verdict}"
     yield f"\nAttacks, each on what its party received (from at most {MOST_CLIENTS} clients)"
     for result in audit.attacks:
-        outcome = ("SUCCEEDS: " if result.success else "fails: ") if result.applies else "does not apply: "
-        yield f"  {result.attack}, {result.party} with {result.seen}\n    {outcome}{result.text}"
+        outcome = ("SUCCEEDS" if result.success else "fails") if result.applies else "does not apply"
+        yield f"  {result.attack}, {result.party} with {result.seen}\n    {outcome}: {result.text}"
     yield f"\nMasks and ciphertexts\n  {audit.exact.text}\n\nFindings"
     for finding in audit.findings:
         verdict = "accepted" if finding.accepted else "LEAK"
         yield f"  {verdict:9} {finding.name:16} {NAMES[finding.name]}: {finding.text}"
-    if not audit.findings:
-        yield "  none"
-    names = ", ".join(f'"{finding.name}"' for finding in audit.leaks)
-    to_declare = f"leaks that the job does not declare (exit 71); to declare them: [audit] accept = [{names}]"
-    yield line_of("verdict", to_declare if names else "no leak beyond those that the job declares (exit 0)")
+    names = json.dumps(audit.leaks)
+    to_declare = f"leaks that the job does not declare (exit 71); to declare them: [audit] accept = {names}"
+    yield line_of("verdict", to_declare if audit.leaks else "no leak beyond those that the job declares (exit 0)")
 
 
-def write(audit: Audit, folder: Path) -> str:
-    """Write report.json, report.txt and pictures of recovered rows; gives why there are no pictures, or ""."""
+def write(audit: Audit, folder: Path) -> None:
+    """Write report.json, report.txt and, where rows are square images, recovered ones below true ones by matplotlib."""
     mark(folder)
     write_json(folder / "report.json", as_json(audit))
-    replace_text(folder / "report.txt", as_text(audit) + "\n")
-    for number, result in enumerate(result for result in audit.attacks if result.pairs):
-        widths = {len(row) for pair in result.pairs for row in pair}
-        side = isqrt(min(widths))
-        if widths != {side * side} or side < 2:  # rows are no square images
-            continue
-        try:
+    replace_text(folder / "report.txt", "\n".join(as_text(audit)) + "\n")
+    for number, result in enumerate(audit.attacks if find_spec("matplotlib") else ()):
+        side = isqrt(len(result.pairs[0][0])) if result.pairs else 0
+        if side > 1 and all(len(row) == side * side for pair in result.pairs for row in pair):
             from matplotlib.image import imsave
-        except ImportError:  # the verdict does not depend on pictures
-            return "pictures need matplotlib; install it with `pip install 'mpifed[plot]'`"
-        lines = [np.hstack([row.reshape(side, side) for row in rows]) for rows in zip(*result.pairs, strict=True)]
-        with replaced(folder / f"{number:02d}-{result.attack}{_KINDS.get(result.seen, '')}.png") as file:
-            imsave(cast("BinaryIO", file), np.vstack(lines[::-1]), cmap="gray", format="png")  # the originals above
-    return ""
+
+            rows = [np.hstack([row.reshape(side, side) for row in part]) for part in zip(*result.pairs, strict=True)]
+            with replaced(folder / f"{number:02d}-{result.attack}.png") as file:
+                imsave(cast("BinaryIO", file), np.vstack(rows[::-1]), cmap="gray", format="png")

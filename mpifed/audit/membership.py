@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpifed.audit.attack import MEMBERSHIP, AttackResult
+from mpifed.audit.findings import AttackResult
 from mpifed.audit.recording import Replay
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array, map_leaves
@@ -24,31 +24,29 @@ def membership_attack(replay: Replay) -> AttackResult:
     """Attack that tells rows that entered a round from others of the same clients, by the losses of the last model."""
     seen, problem, rng = "the model after the last round", replay.problem, np.random.default_rng(replay.job.seed)
     entered, near = np.zeros((2, problem.samples), dtype=bool)
-    for play in replay.transcript.plays:
-        for client, positions in play.rows.items() if play.round != SETUP else ():
-            near[replay.shards[client].rows] = True
-            entered[replay.shards[client].rows[list(positions)]] = True
+    y = np.zeros(problem.samples, next(iter(replay.shards.values())).y.dtype)
+    for play in replay.plays:
+        for client, read in play.rows.items() if play.round != SETUP else ():
+            shard = replay.shards[client]
+            near[shard.rows], y[shard.rows] = True, shard.y
+            entered[shard.rows[read]] = True
     most = max(FEWEST, min(MEMBERS, LARGEST // problem.features))
     drawn = [np.sort(rng.permutation(np.flatnonzero(chosen))[:most]) for chosen in (entered, near & ~entered)]
     members, strangers = map(len, drawn)
     if min(members, strangers) < FEWEST:
         why = f"{members} rows of clients who trained entered, and {strangers} did not; {FEWEST} are needed of each"
-        return AttackResult(MEMBERSHIP, seen, why, party="anybody")
-    y = np.zeros(problem.samples, next(iter(replay.shards.values())).y.dtype)
-    for shard in replay.shards.values():
-        y[shard.rows] = shard.y
-    model, losses = map_leaves(np.float64, replay.algorithm.model(replay.server)), list[Array]()
-    for rows in drawn:
-        scores = problem.objective.scores_of(model, replay.full_rows(rows)[None])
-        losses.append(np.asarray(problem.objective.loss(model.head, scores, y[rows][None])[0], np.float64))
-    if not np.isfinite(np.concatenate(losses)).all():
+        return AttackResult("membership", seen, why, party="anybody")
+    model = map_leaves(np.float64, replay.algorithm.model(replay.server))
+    scores = problem.objective.scores_of(model, replay.full_rows(np.concatenate(drawn))[None])
+    losses = np.float64(problem.objective.loss(model.head, scores, y[np.concatenate(drawn)][None])[0])
+    if not np.isfinite(losses).all():
         raise UsageError("membership: the last model has losses that are not finite")
-    auc, low, high = area(-losses[0], -losses[1])
+    auc, low, high = area(-losses[:members], -losses[members:])
     text = (
         f"by the loss: area under the curve {auc:.3f} ({low:.3f} to {high:.3f}; 0.5 is chance), "
         f"{members} rows that entered against {strangers} of the same clients that did not"
     )
-    return AttackResult(MEMBERSHIP, seen, text, True, low > 0.5, party="anybody")
+    return AttackResult("membership", seen, text, True, low > 0.5, party="anybody")
 
 
 def area(members: Array, strangers: Array, confidence: float = CONFIDENCE) -> tuple[float, float, float]:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache, cached_property
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.reveals import Received, Revealed
 from mpifed.audit.recording import Play, Replay
 from mpifed.audit.reveals import revealed
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import Record, map_leaves
+from mpifed.core.record import Array, Record, map_leaves
 from mpifed.job.participation import round_of
-from mpifed.run.setup import all_exchanges
 
 EACH, SUM, SEALED = "each client's upload", "the decoded sum", "masked uploads, read as if they were plain"
-HIDDEN = "uploads are ciphertexts, which cannot be read without the key"
-DECLARED = ", as the algorithm declares"  # suffix of statements that rely on it
 
 Kind = TypeVar("Kind", bound=Revealed)
 
@@ -29,72 +25,58 @@ class Reader:
     """Received messages, as far as they can be read; decoded on demand."""
 
     def __init__(self, replay: Replay) -> None:
-        self.replay, self.rounds = replay, replay.algorithm.exchanges
-        self.all = all_exchanges(replay.algorithm)
+        self.replay = replay
         self._round = cache(lambda index: round_of(replay.job, replay.problem.clients, index))
-
-    def position(self, exchange: Exchange) -> int:
-        """Index of an exchange within its round."""
-        return [other.name for other in self.rounds].index(exchange.name)
 
     def seen(self, exchange: Exchange) -> str:
         """Which form of the uploads the server has: EACH or SEALED."""
         return EACH if self.replay.in_clear(exchange) else SEALED
 
-    @cached_property
-    def ciphertexts(self) -> bool:
-        """Whether uploads of some exchange of a round cannot be read."""
-        return self.replay.channel == "encrypted" and not all(exchange.clear for exchange in self.rounds)
+    def nothing(self, what: str) -> tuple[str, str]:
+        """What the attacker was given, and why an attack on `what` does not apply."""
+        if self.replay.channel == "encrypted" and not all(one.clear for one in self.replay.algorithm.exchanges):
+            return "encrypted uploads", "uploads are ciphertexts, which cannot be read without the key"
+        return EACH, f"no client sends {what}, as the algorithm declares"
 
     def of_client(self, play: Play, client: int) -> Received | None:
         """One client's upload; a masked one is decoded as if it were plain. None if it cannot be read."""
-        message, upload = play.message, play.uploads.get(client)
+        message, upload = play.message, (play.sealed or play.uploads).get(client)
         if upload is None or upload.dtype != np.int64:  # ciphertexts are bytes
             return None
         numbers = np.zeros(message.size, np.int64)
         numbers[message.own(client)] = upload
         earlier = None if play.before is None else self.of_client(play.before, client)
-        columns = self.replay.shards[client].columns
-        sealed = not self.replay.in_clear(play.exchange)
-        return self._received(play, message.decode(numbers), (client,), columns, sealed, earlier)
+        return self._received(play, message.decode(numbers), [client], self.replay.shards[client].columns, earlier)
 
     def of_sum(self, play: Play) -> Received | None:
         """The sum that the server decodes, over all columns; None where there is none."""
         if play.total is None or not play.uploads or play.exchange.hear is not None:
             return None
         earlier = None if play.before is None else self.of_sum(play.before)
-        present, columns = tuple(sorted(play.uploads)), np.arange(self.replay.problem.features)
-        return self._received(play, play.total, present, columns, False, earlier)
+        columns = np.arange(self.replay.problem.features)
+        return self._received(play, play.total, sorted(play.uploads), columns, earlier)
 
     def _received(
-        self, play: Play, answer: Record, clients: tuple[int, ...], columns: NDArray[np.int64], sealed: bool,
-        earlier: Received | None,
-    ) -> Received:  # fmt: skip
+        self, play: Play, answer: Record, clients: list[int], columns: Array, earlier: Received | None
+    ) -> Received:
         rows = np.unique(np.concatenate([self.replay.shards[client].rows for client in clients]))
+        sealed = bool(play.sealed) and answer is not play.total
         wide, now = map_leaves(np.float64, answer), self._round(play.round)
         return Received(
-            play.exchange, play.round, play.asked, wide, clients, rows, columns.copy(), sealed, now, earlier
+            play.exchange, play.round, play.asked, wide, tuple(clients), rows, columns.copy(), sealed, now, earlier
         )
 
-    def revealed(self, received: Received | None) -> list[Revealed]:
-        """What a message reveals; UsageError where the algorithm's own declaration is wrong."""
+    def revealed(self, received: Received | None, kind: type[Kind]) -> Iterator[Kind]:
+        """What of a kind a message reveals; UsageError where the algorithm's own declaration is wrong."""
         algorithm = self.replay.algorithm
-        if received is not None and isinstance(algorithm, LocalSteps):
-            algorithm = algorithm.in_round(received.now)
-        return [] if received is None else revealed(algorithm, received)
+        if received is not None:
+            here = algorithm.in_round(received.now) if isinstance(algorithm, LocalSteps) else algorithm
+            yield from (item for item in revealed(here, received) if isinstance(item, kind))
 
     def of_clients(
-        self, kind: type[Kind], exchanges: Iterable[Exchange], most: int | None = None
+        self, kind: type[Kind], most: int | None = None, plays: Iterable[Play] = ()
     ) -> Iterator[tuple[Play, int, Kind]]:
         """(occurrence, client, item) of a kind in uploads of the first `most` clients of each occurrence, in order."""
-        names = {exchange.name for exchange in exchanges}
-        for play in (play for play in self.replay.transcript.plays if play.exchange.name in names):
+        for play in plays or self.replay.plays:
             for client in sorted(play.uploads)[:most]:
-                items = self.revealed(self.of_client(play, client))
-                yield from ((play, client, item) for item in items if isinstance(item, kind))
-
-    def of_sums(self, kind: type[Kind]) -> list[tuple[Play, Kind]]:
-        """(occurrence, item) of a kind in the sums of rounds, in order."""
-        names = {exchange.name for exchange in self.rounds}
-        plays = [play for play in self.replay.transcript.plays if play.exchange.name in names]
-        return [(play, item) for play in plays for item in self.revealed(self.of_sum(play)) if isinstance(item, kind)]
+                yield from ((play, client, item) for item in self.revealed(self.of_client(play, client), kind))

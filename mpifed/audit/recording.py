@@ -1,30 +1,30 @@
 """A short recorded run with all parties in this process: what is sent, which rows are read, what the auditor knows.
 
-Each client is sealed alone, and its upload is put down as it is sent before it enters the sum. What never leaves a
-party, such as a secret key, is not a message, and so is never recorded.
+Uploads are put down client by client, in the clear and as they are sent; sums are made as the job has it. What never
+leaves a party, such as a secret key, is not a message, and so is never recorded.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from mpifed.algorithms.algorithm import Algorithm
-from mpifed.comm.channels.base import Channel, Payload, Plan
+from mpifed.comm.channels.base import Channel, Plan
 from mpifed.comm.mpi import Comm, Solo
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.sums import Message
+from mpifed.core.device import host_record
 from mpifed.core.errors import TooFewClients
-from mpifed.core.exchange import Exchange, ServerRecord, States
-from mpifed.core.record import Array, Record, bare_leaves, map_leaves
+from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States
+from mpifed.core.record import Array, Flags, Record, bare_leaves, map_leaves, nbytes
 from mpifed.core.round import Round
-from mpifed.data.block import Block, ClientData, CsrRows, Piece
+from mpifed.data.block import Block, ClientData
 from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
 from mpifed.maths.problem import Problem
@@ -42,9 +42,11 @@ class Play:
     message: Message
     round: int  # SETUP before round 0, and for what is measured
     question: Record  # what the server broadcasts; of what has columns, a client may receive its own alone
-    uploads: dict[int, Array]  # by client, as sent: integers at its own positions, or bytes as uint8
-    rows: dict[int, set[int]]  # by client, positions of those that were read
     before: Play | None  # the play before in the same round
+    uploads: dict[int, Array] = field(default_factory=dict)  # by client, in the clear: integers at its own positions
+    counted: dict[int, Array] = field(default_factory=dict)  # what of these counts in the sum, where they are sealed
+    sealed: dict[int, Array] = field(default_factory=dict)  # by client, as sent: masked integers, or bytes as uint8
+    rows: dict[int, Flags] = field(default_factory=dict)  # by client, which of its rows were read
     total: Record | None = None  # the sum, decoded, as its receivers get it; None if nobody does
 
     @property
@@ -53,53 +55,55 @@ class Play:
         return self.question if bare_leaves(self.question) or self.before is None else self.before.asked
 
 
-class Transcript:
-    """All that is sent in a run."""
+class RecordedRanks(Ranks):
+    """Puts down what is asked, what is uploaded, the sums, and the rows that clients read for them."""
 
-    def __init__(self) -> None:
-        self.plays: list[Play] = []
-        self.notes: list[tuple[int, str, Array]] = []  # client, what, bytes of what it sends beside uploads
+    def __init__(self, comm: Comm, blocks: Sequence[Block], *arguments: Any, **named: Any) -> None:  # of `Ranks`
+        observed = [Block(tuple(ObservedShard(one, self) for one in block.shards), block.dtype) for block in blocks]
+        super().__init__(comm, observed, *arguments, **named)
+        self.plays = list[Play]()
         self.now: Play | None = None  # in progress
+        self.nbytes = 0  # of all that was sent
+        if self.channel.name != "plain":
+            self.channel = cast("Channel", Recording(self.channel, self))
 
-    @property
-    def messages(self) -> list[Array]:
-        """Every array that was sent."""
-        sent = [data for _, _, data in self.notes]
-        for one in self.plays:
-            sent += [*one.uploads.values(), *bare_leaves(one.question)]
-            sent += [] if one.total is None else bare_leaves(one.total)
-        return sent
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all of them."""
-        return sum(data.nbytes for data in self.messages)
-
-    def note(self, client: int, what: str, payload: Payload) -> None:
-        """Record what a client sends beside uploads: keys, shares."""
-        self.notes.append((client, what, _copied(np.frombuffer(payload, np.uint8))))
-
-    def read(self, client: int, rows: Array) -> None:
-        """Record that rows of a client are read."""
-        if self.now is not None:
-            self.now.rows[client].update(np.asarray(rows).ravel().tolist())
+    def sum(self, plan: Plan, states: States, question: Record, now: Round, measured: bool) -> ServerRecord:
+        exchange, plays = plan.exchange, self.plays
+        before = plays[-1] if plays and plays[-1].round == now.index else None
+        play = self.now = Play(exchange, plan.message, int(now.index), map_leaves(np.array, question), before)
+        if exchange.answer is not None:
+            plan.exchange = replace(exchange, answer=partial(_answer, plan, exchange.answer, play.uploads))
+        total = super().sum(plan, states, question, now, measured)
+        plan.exchange, self.now = exchange, None
+        play.total = None if total is None else map_leaves(np.array, total)
+        plays.append(play)
+        self.nbytes += nbytes(play.question) + sum(sent.nbytes for sent in (play.sealed or play.uploads).values())
+        return total
 
 
-def _copied(data: Any) -> Array:  # an array or a number
-    """A copy of a message, which nobody changes."""
-    message = np.array(data)
-    message.setflags(write=False)
-    return message
+def _answer(
+    plan: Plan, answer: Callable[..., Any], uploads: dict[int, Array], state: Record, question: Record, block: Block,
+    now: Round,
+) -> tuple[Record, Any]:  # fmt: skip
+    """The answers of a block's clients, of which `uploads` keeps each one's integers."""
+    after, upload = answer(state, question, block, now)
+    parts: list[tuple[Any, Record]] = [(slice(None), upload)]
+    if isinstance(upload, Lazy):
+        parts = list(upload.parts())
+        upload = Lazy(lambda: iter(parts), upload.total)
+    for who, part in parts:
+        for i, client in enumerate(block.clients[who].tolist()):
+            uploads[client] = plan.integers(host_record(part), i, client)[plan.message.own(client)].copy()
+    return after, upload
 
 
 class Recording:
-    """Around any channel: one client at a time is sealed, put down, and put into the sum."""
+    """Around a secure channel: one client at a time is sealed, put down, and put into the sum."""
 
     add = add_one_by_one = Channel.add_one_by_one
 
-    def __init__(self, inner: Channel, transcript: Transcript) -> None:
-        self._inner, self._transcript = inner, transcript
-        inner.tap = transcript.note
+    def __init__(self, inner: Channel, ranks: RecordedRanks) -> None:
+        self._inner, self._ranks = inner, ranks
 
     def __getattr__(self, name: str) -> Any:  # of the attribute's type, which mypy cannot follow
         return getattr(self._inner, name)
@@ -108,40 +112,11 @@ class Recording:
         self._inner.begin(plan, now)
         plan.sum.begin(False)  # uploads are added, and the first overwrites nothing
 
-    def gather(self, plan: Plan, upload: np.ndarray, client: int) -> None:
-        if self._transcript.now is not None:
-            self._transcript.now.uploads[client] = _copied(self._inner.sent(plan, upload, client))
+    def gather(self, plan: Plan, upload: Array, client: int) -> None:
+        if play := self._ranks.now:
+            play.sealed[client] = self._inner.sent(plan, upload, client).copy()
+            play.counted[client] = play.uploads[client] if plan.kept is None else plan.kept.sent[client].copy()
         self._inner.gather(plan, upload, client)
-
-
-class RecordedRanks(Ranks):
-    """Puts down what is asked, what is uploaded, the sums, and the rows that clients read for them."""
-
-    def __init__(
-        self,
-        transcript: Transcript,
-        comm: Comm,
-        blocks: Sequence[Block],
-        *arguments: Any,  # of `Ranks`
-        **named: Any,  # of `Ranks`
-    ) -> None:
-        shards = [tuple(ObservedShard(shard, transcript) for shard in block.shards) for block in blocks]
-        observed = [Block(own, block.dtype) for own, block in zip(shards, blocks, strict=True)]
-        super().__init__(comm, observed, *arguments, **named)
-        self._transcript = transcript
-        self.channel, self._clear = (
-            cast("Channel", Recording(channel, transcript)) for channel in (self.channel, self._clear)
-        )
-
-    def sum(self, plan: Plan, states: States, question: Record, now: Round, measured: bool) -> ServerRecord:
-        plays, asked, rows = self._transcript.plays, map_leaves(_copied, question), defaultdict[int, set[int]](set)
-        before = plays[-1] if plays and plays[-1].round == now.index else None
-        one = self._transcript.now = Play(plan.exchange, plan.message, int(now.index), asked, {}, rows, before)
-        plays.append(one)
-        total = super().sum(plan, states, question, now, measured)
-        self._transcript.now = None
-        one.total = None if total is None else map_leaves(_copied, total)
-        return total
 
 
 class ObservedShard:
@@ -150,24 +125,21 @@ class ObservedShard:
     joint = None  # rows must be read through this class
     sees_reads = True
 
-    def __init__(self, shard: ClientData, transcript: Transcript) -> None:
-        self._shard, self._transcript = shard, transcript
+    def __init__(self, shard: ClientData, ranks: RecordedRanks) -> None:
+        self._shard, self._ranks = shard, ranks
 
     def __getattr__(self, name: str) -> Any:  # of the attribute's type, which mypy cannot follow
-        return getattr(self._shard, name)
+        value = getattr(self._shard, name)
+        if name not in ("take", "take_sparse", "pieces"):
+            return value
 
-    def take(self, at: Array, out: Array) -> None:
-        self._transcript.read(self._shard.client, at)
-        self._shard.take(at, out)
+        def read(first: Any, *rest: Any) -> Any:
+            if play := self._ranks.now:
+                entered = play.rows.setdefault(self._shard.client, np.zeros(self._shard.samples, dtype=bool))
+                entered[slice(None) if name == "pieces" else first] = True  # pieces are of all rows
+            return value(first, *rest)
 
-    def take_sparse(self, at: Array, dtype: DTypeLike) -> CsrRows:
-        self._transcript.read(self._shard.client, at)
-        return self._shard.take_sparse(at, dtype)
-
-    def pieces(self, dtype: DTypeLike) -> Iterator[tuple[slice, Piece]]:
-        for rows, X in self._shard.pieces(dtype):
-            self._transcript.read(self._shard.client, np.arange(rows.start, rows.stop))
-            yield rows, X
+        return read
 
 
 class Replay(NamedTuple):
@@ -177,7 +149,8 @@ class Replay(NamedTuple):
     algorithm: Algorithm
     channel: str  # that aggregated the uploads
     shards: dict[int, ClientData]
-    transcript: Transcript
+    plays: list[Play]
+    nbytes: int  # of what was sent
     rounds: int  # that were not void
     now: Round  # the last of these
     server: ServerRecord  # at the end
@@ -185,15 +158,6 @@ class Replay(NamedTuple):
     @property
     def problem(self) -> Problem:
         return self.algorithm.problem
-
-    def plays(self, exchange: str) -> list[Play]:
-        """All occurrences of an exchange, in order."""
-        return [play for play in self.transcript.plays if play.exchange.name == exchange]
-
-    def rows(self, round: int, exchange: str, client: int) -> NDArray[np.int64]:
-        """Positions of the client's rows that entered an exchange, ascending."""
-        entered = [play.rows.get(client, set()) for play in self.plays(exchange) if play.round == round]
-        return np.array(sorted(set().union(*entered)), dtype=np.int64)
 
     def features(self, client: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """[b, p_i] rows of a client, dense, in float64, by position."""
@@ -224,14 +188,13 @@ def replay_job(job: Job, rounds: int, limit: float = float("inf")) -> Replay:
     The result depends on the job's seed alone, except for keys and secret noise. `limit`: bytes of messages from which
     on no further round is recorded. Raises UsageError, DataError or TooFewClients as the run itself would.
     """
-    transcript = Transcript()
-    ready = prepare(job, Solo(), make_ranks=partial(RecordedRanks, transcript))
-    ranks, algorithm = ready.ranks, ready.algorithm
+    ready = prepare(job, Solo(), make_ranks=RecordedRanks)
+    ranks, algorithm = cast("RecordedRanks", ready.ranks), ready.algorithm
     measures = measures_of(job, algorithm) if job.record.evaluate_every else ()
     server, clients = play(algorithm.setup, ready.server, ready.clients, ready.everybody, ranks)
     measure(measures, algorithm, server, ranks.blocks, clients, ready.everybody, ranks)
     index, attempt, last = 0, 0, ready.everybody
-    while index < min(rounds, job.rounds) and not (index and transcript.nbytes > limit):
+    while index < min(rounds, job.rounds) and not (index and ranks.nbytes > limit):
         if attempt == job.participation.attempts:
             raise TooFewClients(
                 f"round {index} was void in all of {attempt} attempts, since too many clients dropped out: the run "
@@ -245,4 +208,4 @@ def replay_job(job: Job, rounds: int, limit: float = float("inf")) -> Replay:
             index, last = index + 1, now
     measure(measures, algorithm, server, ranks.blocks, clients, ready.everybody, ranks)
     shards = {shard.client: shard for block in ranks.blocks for shard in block.shards}
-    return Replay(job, algorithm, ranks.channel.name, shards, transcript, index, last, server)
+    return Replay(job, algorithm, ranks.channel.name, shards, ranks.plays, ranks.nbytes, index, last, server)

@@ -17,14 +17,12 @@ from mpifed.algorithms.bundle import Bundle
 from mpifed.algorithms.cells import answer_products
 from mpifed.algorithms.cocoa import CoCoA
 from mpifed.algorithms.columns import Pass
-from mpifed.algorithms.delta_sgd import DeltaSGD
 from mpifed.algorithms.fednova import Normalized
 from mpifed.algorithms.hyfdca import HyFDCA
 from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.local_method import LocalMethod, WithGradient
 from mpifed.algorithms.more_exchanges import tell
 from mpifed.algorithms.own_columns import OwnColumns
-from mpifed.algorithms.proxskip import TAMUNA
 from mpifed.algorithms.reveals import (
     DualSum,
     DualVariables,
@@ -37,7 +35,7 @@ from mpifed.algorithms.reveals import (
 )
 from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Exchange, fields_of
+from mpifed.core.exchange import fields_of
 from mpifed.core.record import Array, Record, bare_leaves, map_leaves
 from mpifed.maths.objectives import Parameters, penalty_gradient
 
@@ -55,35 +53,29 @@ def revealed(method: Algorithm, received: Received) -> list[Revealed]:
         name = getattr(answer, "__name__", "")
         line = [vars(kind)[name] for kind in type(method).__mro__ if name in vars(kind)]
         functions = line if answer in line else [answer]  # what is overridden reveals what it did
-        known = next((_OF_ANSWERS[function] for function in functions if function in _OF_ANSWERS), None)
-        items = list(known(method, received)) if known else []
-    return list(filter(_finite, items))  # masked numbers are arbitrary, and may have been divided by zero
+        known = [_OF_ANSWERS[function] for function in functions if function in _OF_ANSWERS]
+        items = list(known[0](method, received)) if known else []
+    return [item for item in items if _finite(item)]  # masked numbers are arbitrary, and may be divided by zero
 
 
-def undeclared(method: Algorithm) -> list[str]:
-    """The exchanges of the set-up and of a round of whose answers nobody says what they reveal."""
-    return [exchange.name for exchange in (*method.setup, *method.exchanges) if not _declares(method, exchange)]
+def undeclared(method: Algorithm) -> Iterator[str]:
+    """The exchanges of the set-up and of a round of whose answers nobody says what they reveal.
 
-
-def _declares(method: Algorithm, exchange: Exchange) -> bool:
-    """Whether it is known what answers reveal: those of this package, or where `reveals` is no older than they are."""
-    answer, says = function_of(exchange.answer), type(method).reveals is not Algorithm.reveals
-    if answer is LocalMethod.answer:
-        return says or _gain(cast("LocalMethod", method)) is not None
-    if answer is tell:
-        return says or _prepares(cast("LocalMethod", method))
-    if answer is None or answer.__module__.startswith("mpifed."):
-        return True
-    return says and type(method).holds("reveals", getattr(answer, "__name__", ""))
+    Known are answers of this package, and those where the method's `reveals` is no older than they are.
+    """
+    for exchange in (*method.setup, *method.exchanges):
+        answer = function_of(exchange.answer)
+        known = answer is None or answer.__module__.startswith("mpifed.")
+        if isinstance(method, LocalMethod) and answer is LocalMethod.answer:
+            known = method.guard.work.gain is not None
+        if isinstance(method, LocalMethod) and answer is tell:
+            known = _prepares(method)
+        says = type(method).reveals is not Algorithm.reveals
+        if not (known or (says and type(method).holds("reveals", getattr(answer, "__name__", "")))):
+            yield exchange.name
 
 
 # --- local steps -----------------------------------------------------------------------------------------------------
-
-
-def _gain(method: LocalMethod) -> float | None:
-    """Of an upload gain (y_i - x) + what is public; None: nobody knows. TAMUNA's is that where coordinates are sent."""
-    masks = isinstance(method, TAMUNA) and type(method).upload is TAMUNA.upload
-    return 1.0 if masks else method.guard.work.gain
 
 
 def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient]:
@@ -92,42 +84,33 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     Of several parts it is the first; and a whole gradient beside it. One that was sent before has been taken off.
     """
     upload, sent, clients = received.answer.value, received.question, np.array(received.clients)
-    weights, total, gain = method.guard.weight(clients), _weight(method, received), _gain(method)
-    model, drift = map_leaves(np.float64, method.record(sent.model)), method.drift(sent)
+    model, total, gain = method.record(np.float64(sent.model)), _weight(method, received), method.guard.work.gain
     whole = isinstance(upload, WithGradient)
-    if isinstance(upload, WithGradient):
-        yield MeanGradient(model, _of_loss(method, model, method.record(np.float64(upload.gradient) / total)))
-    sends = None  # [1, d] which numbers of a model; None: all
-    if isinstance(method, TAMUNA) and method.s < method.cohort:
-        sends = method.sends(received.now, clients)
-    if gain is None or (sends is not None and len(clients) > 1):
-        return
-    moved, rate = np.float64(bare_leaves(upload)[0]) / (total * gain), _rate(method, received, weights)
-    before = received.earlier if _prepares(method) else None
-    if before is not None and drift is not None:
-        drift = drift - np.float64(before.answer.value) / _weight(method, before)
-    steps = method.taken(received.now, clients)
+    if whole:
+        yield _of_loss(method, model, method.record(np.float64(upload.gradient) / total))
+    rate = _rate(method, received, method.guard.weight(clients))
     if isinstance(upload, Normalized):  # in units of the most steps
         rate = method.rate_of(float(sent.step), method.most_steps)
-    if not rate:
+    if gain is None or not rate:
         return
-    gradient = -moved / rate - (0 if drift is None else drift)
-    yield MeanGradient(
-        model,
-        _of_loss(method, model, method.record(gradient)),
+    gradient = -np.float64(bare_leaves(upload)[0]) / (total * gain * rate)
+    drift, before = method.drift(sent), received.earlier if _prepares(method) else None
+    if drift is not None:
+        gradient -= drift
+    if before is not None:
+        gradient += np.float64(before.answer.value) / _weight(method, before)
+    drawn = method.taken(received.now, clients) * method.batch_size
+    yield _of_loss(method, model, method.record(gradient))._replace(
         first=method.guard.work.remembers and before is None,
-        batch=int(np.minimum(method.problem.counts[clients], steps * method.batch_size).sum()) * whole,
-        scaled=not isinstance(method, DeltaSGD) or bool((steps == 1).all()),
-        known=None if sends is None else method.record(sends[0]).first,
+        batch=int(np.minimum(method.problem.counts[clients], drawn).sum()) * whole,
     )
 
 
 def _of_preparation(method: LocalMethod, received: Received) -> Iterator[MeanGradient]:
     """Of methods of this package: the gradient of whole shards."""
     if _prepares(method):
-        mean = np.float64(received.answer.value) / _weight(method, received)
-        model = map_leaves(np.float64, method.record(received.question.model))
-        yield MeanGradient(model, _of_loss(method, model, method.record(mean)))
+        x, mean = np.float64(received.question.model), np.float64(received.answer.value) / _weight(method, received)
+        yield _of_loss(method, method.record(x), method.record(mean))
 
 
 def _prepares(method: LocalMethod) -> bool:
@@ -139,10 +122,10 @@ def _of_own_columns(method: OwnColumns, received: Received) -> Iterator[MeanGrad
     """From changes of a client's columns, or from models that it keeps."""
     columns, weights = received.columns, method.weights[list(received.clients)]
     model = np.float64(received.question.model.first[columns])
-    moved = np.float64(received.answer.first[columns] / weights.sum()) - method.lasting * model
+    moved = received.answer.first[columns] / weights.sum() - method.lasting * model
     if rate := _rate(method, received, weights):
-        whole = Parameters(model, ())
-        yield MeanGradient(whole, _of_loss(method, whole, Parameters(-moved / rate, ())), method.lasting)
+        mean = _of_loss(method, Parameters(model, ()), Parameters(-moved / rate, ()))
+        yield mean._replace(first=method.lasting)
 
 
 def _rate(method: LocalSteps, received: Received, weights: Array) -> float:
@@ -151,10 +134,10 @@ def _rate(method: LocalSteps, received: Received, weights: Array) -> float:
     return float(np.average([method.rate_of(step, count) for count in counts], weights=weights))
 
 
-def _of_loss(method: LocalSteps, model: Parameters, gradient: Parameters) -> Parameters:
-    """What of a gradient that clients follow is the loss's: without penalties and weight decay."""
+def _of_loss(method: LocalSteps, model: Parameters, gradient: Parameters) -> MeanGradient:
+    """The mean gradient of the loss, of one that clients follow."""
     slopes, decay = penalty_gradient(method.problem.objective, model), method.client_optimizer.weight_decay
-    return map_leaves(lambda g, slope, w: g - slope - decay * w, gradient, slopes, model)
+    return MeanGradient(model, map_leaves(lambda g, slope, w: g - slope - decay * w, gradient, slopes, model))
 
 
 def _weight(method: Algorithm, received: Received) -> float:
@@ -237,7 +220,9 @@ def _own(method: Algorithm, received: Received) -> list[Revealed]:
     try:
         items = list(method.reveals(received))
         for item in items:
-            _check(item, len(received.columns))
+            came, wanted = _shapes(item, len(received.columns))
+            if came != wanted:
+                raise ValueError(f"{type(item).__name__} with arrays of shapes {came}, and {wanted} are expected")
             if not received.sealed and not _finite(item):
                 raise ValueError(f"{type(item).__name__} with numbers that are not finite")
     except Exception as error:
@@ -249,17 +234,14 @@ def _own(method: Algorithm, received: Received) -> list[Revealed]:
     return items
 
 
-def _check(item: Revealed, columns: int) -> None:
-    """ValueError where a declared item is of no kind, or its arrays have wrong shapes."""
+def _shapes(item: Revealed, columns: int) -> tuple[list[Any], list[Any]]:
+    """The shapes of a declared item's arrays, and those that they must have; ValueError where it is of no kind."""
     match item:
-        case MeanGradient(Parameters() as model, Parameters() as gradient):
-            wanted = [np.shape(leaf) for leaf in bare_leaves(model)]
-            # the parameters of a network belong to no feature
-            wanted[:1] = [(columns, *wanted[0][1:])] if bare_leaves(model.first) else wanted[:1]
-            arrays = bare_leaves(gradient)
+        case MeanGradient(model, gradient):
+            arrays, wanted = bare_leaves(gradient), list(map(np.shape, bare_leaves(model)))
         case InnerProducts(rows, weights, products):
-            wanted = [(columns, np.shape(products)[1]), (len(rows), np.shape(weights)[1])]
-            arrays = [weights, products]
+            scores = np.shape(products)[1]
+            arrays, wanted = [weights, products], [(columns, scores), (len(rows), scores)]
         case ScoreDerivatives(rows, derivatives):
             arrays, wanted = [derivatives], [(len(rows), np.shape(derivatives)[1])]
         case DualVariables(rows, values):
@@ -267,14 +249,11 @@ def _check(item: Revealed, columns: int) -> None:
         case DualSum(values):
             arrays, wanted = [values], [(columns,)]
         case _:
-            raise ValueError(f"{type(item).__name__} is no kind of `mpifed.algorithms.reveals`, or has other parts")
-    shapes = [np.shape(array) for array in arrays]
-    if shapes != wanted:
-        raise ValueError(f"{type(item).__name__} with arrays of shapes {shapes}, and {wanted} are expected")
+            raise ValueError(f"{type(item).__name__} is no kind of `mpifed.algorithms.reveals`")
+    return list(map(np.shape, arrays)), wanted
 
 
 def _finite(item: Revealed) -> bool:
-    """Whether all arrays of an item are finite."""
-    # the others are plain numbers
-    parts = cast("list[Record]", [part for part in item if hasattr(part, "_fields") or hasattr(part, "dtype")])
-    return all(bool(np.isfinite(leaf).all()) for part in parts for leaf in bare_leaves(part))
+    """Whether all numbers of an item are finite."""
+    records = cast("list[Record]", [part for part in item if type(part) is not tuple])
+    return all(bool(np.isfinite(leaf).all()) for part in records for leaf in bare_leaves(part))

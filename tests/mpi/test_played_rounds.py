@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from jobs_in_python import checked, fedavg, job_table
 from sub_worlds import comms, worlds
 
 from mpifed import FederatedDataset
-from mpifed.audit.recording import RecordedRanks, Transcript
+from mpifed.audit.recording import RecordedRanks
 from mpifed.comm.channels.base import Protection
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
@@ -108,7 +107,7 @@ def outcome(comm: Any, protection: Protection, lazy: bool = False, recorded: boo
     who = np.array_split(np.arange(CLIENTS), 3)
     mine = [some for number, some in enumerate(who) if number % comm.size == comm.rank]
     blocks = [Block(tuple(map(Shard, some)), "float64") for some in mine]  # type: ignore[arg-type]
-    of_kind = partial(RecordedRanks, Transcript()) if recorded else Ranks
+    of_kind = RecordedRanks if recorded else Ranks
     ranks = of_kind(comm, blocks, CLIENTS, Arithmetic("float64"), protection)
     ranks.make_ready(exchanges(lazy))
     ranks.agree_on_keys()

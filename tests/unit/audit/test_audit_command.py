@@ -81,7 +81,7 @@ def test_plain_uploads_of_one_row_give_it_away(digits: Path, audit: Callable[...
     shards = replay_job(checked(table(digits)), 1).shards
     held = np.concatenate([_rows(shard) for shard in shards.values()])
     assert all((np.abs(held - row).max(axis=1) == 0).any() for row in truth)  # they are rows of the data
-    assert [one.name for one in found.leaks] == names(found)
+    assert found.leaks == names(found)
 
 
 def _rows(shard: Any) -> Any:
@@ -129,7 +129,6 @@ def test_a_masked_sum_of_few_rows_is_inverted(digits: Path, audit: Callable[...,
     assert names(found) == ["determined", "inversion"]
     one = attack(found, "inversion", "the decoded sum")
     assert (one.recovered, one.of) == (3, 3)
-    assert "their clients are not known" in one.text
     assert not attack(found, "reconstruction", "masked uploads").success
 
 
@@ -141,7 +140,7 @@ def test_plain_partial_scores_give_columns_away(hundred: Path, audit: Callable[.
     found = audit(hundred, 1, **wide)
     assert names(found) == ["answers", "determined", "inversion", "inner-products", "linear-system"]
     for name in ("inner-products", "linear-system"):
-        one = attack(found, name, "each client's uploads")
+        one = attack(found, name, "each client's upload")
         assert one.recovered == one.of == 4 * 2  # four clients, one minibatch
     own = ["gradients", "slopes", "all-losses", "certificate-slopes", "certificate-gradients"]
     allowed = {"security": "masked", "allow": own}
@@ -211,7 +210,7 @@ def test_json_text_and_folder(digits: Path, write_job: Callable[..., Path], tmp_
     assert {"exchange", "unknowns", "numbers", "determined"} <= set(found["conditions"][0])
     assert (out / "report.txt").read_text().startswith("job                            audit\n")
     pictures = sorted(path.name for path in out.glob("*.png"))
-    assert pictures[0] == "00-reconstruction-each.png"
+    assert pictures[0] == "00-reconstruction.png"
     assert (out / pictures[0]).read_bytes()[:4] == b"\x89PNG"
 
 

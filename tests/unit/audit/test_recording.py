@@ -10,6 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jobs_in_python import checked, fedavg, job_table
 
 from mpifed.audit.recording import replay_job
+from mpifed.comm.channels.base import Channel
+from mpifed.core.record import bare_leaves
 from mpifed.job.job import Job
 
 
@@ -38,10 +40,20 @@ def test_no_secret_key_is_in_it(digits: Path, monkeypatch: pytest.MonkeyPatch, d
 
     monkeypatch.setattr(keys, "X25519PrivateKey", Noted)
     leaving = {"participation": {"dropout_rate": 0.05, "max_dropouts": dropouts}} if dropouts else {}
+    sent: list[tuple[str, bytes]] = []
+    start = Channel.__init__
+
+    def tapped(channel: Any, setting: Any) -> None:
+        start(channel, setting)
+        channel.tap = lambda client, what, payload: sent.append((what, bytes(payload)))
+
+    monkeypatch.setattr(Channel, "__init__", tapped)
     found = replay_job(job(digits, aggregation={"security": "masked"}, **leaving), 2)
-    whole = b"|".join(data.tobytes() for data in found.transcript.messages)
-    assert len(secrets) >= 8
-    assert any(what == "public key" for _, what, _ in found.transcript.notes)
+    for play in found.plays:
+        sent += [("upload", upload.tobytes()) for upload in play.sealed.values()]
+        sent += [("sum", leaf.tobytes()) for leaf in bare_leaves(() if play.total is None else play.total)]
+    whole = b"|".join(data for _, data in sent)
+    assert len(secrets) >= 8 and {"public key", "upload"} <= {what for what, _ in sent}
     for secret in secrets:
         assert secret not in whole and secret[:16] not in whole
 

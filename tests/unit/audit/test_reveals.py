@@ -119,15 +119,12 @@ def test_an_upload_is_divided_by_the_steps_of_its_client(
     own = {"name": name, "batch_size": 1, "local_epochs": 1, "client_optimizer": {"learning_rate": 0.1}} | settings
     one = attack(audit(data, 1, model, own), "reconstruction")
     assert one.recovered == 2 and "length" not in one.text
-    assert "the attacker is sure of 2" in one.text
 
 
-def test_rows_behind_the_coordinates_that_were_sent(digits: Path, audit: Callable[..., Audit]) -> None:
-    """TAMUNA's clients send five of eight each; the others follow, since a row's gradient has rank one."""
+def test_coordinates_that_were_not_sent(digits: Path, audit: Callable[..., Audit]) -> None:
+    """TAMUNA's clients send five of eight each, of which nobody says what they reveal."""
     own = {"name": "tamuna", "p": 1.0, "senders": 5, "batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}
-    found = audit(digits, 1, SOFTMAX, own)
-    assert attack(found, "reconstruction").recovered == 8
-    assert "undeclared" not in {one.name for one in found.findings}
+    assert audit(digits, 1, SOFTMAX, own).leaks[0] == "undeclared"
 
 
 @pytest.mark.parametrize(("steps", "lengths"), [(1, False), (4, True)])
@@ -137,14 +134,7 @@ def test_steps_of_unknown_sizes_tell_directions(
     """Delta-SGD's first step has the learning rate."""
     own = {"name": "delta-sgd", "batch_size": 1, "local_steps": steps, "client_optimizer": {"learning_rate": 0.5}}
     one = attack(audit(alone, 1, SOFTMAX, own), "reconstruction")
-    assert one.recovered == 5 and ("5 of them up to their length; the attacker is sure of 0" in one.text) == lengths
-
-
-def test_steps_of_unknown_sizes_on_few_rows(digits: Path, audit: Callable[..., Audit]) -> None:
-    """They are inverted as if all were of the learning rate, of which nobody is sure."""
-    own = {"name": "delta-sgd", "batch_size": 1, "local_steps": 2, "client_optimizer": {"learning_rate": 0.1}}
-    one = attack(audit(digits, 1, {"name": "mlp", "bias": False, "hidden": 12}, own), "inversion")
-    assert one.success and one.of == 4 and "the attacker is sure of 0" in one.text
+    assert one.recovered == 5 and ("5 of them up to their length" in one.text) == lengths
 
 
 # --- algorithms of a user --------------------------------------------------------------------------------------------
@@ -156,7 +146,7 @@ def test_raw_gradients_of_one_row(digits: Path, audit: Callable[..., Audit]) -> 
     assert one.recovered == one.of == 16
     np.testing.assert_allclose(*zip(*one.pairs, strict=True), atol=1e-3)
     assert as_json(found)["exit"] == 71
-    assert [one.name for one in found.leaks][:3] == ["answers", "determined", "reconstruction"]
+    assert found.leaks[:3] == ["answers", "determined", "reconstruction"]
 
 
 @pytest.mark.parametrize(("kind", "channel"), [("Raw", "plain"), ("Raw", "masked"), ("Cubed", "plain")])
@@ -166,8 +156,8 @@ def test_who_declares_nothing_is_named(kind: str, channel: str, digits: Path, au
     own |= {"name": f"own_reveals:{kind}", "batch_size": 20}
     found = audit(digits, 1, SOFTMAX, own, aggregation={"security": channel})
     exchanges = '"changes"' if kind == "Cubed" else '"what-i-saw"'
-    assert found.leaks[0].name == "undeclared"
-    assert found.leaks[0].text.startswith(f"{kind} declares nothing in {exchanges}: give it `reveals`")
+    assert found.leaks[0] == "undeclared"
+    assert found.findings[0].text.startswith(f"{kind} declares nothing in {exchanges}: give it `reveals`")
 
 
 def test_the_example_of_the_tutorial_says_it(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from jobs_in_python import checked
 
-from mpifed.audit.conditions import NEXT, Condition, conditions
+from mpifed.audit.counts import NEXT, Condition, conditions
 from mpifed.audit.recording import Replay, replay_job
 
 SIZES = {"rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
@@ -34,7 +34,6 @@ def test_gradients_of_a_linear_model(classes: Path, batch: int) -> None:
     one = of(conditions(found), "changes", "server")
     assert (one.rows, one.unknowns, one.numbers) == (batch, 6 * batch, 6 * 3 + 1)
     assert one.determined == (batch == 1)
-    assert one.text.startswith("not shown" if batch == 1 else "underdetermined by at least 5")
 
 
 @pytest.mark.parametrize(("batch", "determined"), [(1, True), (20, False)])
@@ -60,18 +59,16 @@ def test_a_sum_is_of_all_who_answered(digits: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "exchange", "sent"),
-    [({"name": "fedlin"}, "preparation", 18 + 1), ({"name": "proxskip", "p": 1.0}, "changes", 18)],
+    ("algorithm", "exchange"),
+    [({"name": "fedlin"}, "preparation"), ({"name": "proxskip", "p": 1.0}, "changes")],
     ids=["fedlin", "proxskip"],
 )
-def test_the_next_broadcast_may_be_of_the_same_round(
-    classes: Path, algorithm: dict[str, Any], exchange: str, sent: int
-) -> None:
-    """FedLin's mean gradient, which comes with the model again; and the mean change that ends ProxSkip's round."""
+def test_no_client_learns_more_than_the_sum(classes: Path, algorithm: dict[str, Any], exchange: str) -> None:
+    """From FedLin's mean gradient, which comes with the model again; and from the mean change that ends a round."""
     steps = {"batch_size": 1, "client_optimizer": {"learning_rate": 0.5}}
     found = conditions(replay(classes, algorithm | steps, aggregation={"security": "masked"}))
     total, heard = of(found, exchange, "server"), of(found, exchange, "client 0")
-    assert total.numbers == 18 + 1 and (heard.receives, heard.numbers) == (NEXT, sent)
+    assert total.numbers == 18 + 1 and (heard.receives, heard.numbers) == (NEXT, 18 + 1)
     assert 0 < heard.unknowns < total.unknowns
     assert "outcome" not in {one.exchange for one in found}  # where nothing is sent to the server
 
@@ -82,7 +79,7 @@ def test_scores_of_vertical_data(hundred: Path) -> None:
     found = conditions(replay(hundred, ssca, model={"name": "mlp", "bias": False, "hidden": 4}))
     one, heard, others = of(found, "scores", "server"), of(found, "scores", "client 0"), 64 - 13
     assert (one.unknowns, one.numbers, one.determined) == (3 * 12, 3 * 4, False)
-    assert (heard.unknowns, heard.numbers) == ((3 + 4) * others, 12)  # weights of the others are not known either
+    assert (heard.unknowns, heard.numbers) == (3 * others, 12)
     wide = conditions(replay(hundred, ssca, model={"name": "mlp", "bias": False, "hidden": 16}))
     assert of(wide, "scores", "server").determined  # 16 cells, 12 columns
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from jobs_in_python import checked, fedavg, job_table
 from lengths import long_unless
 from methods import METHODS, named
 
-from mpifed.audit.exact_checks import ExactChecks, exact_checks
+from mpifed.audit.exact import ExactChecks, exact_checks
 from mpifed.audit.recording import replay_job
 from mpifed.comm.channels import keys, masked
 from mpifed.comm.channels.graph import MaskGraph
@@ -21,11 +19,9 @@ LEAVING = {"dropout_rate": 0.1, "max_dropouts": 1}
 
 
 def found_in(folder: Path, rounds: int = 3, **changes: Any) -> ExactChecks:
-    """What is found in a masked job, played beside the same rounds in the clear."""
+    """What is found in a masked job."""
     base = {"rounds": rounds, "record": {"evaluate_every": 0}, "aggregation": {"security": "masked"}}
-    job = checked(job_table(folder, **{"algorithm": fedavg(5)} | base | changes))
-    plain = replace(job, aggregation=replace(job.aggregation, security="plain"))
-    return exact_checks(replay_job(job, rounds), replay_job(plain, rounds))
+    return exact_checks(replay_job(checked(job_table(folder, **{"algorithm": fedavg(5)} | base | changes)), rounds))
 
 
 def test_one_client_has_no_mask(six: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,14 +82,17 @@ def test_no_false_alarm_of_any_method(name: str, digits: Path, sides: Path, patc
     assert found.text.startswith("masks: ") and found.leaks == {}
 
 
-def test_what_is_not_examined_is_said(six: Path, encrypted: Callable[..., ExactChecks]) -> None:
+def test_what_is_examined_is_said(six: Path) -> None:
+    """Under secret noise too; of ciphertexts their randomness."""
     assert found_in(six, 1, aggregation={"security": "plain"}) == ExactChecks("nothing is masked or encrypted", {})
     secret = {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "secure"}
-    assert "are not examined" in found_in(six, 1, privacy=secret).text
-    assert encrypted(six).text == "ciphertexts are not examined"
-
-
-@pytest.fixture
-def encrypted() -> Callable[..., ExactChecks]:
+    assert found_in(six, 1, privacy=secret).text.endswith(": no zero, no repeat, all cancel")
     pytest.importorskip("seal", reason="encryption needs the extra `encrypted`")
-    return lambda folder: found_in(folder, 1, aggregation={"security": "encrypted"})
+    base = {"algorithm": fedavg(5), "record": {"evaluate_every": 0}, "aggregation": {"security": "encrypted"}}
+    replay = replay_job(checked(job_table(six, **base)), 2)
+    assert exact_checks(replay) == ExactChecks("ciphertexts: of 2 sums, no repeat", {})
+    first, second = replay.plays
+    second.sealed[4] = first.sealed[4]
+    assert exact_checks(replay).leaks == {
+        "repeated-mask": ["client 4 in changes, round 1 has that of client 4 in changes, round 0, up to the sign"]
+    }
