@@ -27,7 +27,7 @@ def made(digits: Path, write_job: Any, tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("made")
     job = write_job(folder / "job.toml", job_table(digits, rounds=2, algorithm=AUDITED, record={"evaluate_every": 1}))
     run(Job.read(job), Solo(), folder / "run")
-    for kind in ("svg", "pdf", "png"):  # what draws is imported here, not by each process that is forked
+    for kind in ("svg", "png"):  # what draws is imported here, not by each process that is forked
         main.main(["plot", str(folder / "run"), "--out", str(folder / f"figure.{kind}")], standalone_mode=False)
     return folder
 
@@ -57,15 +57,15 @@ def ended(words: Sequence[object], output: Path | None, most: int | None = None)
 
 
 PRINTING = (
-    "--help", "--version", "run --help", "check {job}", "check {job} --json", "show {run}", "show {run} --json",
-    "compare {run}", "compare {run} --json", "status {run}", "explain fedavg", "new", "audit {job}", "doctor",
-    "plot {run} --out {there}/figure.svg", "data digits --split rows --clients 3 --out {there}/data",
-    "run {job} --out {there}/run", "submit {job} --out {there}/run --time 1:00:00 --dry-run",
+    "--help", "--version", "check {job}", "show {run} --json", "compare {run}", "status {run}", "explain fedavg", "new",
+    "audit {job}", "doctor", "plot {run} --out {there}/figure.svg", "run {job} --out {there}/run",
+    "data digits --split rows --clients 3 --out {there}/data",
+    "submit {job} --out {there}/run --time 1:00:00 --dry-run",
 )  # fmt: skip
 WRITING = (
-    "new {there}/job.toml", "plot {run} --out {there}/figure.svg", "plot {run} --out {there}/figure.pdf",
-    "plot {run} --out {there}/figure.png", "audit {job} --out {there}/audit",
-    "data digits --split rows --clients 3 --out {there}/data", "run {job} --out {there}/run",
+    "new {there}/job.toml", "plot {run} --out {there}/figure.svg", "plot {run} --out {there}/figure.png",
+    "audit {job} --out {there}/audit", "data digits --split rows --clients 3 --out {there}/data",
+    "run {job} --out {there}/run",
 )  # fmt: skip
 
 

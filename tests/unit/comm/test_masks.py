@@ -38,7 +38,8 @@ def two_limbs(hosted: Any, **more: Any) -> Case:
 
 @covering({
     "protection": [Protection("masked"), Protection("masked", max_dropouts=1), Protection("encrypted")],
-    "hosted": SPLITS, "to_clients": [False, True], "now": [None, Round(0, 1, np.isin(np.arange(6), [0, 1, 3, 4])), *LEAVING],
+    "hosted": SPLITS, "to_clients": [False, True],
+    "now": [None, Round(0, 1, np.isin(np.arange(6), [0, 1, 3, 4])), *LEAVING],
 })  # fmt: skip
 def test_who_may_hear_has_the_sum_of_the_plain_channel(
     protection: Protection, hosted: Any, to_clients: bool, now: Round | None
