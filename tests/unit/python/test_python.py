@@ -149,7 +149,7 @@ def test_a_sweep_goes_on(data: mf.FederatedDataset, here: Path) -> None:
     first = mf.sweep(methods, data, mf.Softmax(), **settings)  # type: ignore[arg-type]
     for wrong, said in (
         (lambda: mf.sweep({"C": FEDAVG}, data, mf.Softmax(), rounds=2, out="sweep"), "holds a sweep already; give ano"),
-        (lambda: mf.sweep({"B": SSCA}, data, mf.Softmax(), rounds=2, out="sweep", resume=True),
+        (lambda: mf.sweep(methods, data, mf.Softmax(l2=1.0), rounds=2, out="sweep", resume=True),
          "holds another sweep .* replace it with overwrite=True"),
         (lambda: mf.load("sweep"), "holds a sweep; .*resume=True"),
     ):  # fmt: skip
