@@ -82,12 +82,12 @@ class RecordedRanks(Ranks):
 
 
 def _answer(
-    plan: Plan, answer: Callable[..., Any], uploads: dict[int, Array], state: Record, question: Record, block: Block,
-    now: Round,
-) -> tuple[Record, Any]:  # fmt: skip
+    plan: Plan, answer: Callable[..., tuple[Record, Record | Lazy]], uploads: dict[int, Array], state: Record,
+    question: Record, block: Block, now: Round,
+) -> tuple[Record, Record | Lazy]:  # fmt: skip
     """The answers of a block's clients, of which `uploads` keeps each one's integers."""
     after, upload = answer(state, question, block, now)
-    parts: list[tuple[Any, Record]] = [(slice(None), upload)]
+    parts: list[tuple[Any, Any]] = [(slice(None), upload)]  # indices, records
     if isinstance(upload, Lazy):
         parts = list(upload.parts())
         upload = Lazy(lambda: iter(parts), upload.total)
@@ -133,7 +133,7 @@ class ObservedShard:
         if name not in ("take", "take_sparse", "pieces"):
             return value
 
-        def read(first: Any, *rest: Any) -> Any:
+        def read(first: Any, *rest: Any) -> Any:  # as the reader that it stands for
             if play := self._ranks.now:
                 entered = play.rows.setdefault(self._shard.client, np.zeros(self._shard.samples, dtype=bool))
                 entered[slice(None) if name == "pieces" else first] = True  # pieces are of all rows

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, TypeAlias, Union
 
 from mpifed.core.errors import UsageError
 from mpifed.python.ranks import spoken
-from mpifed.python.results import Run
-from mpifed.python.sweeps import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +16,8 @@ if TYPE_CHECKING:
     from mpifed.plots.curves import Band, Log
     from mpifed.plots.style import SizeName
     from mpifed.results.compare import Comparison
-Drawn: TypeAlias = Union[Run, Sweep, str, "PathLike[str]"]
+
+Drawn: TypeAlias = Union[str, "PathLike[str]"]  # a run or a sweep, or its folder
 
 
 @spoken()
@@ -116,8 +115,6 @@ def plot(
 
 
 def _folders(call: str, results: object) -> list[Path]:
-    if isinstance(results, (Run, Sweep)):
-        return [results.path]
     if isinstance(results, (str, PathLike)):
         return [Path(results)]
     if not isinstance(results, (list, tuple)):

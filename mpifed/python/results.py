@@ -69,6 +69,9 @@ class Run:
     warnings: tuple[str, ...] = ()
     _digest: str | None = field(default=None, compare=False)  # SHA-256 of run.json of a run that has ended
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     def __repr__(self) -> str:
         shown = [f"{key}={self.summary[key]:.6g}" for key in ("rounds", "train_loss", "test_accuracy")
                  if self.summary[key] is not None]  # fmt: skip

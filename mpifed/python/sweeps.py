@@ -169,6 +169,9 @@ class Sweep:
     seeds: tuple[int, ...]
     failed: dict[tuple[str, int], str] = field(default_factory=dict)
 
+    def __fspath__(self) -> str:
+        return str(self.path)
+
     def __repr__(self) -> str:
         warned = [f"; {label}, seed {seed}: {text}" for label, seed, run in self._each() for text in run.warnings]
         failed = f"; {counted(len(self.failed), 'run')} failed" if self.failed else ""

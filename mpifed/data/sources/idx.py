@@ -54,7 +54,6 @@ class Mnist(Source):
 
     path: Path | None = None
     """The folder of the four files, .gz or plain; where absent $MPIFED_DATA/mnist, if it is there, or downloaded."""
-    mirror: str = MIRROR  # not an option
 
     def read(self, seed: int) -> Samples:
         """The data; DataError when a file is missing and cannot be downloaded."""
@@ -64,9 +63,9 @@ class Mnist(Source):
 
             folder = pooch.os_cache("mpifed") / "mnist"  # of the user
             remedy = f"bring {', '.join(MNIST)} by `mpifed data mnist FOLDER`"
-            with reading(self.mirror, remedy, OSError, ValueError):
+            with reading(MIRROR, remedy, OSError, ValueError):
                 for name, md5 in MNIST.items():
-                    pooch.retrieve(self.mirror + name, f"md5:{md5}", name, folder)
+                    pooch.retrieve(MIRROR + name, f"md5:{md5}", name, folder)
         return Idx(folder).read(seed)
 
 

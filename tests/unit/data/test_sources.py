@@ -224,15 +224,18 @@ def test_the_files_are_downloaded_once_and_compared(tmp_path: Path, monkeypatch:
         try:
             other, good = (f"http://127.0.0.1:{server.server_port}/{name}/" for name in ("other", "good"))
             for wrong in (CLOSED, other):
+                monkeypatch.setattr(idx_source, "MIRROR", wrong)
                 with pytest.raises(DataError, match=f"{wrong}: .*; bring .* by `mpifed data mnist FOLDER"):
-                    Mnist(mirror=wrong).read(0)
-            data = Mnist(mirror=good).read(0)
+                    Mnist().read(0)
+            monkeypatch.setattr(idx_source, "MIRROR", good)
+            data = Mnist().read(0)
         finally:
             server.shutdown()
             thread.join()
     assert np.array_equal(data.X, np.arange(36).reshape(6, 1, 2, 3)) and data.test is not None
     assert {path.name for path in (tmp_path / "cache/mpifed/mnist").iterdir()} == {*files}
-    assert Mnist(mirror=CLOSED).read(0).files == data.files  # they are there
+    monkeypatch.setattr(idx_source, "MIRROR", CLOSED)
+    assert Mnist().read(0).files == data.files  # they are there
 
 
 def test_mnist(real_data: Path) -> None:
