@@ -92,8 +92,6 @@ def on_ranks(size: int, play: Callable[[Threads], Any]) -> list[Any]:
 
 
 class Shard(NamedTuple):
-    """As much of a client's data as ranks read."""
-
     client: int
     samples: int = 1
     y: Any = np.zeros(1)
@@ -101,8 +99,6 @@ class Shard(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What is left on a rank after an exchange."""
-
     opened: bool
     reduced: Any  # [m]
     plan: Plan
@@ -151,10 +147,7 @@ class Case(NamedTuple):
         return map_leaves(take, self.answer)
 
 
-Meddle = Callable[[Channel, Plan], None] | None
-
-
-def play(case: Case, meddle: Meddle = None, turns: int = 1, said: str = "") -> list[Heard]:
+def play(case: Case, meddle: Any = None, turns: int = 1, said: str = "") -> list[Heard]:
     """What each rank has in the end; `meddle` is called after answers are in. If this is `said`, all refuse the sum."""
 
     def on(comm: Threads) -> Heard:

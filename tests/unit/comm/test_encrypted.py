@@ -27,7 +27,6 @@ from mpifed.maths.fixedpoint import grid
 from mpifed.testing import Solo
 
 ENCRYPTED = Protection("encrypted", min_clients=1)
-SOME = Round(3, 1, np.array([1, 1, 0, 1, 1], bool))
 
 
 def test_a_server_without_clients_is_given_no_secret_and_no_sum_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,11 +66,8 @@ def test_bytes_are_those_of_ciphertexts() -> None:
     ]:  # fmt: skip
         case = Case([list(range(5))], None, field, to_clients, ENCRYPTED)
         channel = case.channel(Solo())
-        traffic = channel.traffic(case.plan(channel), SOME)
+        traffic = channel.traffic(case.plan(channel), Round(3, 1, np.array([1, 1, 0, 1, 1], bool)))
         assert [int(part.sum()) for part in traffic] == [up, down]
-
-
-# --- slots -----------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100, deadline=None)
@@ -92,9 +88,8 @@ def test_sums_come_back_exactly(
     packing, most = Packing(message, *scheme), np.repeat(message.places[0].form.largest, 40)
     slots, expected = np.zeros(packing.at.shape, object), np.zeros(len(most), object)
     for client in range(min(clients, 2)):  # all of a side send the same
-        integers = np.where(
-            rng.random(len(most)) < 0.5, rng.choice([-1, 1], len(most)) * most, rng.integers(-most, most)
-        )
+        extremes = rng.random(len(most)) < 0.5
+        integers = np.where(extremes, rng.choice([-1, 1], len(most)) * most, rng.integers(-most, most))
         if parts:
             integers.reshape(-1, 2, 20)[:, 1 - client] = 0
         count = int((sides == client).sum())
@@ -107,8 +102,6 @@ def test_sums_come_back_exactly(
     with pytest.raises(BrokenProtocol, match="e: what was decrypted is no sum"):
         packing.unpack(slots.astype(np.int64), which, everybody)
 
-
-# --- ciphertexts ------------------------------------------------------------------------------------------------------
 
 ZEROS = np.zeros(8192, np.int64)
 

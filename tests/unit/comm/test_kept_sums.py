@@ -142,12 +142,9 @@ def test_the_server_learns_nothing_from_two_of_its_sums_of_what_too_few_fill() -
     assert sum((SHARED.held_by(present) == 1).any() for present in PRESENT[1:]) > 1
 
 
-def test_a_sum_for_clients_is_not_renewed_by_too_few() -> None:
-    masking.play(vector(to_clients=True, now=Round(3, 1, np.arange(6) == 4), keeps=True), said=r"\(1 in round")
-
-
-def test_if_the_one_who_moves_the_stream_leaves_nothing_is_opened() -> None:
+def test_nothing_is_opened_of_too_few_or_if_the_one_who_moves_the_stream_leaves() -> None:
     """Client 0 does; whoever else leaves is missed by nobody."""
+    masking.play(vector(to_clients=True, now=Round(3, 1, np.arange(6) == 4), keeps=True), said=r"\(1 in round")
     case = vector(to_clients=True, keeps=True, protection=Protection("masked", max_dropouts=2))
     check_alike(case._replace(now=leaving(2, [1, 3])))
     for heard in masking.play(case._replace(now=leaving(2, [0])), said="client 0 left before it uploaded"):

@@ -14,10 +14,7 @@ from mpifed.core.errors import UsageError
 from mpifed.testing import Solo
 
 ALLOCATION = {"SLURM_NTASKS": "8"}  # set in a batch script as well
-STARTED = (
-    "PMI_SIZE", "PMIX_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE",
-    "JSM_NAMESPACE_SIZE",
-)  # fmt: skip
+STARTED = ("PMI", "PMIX", "OMPI_COMM_WORLD", "MV2_COMM_WORLD", "JSM_NAMESPACE")
 # what is set in a process that is alone: a batch script, an interactive step, a task with one process
 ALONE: tuple[dict[str, str], ...] = (
     {}, ALLOCATION, ALLOCATION | {"SLURM_PROCID": "0"}, {"PMI_SIZE": ""}, {"PMI_SIZE": "many"},
@@ -47,7 +44,7 @@ def test_launched_ranks() -> None:
     for alone in ALONE:
         assert launched_ranks(alone) == 1
     for name in STARTED:  # mpiexec within one step
-        assert launched_ranks({"SLURM_STEP_NUM_TASKS": "1", name: "4"}) == 4
+        assert launched_ranks({"SLURM_STEP_NUM_TASKS": "1", f"{name}_SIZE": "4"}) == 4
     assert isinstance(connect(ALLOCATION), Solo)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import tracemalloc
 from contextlib import suppress
 from fractions import Fraction
 from itertools import combinations, product
@@ -19,6 +20,7 @@ from mpifed.comm.channels.dropouts import PRIME, rebuild, split, threshold
 from mpifed.comm.channels.graph import enough, neighbours, order
 from mpifed.core.errors import BrokenProtocol, TooFewClients
 from mpifed.core.exchange import Field
+from mpifed.core.holdings import Holdings
 from mpifed.core.round import Round
 from mpifed.testing import Solo
 
@@ -38,8 +40,7 @@ def two_limbs(hosted: Any, **more: Any) -> Case:
 
 @covering({
     "protection": [Protection("masked"), Protection("masked", max_dropouts=1), Protection("encrypted")],
-    "hosted": SPLITS, "to_clients": [False, True],
-    "now": [None, Round(0, 1, np.isin(np.arange(6), [0, 1, 3, 4])), *LEAVING],
+    "hosted": SPLITS, "to_clients": [False, True], "now": [None, Round(0, 1, np.arange(6) % 3 < 2), *LEAVING],
 })  # fmt: skip
 def test_who_may_hear_has_the_sum_of_the_plain_channel(
     protection: Protection, hosted: Any, to_clients: bool, now: Round | None
@@ -236,3 +237,36 @@ def test_enough_is_the_least_that_suffices() -> None:
     for n, left in ((1000, 0), (1000, 20), (10_000, 50), (100_000, 20), (100_000, 200)):
         k = enough(n, left)
         assert suffice(k, n, left, 1 / 3, 2.0**-40) and not suffice(k - 2, n, left, 1 / 3, 2.0**-40)
+
+
+CLIENTS, VALUES = 10**5, 5
+FIRST, SECOND = ([5, 40_000, 99_999], [5, 17, 600, 50_000, 99_998])
+
+
+@pytest.mark.parametrize("to_clients", [False, True])
+@pytest.mark.parametrize("name", ["plain", "masked"])
+def test_a_round_makes_no_array_over_all_clients(name: str, to_clients: bool) -> None:
+    """Nor a key for who has not taken part; client 0 makes that of the group."""
+    case = Case([range(CLIENTS)], None, Field((VALUES,), 2.0**-10), to_clients, Protection(name))  # type: ignore[list-item]
+    channel, owners = case.channel(Solo()), list[int]()
+    channel.tap = lambda client, what, payload: owners.append(client)
+    plan = case.plan(channel)
+    channel.prepare([plan])
+    question, columns = np.zeros(3), Holdings.all(CLIENTS, 1)
+    for index, who in enumerate((FIRST, SECOND)):
+        now = Round(index, 1, np.isin(np.arange(CLIENTS), who), drawn=np.array(who))
+        tracemalloc.start()
+        channel.begin(plan, now)
+        answers = np.arange(len(who) * VALUES, dtype=float).reshape(len(who), VALUES)
+        channel.add(plan, answers, np.array(who), now)
+        assert channel.collect(plan, now)
+        spent = channel.spent(plan, question, columns, now)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        np.testing.assert_array_equal(plan.message.decode(plan.reduced), answers.sum(axis=0))
+        assert (spent.up_bytes, spent.up_most) == (8 * VALUES * len(who), 8 * VALUES)
+        of_keys = 32 * (len(who) - 1) if name == "masked" else 0
+        assert spent.down_most == 8 * 3 + of_keys + 8 * VALUES * to_clients
+        assert spent.down_bytes == len(who) * spent.down_most
+    assert peak < CLIENTS  # bytes; the first round also fills what all rounds share
+    assert sorted(owners) == ([] if name == "plain" else [0, *sorted({*FIRST, *SECOND})])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import resource
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,13 +71,6 @@ def test_like_a_list_whatever_the_room(room: float, tmp_path: Path) -> None:
         assert [bits(one) for one in states] == [bits(one) for one in expected], seed
 
 
-def test_what_has_no_arrays_is_not_kept() -> None:
-    states = ClientStates(FIRST, lambda _: (), 0.0)
-    for i in range(len(FIRST)):
-        states.put(i, (), True)
-    assert not states.changed and not states.files and list(states) == [()] * len(FIRST)
-
-
 def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     states = ClientStates(FIRST, lambda _: (), 0.0)
@@ -87,9 +79,6 @@ def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for i in range(len(FIRST)):
             states.put(i, np.full((1, 5000), float(i)), False)
     assert not list(tmp_path.iterdir())
-
-
-# --- files that are no file of states ----------------------------------------------------------------------------
 
 
 def forged(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], bytes]:
@@ -104,11 +93,8 @@ def forged(change: Callable[[dict[str, Any]], object]) -> Callable[[bytes], byte
     return act
 
 
-def leaf(at: int, value: object, of: Callable[[Any], Any] = lambda index: index["forms"][0][0]) -> Any:
-    return forged(lambda index: of(index).__setitem__(at, value))
-
-
-block = partial(leaf, of=lambda index: index["blocks"][0])
+def leaf(at: int, value: object) -> Callable[[bytes], bytes]:
+    return forged(lambda index: index["forms"][0][0].__setitem__(at, value))
 
 
 WRONG: dict[str, tuple[Callable[[bytes], bytes], str]] = {
@@ -120,8 +106,8 @@ WRONG: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "objects of Python": (leaf(1, "|O"), "index cannot be read (ValueError)"),
     "huge": (leaf(2, [2**40, 2**40]), "index cannot be read (ValueError)"),
     "larger than the file": (leaf(2, [999, 4]), "index cannot be read (ValueError)"),
-    "beyond the file": (block(1, 10**9), "index cannot be read (ValueError)"),
-    "no form": (block(2, 9), "index cannot be read (IndexError)"),
+    "beyond the file": (forged(lambda index: index["blocks"][0].__setitem__(1, 10**9)), "index cannot be read"),
+    "no form": (forged(lambda index: index["blocks"][0].__setitem__(2, 9)), "index cannot be read (IndexError)"),
     "another shape": (leaf(2, [2, 2]), "client 5: state/v has shape (2, 2) and dtype float64, this job needs (1, 4)"),
     "another name": (leaf(0, "state/u"), "client 5: no state/v, which this job needs"),
 }

@@ -85,6 +85,10 @@ def holdings(rng: np.random.Generator, clients: int, length: int) -> Holdings:
     return Holdings(length, rng.integers(0, len(members), clients), tuple(members))
 
 
+def three(*fields: Field) -> Any:
+    return Exchange("up", Upload(fields[0], Inner(fields[1], fields[2])), *3 * [lambda *_: ()])  # type: ignore[arg-type]
+
+
 def case_of(seed: int) -> Case:
     rng = np.random.default_rng(seed)
     clients, bits, alike = int(rng.integers(1, 7)), int(rng.choice(list(GRIDS))), dict[int, Holdings]()
@@ -100,8 +104,7 @@ def case_of(seed: int) -> Case:
         held = alike.setdefault(shape[axis], holdings(rng, clients, shape[axis]))  # fields may be held alike
         return Field(shape, *grid, held=held, axis=axis, to_holders=bool(rng.integers(2)))
 
-    exchange: Any = Exchange("up", Upload(field(), Inner(field(), field())), *3 * [lambda *_: ()])
-    held, values = {}, {}
+    exchange, held, values = three(field(), field(), field()), {}, {}
     for name, one in fields_of(exchange).items():
         own = np.zeros((clients, *one.shape), dtype=bool)
         for client in range(clients):
@@ -189,13 +192,6 @@ def test_lazy_uploads_are_summed_as_their_rows_or_as_their_total(seed: int) -> N
         assert bool(came) == (by_blocks and bool(present.any()))
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
-
-
-def three(*fields: Field) -> Any:
-    return Exchange("up", Upload(fields[0], Inner(fields[1], fields[2])), *3 * [lambda *_: ()])  # type: ignore[arg-type]
-
-
 COLUMNS = Holdings(9, np.arange(5), (slice(0, 2), np.array([2, 5, 8]), np.array([3]), slice(6, 8), np.array([4])))
 
 
@@ -248,8 +244,6 @@ def test_bounds_of_the_job_and_what_no_job_may_bound() -> None:
     with pytest.raises(UsageError, match=r"\[aggregation\] up\.v: .*lower the bound or raise the scale"):
         Message(exchange, 5, Arithmetic(bounds={"up.v": 2.0**80}))
 
-
-# --- groups too small for a sum to hide anybody ----------------------------------------------------------------------
 
 OWN = Holdings(9, np.array([0, 0, 1, 1, 2, 1]), (slice(0, 4), slice(3, 8), np.array([2, 8])))
 GROUPS = Message(three(Field((9,), held=OWN), Field((9,), held=OWN, to_holders=True), Field(sender=4)), 6)
