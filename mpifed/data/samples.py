@@ -51,7 +51,7 @@ class Samples:
     files: tuple[Path, ...] = ()  # from which the data were read
     left_out: tuple[str, ...] = ()  # columns that number rows, such as the index of a frame
     labels: tuple[str, ...] = ()  # names of the columns of labels, where these have some
-    task: str | None = None  # what numbers of a file are as labels, see `type_labels`; None: integers are classes
+    task: str | None = None  # what numbers of a file are as labels, see `labels_of`; None: integers are classes
 
     @property
     def features(self) -> int:
@@ -261,7 +261,16 @@ def _as_float(values: Array, what: str, gaps: bool) -> Array:
 def labels_of(y: Values, what: str, task: str | None = None) -> Array:
     """[s] int64 classes, [s] texts of classes, float64 targets [s] or [s, t], or [s, t] int64 labels that are 0 or 1.
 
-    `task`: of `type_labels`; None: integers are classes, and floats targets. Raises DataError for anything else.
+    Parameters
+    ----------
+    what : for messages
+    task : where it can't be said of numbers whether they are classes: "classification", "regression", "multilabel" of
+        several, each 0 or 1; "auto": by the numbers; "any": targets; None: integers are classes, and floats targets
+
+    Raises
+    ------
+    DataError : for anything else, or when the task is classification and a label is not an integer.
+    UsageError : when the task does not go with the labels, or "auto" with many different integers, few rows of each.
     """
     values = array(y, what)
     if values.dtype.kind == "U" and isinstance(y, (list, tuple)):  # of which all have become texts
@@ -289,58 +298,44 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
         if task == "auto":
             _check_few(texts, what)
         return texts
-    values = values if task is None else type_labels(values, what, task)
-    kind = values.dtype.kind
-    if values.ndim == 2 and kind != "f" and (strange := values[(values != 0) & (values != 1)]).size:
-        raise DataError(
-            f"{what}: labels are {_kind(values)}, such as {strange[0]}; several labels of a row are 0 or 1, several "
-            "real targets are floats, and a class is one integer"
-        )
-    most = np.iinfo(np.int64).max if kind == "u" else np.finfo(np.float32).max
-    beyond = np.flatnonzero(~(np.abs(values) <= most).reshape(len(values), -1).all(axis=1))
-    if len(beyond):
-        raise DataError(f"{what}: label of row {beyond[0]} is {values[beyond[0]]}; expected finite numbers")
-    return values.astype(np.float64 if kind == "f" else np.int64)
-
-
-def type_labels(labels: Array, what: str, task: str) -> Array:
-    """Numbers of a file [s], [s, t], of which it can't be said whether they are classes: int64, or float64 targets.
-
-    Parameters
-    ----------
-    what : for messages
-    task : "classification", "regression", "multilabel" of several, each 0 or 1; "auto": by the numbers; "any": targets
-
-    Raises
-    ------
-    DataError : when the task is classification and a label is not an integer.
-    UsageError : when the task does not go with the labels, or "auto" with many different integers, few rows of each.
-    """
-    several = labels.ndim > 1
-    if task == {True: "classification", False: "multilabel"}[several]:
+    several, most = values.ndim > 1, float(np.finfo(np.float32).max)
+    if task == ("classification" if several else "multilabel"):
         raise UsageError(
             f"{what}: --task {task}: {'several labels' if several else 'one label'} of each row; classes are one, and "
             "several are 0 or 1, by --task multilabel, or real targets, by --task regression"
         )
-    whole = (labels == np.rint(labels)) & (np.abs(labels) <= np.finfo(np.float32).max)
     if task == "auto":
-        binary = labels.dtype.kind != "f" and np.isin(labels, (0, 1)).all()
+        whole = (values == np.rint(values)) & (np.abs(values) <= most)
+        binary = kind != "f" and np.isin(values, (0, 1)).all()
         task = "classification" if (binary if several else whole.all()) else "regression"
         if task == "classification":
-            _check_few(labels, what)
+            _check_few(values, what)
     if task in ("regression", "any"):
-        return labels.astype(np.float64)
-    if (most := np.abs(labels).max(initial=0)) >= 2**53:
+        values = values.astype(np.float64)
+    elif task is not None:
+        if (largest := np.abs(values).max(initial=0)) >= 2**53:
+            raise DataError(
+                f"{what}: labels up to {largest} can't be told apart as numbers; give texts or, of real targets, "
+                "--task regression"
+            )
+        for place in np.argwhere(values != np.rint(values))[:1]:
+            raise DataError(
+                f"{what}: row {place[0] + 1} has the label {values[tuple(place)]:g}, not a class; correct it, or use "
+                "--task regression"
+            )
+        values = values.astype(np.int64)
+    kind = values.dtype.kind
+    if several and kind != "f" and (strange := values[(values != 0) & (values != 1)]).size:
         raise DataError(
-            f"{what}: labels up to {most} can't be told apart as numbers; give texts or, of real targets, --task "
-            "regression"
+            f"{what}: labels are {_kind(values)}, such as {strange[0]}; several labels of a row are 0 or 1, several "
+            "real targets are floats, and a class is one integer"
         )
-    for place in np.argwhere(~whole)[:1]:
-        raise DataError(
-            f"{what}: row {place[0] + 1} has the label {labels[tuple(place)]:g}, not a class; correct it, or use "
-            "--task regression"
-        )
-    return labels.astype(np.int64)
+    if kind == "u":
+        most = np.iinfo(np.int64).max
+    beyond = np.flatnonzero(~(np.abs(values) <= most).reshape(len(values), -1).all(axis=1))
+    if len(beyond):
+        raise DataError(f"{what}: label of row {beyond[0]} is {values[beyond[0]]}; expected finite numbers")
+    return values.astype(np.float64 if kind == "f" else np.int64)
 
 
 def _check_few(labels: Array, what: str) -> None:

@@ -343,7 +343,8 @@ def read_csv(
 
     table = table_of(names, texts(names))
     whole = [field.name for field in table.schema if field.type == pa.int64()]
-    if whole and re.search(rb"\b0[\dx]", content, re.I):
+    begins_with_0 = rf"(^|[\s\"]|{re.escape(separator)})[-+]?0[\dx]"
+    if whole and re.search(begins_with_0.encode(), content, re.I | re.M):
         written = table_of(whole, whole)
         for name in whole:
             if pc.any(pc.match_substring_regex(written[name], r"^\s*[-+]?0[\dxX]")).as_py():
@@ -406,7 +407,8 @@ def check_names(what: str, names: list[str]) -> None:
 
 def _decoded(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Categories as the texts or numbers that they stand for."""
-    return values.cast(values.type.value_type) if hasattr(values.type, "index_type") else values
+    kind = getattr(values.type, "value_type", None)
+    return values if kind is None or kind.num_fields or values.type.num_fields else values.cast(kind)
 
 
 def _labels(column: Cells, known: Sequence[str] | None, classes: Sequence[str]) -> Array:

@@ -38,7 +38,7 @@ class Svmlight(Source):
         for path in files:
             with open_packed(path) as file:
                 opened.append(io.BytesIO(file.read()))
-            if code := re.search(rb"(?m)^[-+]?0\d\S*", opened[-1].getvalue()):
+            if code := re.search(rb"(?m)^[ \t]*[-+]?0\d{1,20}", opened[-1].getvalue()):
                 raise DataError(
                     f"{path}: the label {code[0].decode()} begins with 0, and would be read as a number; write it "
                     "without, or give codes as texts, by csv"
