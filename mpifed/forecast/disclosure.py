@@ -142,7 +142,10 @@ def _sealed(algorithm: Algorithm, view: View, measured: bool) -> Iterator[tuple[
     names = ", ".join(dict.fromkeys(exchange.name for exchange in clear if exchange.clear))
     allowed = f", except those allowed by name: {', '.join(how.allow)}" if how.allow else ""
     yield True, "who participates, how much is sent, and when, is visible to everyone"
-    yield from _encrypted() if view.one_key else _masked(view)
+    yield view.one_key, "encrypted (BFV): all clients share the secret key, which the server lacks"
+    yield view.one_key, "the server and any one client together could open every upload"
+    if not view.one_key:
+        yield from _masked(view)
     yield (
         bool(names),
         f"in the clear by design: {names}; if an upload there is a sum over the client's rows and a single row has "
@@ -153,11 +156,6 @@ def _sealed(algorithm: Algorithm, view: View, measured: bool) -> Iterator[tuple[
     yield True, f"no sum of fewer than {how.min_clients} uploads is opened{allowed}"
     yield True, "assumed: all follow the protocol (honest but curious); the server relays public keys unchanged"
     yield from _ranks(algorithm, view)
-
-
-def _encrypted() -> Iterator[tuple[bool, str]]:
-    yield True, "encrypted (BFV): all clients share the secret key, which the server lacks"
-    yield True, "the server and any one client together could open every upload"
 
 
 def _masked(view: View) -> Iterator[tuple[bool, str]]:

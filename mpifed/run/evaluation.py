@@ -109,10 +109,6 @@ class RunEvaluation:
         self.reached = self.uncertain = False
         self._best: dict[str, tuple[float, int]] = {}  # of `[stop] patience`: the best value and its round; on rank 0
 
-    def share_row(self) -> None:
-        """Every rank must know what has been measured already."""
-        self.row = self._comm.bcast(self.row)
-
     def note(self, row: Table) -> None:
         """Take note of a measured row, by which `[stop]` decides; on rank 0."""
         self.row, stop = row, self._job.stop

@@ -86,7 +86,7 @@ class RunLoop:
                     for row in self.results.resume(self.progress):
                         self.evaluation.note(row)
                 self.results.open(self.comm, self.progress, resume)
-        self.evaluation.share_row()
+        self.evaluation.row = self.comm.bcast(self.evaluation.row)  # what has been measured already
         began_cpu = time.process_time()
         with environment.unscanned_objects():
             self._rounds(max_hours)
@@ -131,7 +131,10 @@ class RunLoop:
             if again is not None:
                 self.progress = self.progress.after(time.perf_counter() - start, ranks, attempt=again)
                 continue
-            self._advance(time.perf_counter() - start)
+            self.round_s.append(time.perf_counter() - start)
+            self.evaluation.advance()
+            self.progress = self.progress.after(self.round_s[-1], ranks, rounds=1)
+            self.reporter.advance(self.progress.round)
             if len(self.round_s) == 1:
                 with agreed(self.comm):
                     self._check_states()
@@ -190,12 +193,6 @@ class RunLoop:
         if done in (0, self.job.rounds) or certified.intersection(self.job.stop.columns):
             return True
         return interval > 0 and done % interval == 0
-
-    def _advance(self, seconds: float) -> None:
-        self.round_s.append(seconds)
-        self.evaluation.advance()
-        self.progress = self.progress.after(seconds, self.ranks, rounds=1)
-        self.reporter.advance(self.progress.round)
 
     def _measure(self, certify: bool) -> None:
         self.progress = self.progress._replace(exchanges=self.ranks.accounts(self.spent))

@@ -6,7 +6,7 @@ Python's own numbers would not do: they come back as NumPy's, which round and pr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +16,7 @@ from mpifed.core.record import Record, namespace
 _KINDS = "biuf"  # of dtypes: booleans, integers, floating point
 
 
-class Spec(NamedTuple):
-    """Shape and dtype of a leaf that does not exist yet."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
-Specs = dict[str, Spec]  # shape and dtype of each leaf, by its name
+Specs = dict[str, str]  # dtype and shape of each leaf, by its name
 
 
 def check_state(
@@ -63,11 +56,11 @@ def check_state(
         if why:
             wrong.append(f"{name or 'the state'} {why}")
         else:
-            specs[name] = Spec(leaf.shape, leaf.dtype.str)
+            specs[name] = f"{leaf.dtype} {leaf.shape}"
     if state is not None and before is not None and not wrong:
         wrong += [
-            f"{name or 'the state'} is {_form(specs, name)}, and was {_form(before, name)} before round 0; a state "
-            "keeps its fields, shapes and dtypes"
+            f"{name or 'the state'} is {specs.get(name, 'absent')}, and was {before.get(name, 'absent')} before round "
+            "0; a state keeps its fields, shapes and dtypes"
             for name in dict.fromkeys([*before, *specs])
             if before.get(name) != specs.get(name)
         ]
@@ -83,7 +76,3 @@ def _leaves(state: Record, name: str = "") -> Iterator[tuple[str, Any]]:  # what
         return
     for field, value in zip(getattr(state, "_fields", ()), state, strict=True):
         yield from _leaves(value, f"{name}.{field}" if name else field)
-
-
-def _form(specs: Specs, name: str) -> str:
-    return f"{np.dtype(specs[name].dtype)} {specs[name].shape}" if name in specs else "absent"
