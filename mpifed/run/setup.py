@@ -280,7 +280,8 @@ def _opened(job: Job, comm: Comm) -> store.Federation:
                     if name in ("digests", "test/y") or (whole and name.startswith("test/")):
                         data.array(name)
         except DataError as error:
-            raise DataError(f"rank {comm.rank} sees other data than rank 0: {error}") from error
+            remedy = "or give a folder that all nodes see, and start all ranks in one folder"
+            raise DataError(f"rank {comm.rank} sees other data than rank 0: {error}; {remedy}") from error
         return data
 
 
