@@ -64,7 +64,7 @@ class Algorithm(MadeByKeywords, ABC):
     regularized : whether it takes `[regularizer]`, and the model's `nonconvex_penalty`
     needs_everybody : whether every client must take part in every round
     why_everybody : the reason, where it does
-    certifies_gap : whether `[stop] duality_gap` may end its runs
+    certifies_gap : whether a bound of `duality_gap` in `[stop]` may end its runs
     why_no_gap : the reason, where it may not and its measures have no gap
     why_no_start : the reason, where it can't begin at the model of `[model] start`
     why_no_privacy : the reason, where it has no `released` and so takes no `[privacy]`

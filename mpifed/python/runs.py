@@ -210,7 +210,7 @@ def _read_or_described(
     algorithm: Any,  # as `run` takes it
     data: object,
     model: object,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, Any],  # and as its keywords
 ) -> Job:
     """The job of the arguments of `run` or `check`."""
     file = isinstance(algorithm, (str, Path))
