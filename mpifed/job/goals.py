@@ -21,7 +21,8 @@ def measured(job: JobSettings) -> bool:
 def unreached(job: JobSettings, columns: Mapping[str, float | None]) -> Iterator[str]:
     """The goals of the job that the model does not reach, one text each; empty where it reaches all.
 
-    A limit is met if F_m <= limit_m exactly or, with a bound of `feasibility` in `[stop] reached`, up to that relative excess.
+    A limit is met if F_m <= limit_m exactly or, with a bound of `feasibility` in `[stop] reached`, up to that relative
+    excess.
 
     Parameters
     ----------
