@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,8 +12,9 @@ from mpifed.arguments import FOLDER, Finite
 from mpifed.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from mpifed.plots.curves import Band, Log
     from mpifed.plots.style import SizeName
+
+_DEFAULTS: dict[str, object] = {"x": (), "y": (), "band": "range", "log": None, "relative_to": None}  # of curves
 
 
 def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, list[Path]]:
@@ -40,12 +41,12 @@ def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     help="Draw these runs as one line of that name, with a band where they are several; may be repeated.",
 )  # fmt: skip
 @click.option(
-    "--x", "across", multiple=True, metavar="COLUMN",
+    "--x", multiple=True, metavar="COLUMN",
     help="Horizontal axis: round, elapsed_s, simulated_s, bytes, gradients, epsilon or another column of the history; "
     "may be repeated.  [default: those six, where measured]",
 )  # fmt: skip
 @click.option(
-    "--y", "down", multiple=True, metavar="COLUMN",
+    "--y", multiple=True, metavar="COLUMN",
     help="Vertical axis: a column of the history; may be repeated.  [default: losses, accuracy and certificates]",
 )  # fmt: skip
 @click.option(
@@ -67,12 +68,8 @@ def plot(
     folders: tuple[Path, ...],
     out: Path | None,
     joined: dict[str, list[Path]],
-    across: tuple[str, ...],
-    down: tuple[str, ...],
-    relative_to: float | None,
-    band: Band,
-    log: Log | None,
     size: SizeName,
+    **curves: Any,  # as `figure` takes them
 ) -> None:
     """Curves of runs and sweeps, or a picture of how data are divided among clients.
 
@@ -88,9 +85,8 @@ def plot(
         raise click.UsageError("give folders of runs or sweeps, or of data")
     if out is None:
         raise click.UsageError("give --out FIGURE")
-    of_figures = bool(across or down or log or relative_to) or band != "range"
     if any((folder / "federation.h5").exists() for folder in folders):
-        if len(folders) > 1 or joined or of_figures:
+        if len(folders) > 1 or joined or curves != _DEFAULTS:
             raise click.UsageError("data are drawn one folder at a time, with --out and --size alone")
         from mpifed.data.store import open_federation
         from mpifed.plots.partition import partition
@@ -101,9 +97,7 @@ def plot(
 
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always", UserWarning)
-            picture = figure(
-                folders, joined=joined, x=across, y=down, band=band, log=log, size=size, relative_to=relative_to
-            )
+            picture = figure(folders, joined=joined, size=size, **curves)
         for note in notes:
             click.echo(note.message, err=True)
     from mpifed.plots.style import save

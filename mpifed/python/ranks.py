@@ -34,6 +34,7 @@ def in_python(text: str) -> str:
     """A message of the command line with arguments in the place of options; commands, in backquotes, stay."""
     for phrase, words in _PHRASES.items():
         text = text.replace(phrase, words)
+    text = re.sub(r" --out (\S+)$", r", out='\1'", text)
     parts = text.split("`")
     parts[::2] = [re.sub(r"--([a-z]+(?:-[a-z]+)*)(?: (\S+)(?=:))?", _argument, part) for part in parts[::2]]
     return "`".join(parts)

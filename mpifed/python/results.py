@@ -197,6 +197,7 @@ class Run:
         parameters = map_leaves(lambda _: next(ordered), like)
         return objective, parameters.head, objective.scores_of(parameters, rows[None]), data
 
+    @spoken()
     def plot(
         self,
         y: str | Sequence[str] | None = None,
@@ -211,9 +212,9 @@ class Run:
         -------
         matplotlib.figure.Figure
         """
-        from mpifed.python.comparing import plot
+        from mpifed.plots.curves import figure
 
-        return plot(self, y, x, log=log, size=size)
+        return figure([self.path], x=x, y=y, log=log, size=size)
 
 
 @dataclass(frozen=True)

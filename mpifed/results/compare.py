@@ -125,11 +125,9 @@ def compare(*folders: Path, by: Sequence[str] = (), against: str | None = None, 
                 "the baseline with --against"
             )
     finished = frames.runs[frames.runs["finished"]]
-    means = (
-        _averages(finished, frames.numbers, frames.settings, frames.runs)
-        if frames.numbers
-        else DataFrame(columns=_MEANS)
-    )
+    means = DataFrame(columns=_MEANS)
+    if frames.numbers:
+        means = _averages(finished, frames.numbers, frames.settings, frames.runs)
     frame = pd.concat([means, *(_reached(frames, target) for target in targets)], ignore_index=True)
     in_pairs = DataFrame([row for rows in pairs.values() for row in rows], columns=["label", "column", *_PAIR])
     bests = [row for column in columns for row in _best_measured(frames, column)]
@@ -324,19 +322,15 @@ def _of(counts: DataFrame, always: bool = False) -> Series:
 
 def _cells(rows: DataFrame, whole: Series) -> DataFrame:
     """0.123 +- 0.004 by label and column; with the count, where not all of the `whole` runs have the column."""
-    texts = [
-        mean_text(row["column"], row["mean"], row["std"])
-        + ("" if row["n"] == whole[row["label"]] else f" ({row['n']} of {whole[row['label']]})")
-        if row["n"]
-        else ""
-        for _, row in rows.iterrows()
-    ]
-    return rows.assign(text=texts).pivot(index="label", columns="column", values="text")
 
+    def text(row: Series) -> str:
+        column, mean, deviation, of = row["column"], float(row["mean"]), float(row["std"]), whole[row["label"]]
+        spread = f" +- {value_of(column, deviation, 2)}" if deviation > _ROUNDING * abs(mean) else ""
+        count = "" if row["n"] == of else f" ({row['n']} of {of})"
+        return f"{value_of(column, mean)}{spread}{count}" if row["n"] else ""
 
-def mean_text(column: str, mean: float, deviation: float) -> str:
-    text = value_of(column, float(mean))
-    return f"{text} +- {value_of(column, float(deviation), 2)}" if deviation > _ROUNDING * abs(mean) else text
+    texts = rows.assign(text=[text(row) for _, row in rows.iterrows()])
+    return texts.pivot(index="label", columns="column", values="text")
 
 
 def _of_models(runs: DataFrame, repeated: bool) -> DataFrame:

@@ -118,7 +118,7 @@ def test_of_other_data_and_classes(regression: Path, launch: Callable[..., Any])
 def test_where_it_goes(tmp_path: Path, launch: Callable[..., Any]) -> None:
     bare, dash = launch(None, "new"), launch(None, "new", "-", "--algorithm", "fedavg")
     assert bare.code == 0 and bare.out == dash.out and not bare.err
-    assert in_text(bare.out)["name"] == "fedavg"
+    assert in_text(bare.out)["name"] == "fedavg" and "# Make the shards:  mpifed data digits --split rows" in bare.out
     (tmp_path / "job.toml").write_text("mine")
     (tmp_path / "link.toml").symlink_to("nowhere")
     for name in ("job.toml", "link.toml"):

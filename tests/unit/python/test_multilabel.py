@@ -101,7 +101,7 @@ def test_columns_of_files_and_frames(here: Path) -> None:
     (lambda: From.from_arrays(X, Y, clients=3, test=(X, Y[:, :2])), r"\(90, 2\), those to train on int64"),
     (lambda: From.from_arrays(X, Y, clients=3, test=(X, Y + 0.5)), r"float64 \(90, 3\), .*those to train"),
     (lambda: From.from_arrays(X, Y, clients=3, test=(X, Y[:, 0])), r"int64 \(90,\), those to train on int"),
-    (lambda: From.from_arrays(X, Y, clients=3, partition="dirichlet:0.5"), "of a row, not classes; use partition=.iid"),
+    (lambda: From.from_arrays(X, Y, clients=3, partition="dirichlet:0.5"), "of a row, not classes; use partition iid"),
     (lambda: run(mf.Softmax()), r"is for classes, and memory:\d+ holds several labels .* y.argmax\(axis=1\)"),
     (lambda: run(mf.Logistic()), "is for classes, and .* several labels of each row"),
     (lambda: run(mf.LeastSquares()), "is for real-valued targets, and .* several labels of each row"),

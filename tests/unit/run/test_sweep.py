@@ -268,8 +268,8 @@ def test_neither_does_it_in_the_folder_of_a_run_nor_a_run_in_that_of_a_sweep(
         assert ended.code == 2 and "sweep: holds a sweep; choose another --out" in ended.err, ended.text
     method, data = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1)), str(digits)
     for again in (False, True):
-        with pytest.raises(mf.UsageError, match=r"run: holds a run, .*; give another out"):
+        with pytest.raises(mf.UsageError, match=r"run: holds a run, .*; choose another out"):
             mf.sweep({"a": method}, data, mf.Softmax(), rounds=1, out=tmp_path / "run", resume=again)
-        with pytest.raises(mf.UsageError, match=r"sweep: holds a sweep; give another out"):
+        with pytest.raises(mf.UsageError, match=r"sweep: holds a sweep; choose another out"):
             mf.run(method, data, mf.Softmax(), rounds=1, out=tmp_path / "sweep", resume=again)
     assert contents(tmp_path) == before
