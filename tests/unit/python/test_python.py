@@ -91,12 +91,8 @@ def test_the_same_job_from_a_file_and_a_dict(data: mf.FederatedDataset, launch: 
 
 
 def test_privacy(data: mf.FederatedDataset) -> None:
-    """Noise of each client's own hides what is learnt, and that is said."""
-    for noise, warned in ((50.0, True), (1e-3, False)):
-        private = mf.Privacy(clip=1.0, delta=1e-3, noise_multiplier=noise, public_preparation=True)
-        done = run(data, rounds=9, privacy=private)
-        assert (done.summary["epsilon"] or np.inf) > 0
-        assert any(text.startswith("noise hides what was learnt") for text in done.warnings) == warned
+    private = mf.Privacy(clip=1.0, delta=1e-3, noise_multiplier=1.0, public_preparation=True)
+    assert run(data, privacy=private).summary["epsilon"] > 0
     assert "who learns" in mf.check(FEDAVG, data, mf.Softmax(), rounds=3, privacy=private).lower()
 
 
