@@ -14,16 +14,16 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.audit.recording import Play, Replay
 from mpifed.core.exchange import hearing
+from mpifed.core.record import Array
 from mpifed.core.round import SETUP
 
 NOTE = "underdetermined is necessary for secrecy and not sufficient; class labels are not counted as unknowns"
 NEXT = "the next broadcast"
 
-Rows: TypeAlias = NDArray[np.int64]
+Owners: TypeAlias = dict[int, Array]  # by client, positions of its rows that entered
 
 
 class Condition(NamedTuple):
@@ -46,34 +46,41 @@ def conditions(replay: Replay, client: int = 0) -> list[Condition]:
     for play in plays.values():
         entered = {one: _entered(play, one) for one in play.uploads}
         owners = {one: rows for one, rows in entered.items() if len(rows)}
-        if owners and play.message.size:
-            listed.append(_of_server(replay, play, owners))
-            if play.round != SETUP:
-                listed += _of_client(replay, play, client, owners)
+        if not owners or not play.message.size:
+            continue
+        parties = [("server", *_of_server(replay, play, owners)), *_of_client(replay, play, client, owners)]
+        for party, receives, some, numbers in parties:
+            unknowns, distinct = 0, set[int]()
+            for one, rows in some.items():
+                shard = replay.shards[one]
+                distinct.update(shard.rows[rows].tolist())
+                unknowns += len(rows) * (len(shard.columns) + (shard.y.dtype.kind == "f"))
+            counts = len(distinct), unknowns, numbers, 0 < unknowns <= numbers
+            listed.append(Condition(play.exchange.name, play.round, party, receives, *counts))
     return listed
 
 
-def _entered(play: Play, client: int) -> Rows:
+def _entered(play: Play, client: int) -> Array:
     """Positions of a client's rows that it has read in the round until then."""
     here = np.flatnonzero(play.rows.get(client, ()))
     return here if play.round == SETUP or play.before is None else np.union1d(here, _entered(play.before, client))
 
 
-def _of_server(replay: Replay, play: Play, owners: dict[int, Rows]) -> Condition:
+def _of_server(replay: Replay, play: Play, owners: Owners) -> tuple[str, Owners, int]:
     """What the server receives: each upload, of which the one with fewest unknowns counts, or the sum."""
-    clear, receives = replay.in_clear(play.exchange), f"the sum of {len(owners)} uploads"
+    clear, receives = (replay.in_clear(play.exchange), f"the sum of {len(owners)} uploads")
     if play.exchange.hear is not None and not clear:
-        return _condition(replay, play, "server", "nothing", owners, 0)
+        return "nothing", owners, 0
     if all(place.held is not None and (place.held.holders <= 1).all() for place in play.message.places):
         receives = "each client's own values"
     elif clear:
         least = min(owners, key=lambda client: len(owners[client]) * len(replay.shards[client].columns))
         owners, receives = {least: owners[least]}, "each client's upload"
-    return _condition(replay, play, "server", receives, owners, _numbers(play, [*owners]))
+    return receives, owners, _numbers(play, [*owners])
 
 
-def _of_client(replay: Replay, play: Play, client: int, owners: dict[int, Rows]) -> Iterator[Condition]:
-    """What a client learns about the others: from a sum that it hears, or from the next broadcast."""
+def _of_client(replay: Replay, play: Play, client: int, owners: Owners) -> Iterator[tuple[str, str, Owners, int]]:
+    """What a client learns about the others in a round: from a sum that it hears, or from the next broadcast."""
     exchange, receives = play.exchange, NEXT
     if exchange.hear is not None:
         receives = f"the sum of {len(owners)} uploads"
@@ -81,21 +88,9 @@ def _of_client(replay: Replay, play: Play, client: int, owners: dict[int, Rows])
     others = {other: rows for other, rows in owners.items() if other != client}
     if any(place.field.to_holders for place in play.message.places):
         others = {other: rows for other, rows in others.items() if _numbers(play, [other], client)}
-    if numbers := _numbers(play, [*others], client):
-        yield _condition(replay, play, f"client {client}", receives, others, numbers)
-
-
-def _condition(
-    replay: Replay, play: Play, party: str, receives: str, owners: dict[int, Rows], numbers: int
-) -> Condition:
-    unknowns, distinct = 0, set[int]()
-    for client, rows in owners.items():
-        shard = replay.shards[client]
-        distinct.update(shard.rows[rows].tolist())
-        unknowns += len(rows) * (len(shard.columns) + (shard.y.dtype.kind == "f"))
-    return Condition(
-        play.exchange.name, play.round, party, receives, len(distinct), unknowns, numbers, 0 < unknowns <= numbers
-    )
+    numbers = _numbers(play, [*others], client)
+    if numbers and play.round != SETUP:
+        yield f"client {client}", receives, others, numbers
 
 
 def _numbers(play: Play, clients: Sequence[int], hearer: int | None = None) -> int:

@@ -71,7 +71,7 @@ def rows_behind(problem: Problem, mean: MeanGradient, batch: int, nonnegative: b
     if rank == 1 or (rank < batch and rank >= scores - 1):  # with too few scores the span lacks samples
         return seen.first[:0, :0]
     r = min(rank, batch)
-    basis, inside = left[:, :r], values[:r, None] * right[:r]  # [p, r] U and [r, h], G = U times it
+    basis, inside = (left[:, :r], values[:r, None] * right[:r])  # [p, r] U and [r, h], G = U times it
     best = np.inf, np.zeros((r, 0))
     for edges in _edges(basis, nonnegative):
         if best[0] > ALL_FIT and np.linalg.cond(edges) < 1e8:
@@ -86,6 +86,7 @@ def _explain(
 ) -> tuple[float, float, int]:
     """(mismatch, length, label) of the sample along `along` [p] whose loss has the derivative `slope` / length."""
     from scipy.optimize import least_squares
+    from scipy.signal import argrelmin
 
     unit, size = along @ model.first, float(np.linalg.norm(slope))
 
@@ -101,9 +102,7 @@ def _explain(
     for label, sign in product(range(_classes(model)), (1, -1)[: 2 - nonnegative]):
         lengths = sign * size * _LENGTHS
         sizes = np.linalg.norm(mismatch(lengths, label), axis=1)
-        turns = np.diff(sizes, prepend=np.inf, append=np.inf)
-        valleys = (turns[:-1] <= 0) & (turns[1:] >= 0)
-        tried += [(at, length, label) for at, length in zip(sizes[valleys], lengths[valleys], strict=True)]
+        tried += [(sizes[at], lengths[at], label) for at in (*argrelmin(sizes)[0], np.argmin(sizes))]
     ways = []
     for _, start, label in sorted(tried)[:6]:
         near = partial(lambda log, start, label: mismatch(start * np.exp(log), label)[0], start=start, label=label)
@@ -162,7 +161,7 @@ def _matched(
     """(relative mismatch, M): lengths and labels sample by sample, then least squares, and labels again."""
     from scipy.optimize import least_squares
 
-    r, head, whole = len(edges), flat(seen.head) if seen.head else np.zeros(0), float(np.linalg.norm(flat(seen)))
+    r, head, whole = (len(edges), flat(seen.head) if seen.head else np.zeros(0), float(np.linalg.norm(flat(seen))))
     brightest = np.argsort(-np.linalg.norm(basis, axis=1))[: _PIXELS if nonnegative else 0]
     bright, unit = basis[brightest], basis.T @ model.first
     mixing, labels = np.linalg.inv(edges), np.empty(r, np.int64)
@@ -192,7 +191,7 @@ def _matched(
             objective.slope(model.head, mixing.T @ unit, np.full(r, label), np.ones(r)).scores
             for label in range(_classes(model))
         ]
-        before, labels = labels, np.argmin(((np.array(each) - wanted) ** 2).sum(axis=2), axis=0)
+        before, labels = (labels, np.argmin(((np.array(each) - wanted) ** 2).sum(axis=2), axis=0))
         if (labels == before).all():
             break
     return best
