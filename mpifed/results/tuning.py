@@ -118,6 +118,8 @@ def _end(folder: Path, point: SweepPoint, metric: str | None) -> Table | None:
     columns = read_history(run) if (run / HISTORY).exists() else {}
     row = {"round": 0} | {name: values[columns["round"] <= limit][-1].item() for name, values in columns.items()}
     found = {"point": point.name, **point.settings, "round": row["round"]}
+    if row["round"] < limit < max(columns.get("round", [0])):
+        raise UsageError(f"{run}: was not measured in round {limit}, where [tune] now compares; choose another --out")
     if rounds == limit or row["round"] < limit:  # else it has gone on since
         if code == NumericalError.exit_code:
             return {**found, _COST: (math.inf, math.inf)}

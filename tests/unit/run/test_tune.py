@@ -99,6 +99,8 @@ def test_it_goes_on_is_replaced_and_is_not_mixed_up(
         assert ended.code == code and before == [
             path.stat().st_mtime_ns for path in sorted(one.glob("point-*/run.json"))
         ]
+    ended = launch(None, "tune", tuning(keep=2), "--out", one, "--resume")  # which compares after 2, 3, 5 and 9 rounds
+    assert ended.code == 2 and "was not measured in round 2" in ended.err
     assert launch(None, "tune", tuning(more={"seed": 2}), "--out", one, "--overwrite").code == 0
     assert len(list(one.glob("point-*"))) == 9 and read_json(next(one.glob("point-*/run.json")))["exit"] == 0
     ended = launch(None, "tune", tuning(more={"seed": 2, "compute": {"dtype": "float64"}}), "--out", one, "--resume")
