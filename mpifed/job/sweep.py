@@ -238,11 +238,11 @@ def _setting(source: str, axis: tuple[str, object], at: float) -> tuple[str, obj
     """
     key, _, form = axis[0].rpartition(".")
     match form, axis[1]:
-        case "log", [int() | float() as low, int() | float() as high] if 0 < low < high:
+        case "log", [int() | float() as low, int() | float() as high] if 0 < low < high and key != "rounds":
             value = low * (high / low) ** at
-        case "linear", [int() | float() as low, int() | float() as high] if low < high:
+        case "linear", [int() | float() as low, int() | float() as high] if low < high and key != "rounds":
             value = low + (high - low) * at
-        case _, [_, *_] as values if form not in ("log", "linear") and axis[0] not in ("rounds", "name"):
+        case _, [_, *_] as values if form not in ("log", "linear") and axis[0] != "rounds":
             return axis[0], values[int(at * len(values))]
         case _:
             raise UsageError(

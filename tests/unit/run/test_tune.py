@@ -130,6 +130,7 @@ WRONG: list[tuple[dict[str, Any], Any, str]] = [
     ({"metrics": "x"}, {}, "[tune] metrics: unknown key"),
     ({"keep": 1.5}, {}, "[tune] keep = 1.5"),
     ({"space": {"rounds": [1, 2]}}, {}, "[tune] space: rounds = "),
+    ({"space": {"rounds": {"linear": [1, 9]}}}, {}, "[tune] space: rounds.linear = "),
     ({"space": {"algorithm.batch": [1]}}, {}, "[algorithm] batch: unknown key"),
     *(
         ({"space": {"model.l2": form}}, {}, "[tune] space: model.l2")
