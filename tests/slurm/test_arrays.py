@@ -111,3 +111,15 @@ def test_submit_and_status(job: Make, tmp_path: Path, in_order: list[Any], monke
     done = mpifed(*words, "--wait")
     assert done.returncode == 0 and "1 of 4 points" in done.stdout, done.stderr
     assert points(tmp_path / "sweep")[1:] == in_order and len(points(tmp_path / "sweep")) == 4
+
+
+def test_tuning_is_an_array_for_each_rung(job: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = job(table={"tune": {"trials": 3, "space": {"client_optimizer.learning_rate": {"log": [0.05, 0.2]}}}})
+    for count in (3, 1):
+        done = mpifed("submit", path, "--array", "--wait", *ON_ONE, "--time=10", "--out", tmp_path / "tuned")
+        assert done.returncode == 0 and f"{count} of {count} points" in done.stdout, done.stderr
+    for folder, options in (("tuned", ("--resume",)), ("alone", ())):
+        done = mpifed("tune", path, "--out", tmp_path / folder, *options)
+        assert done.returncode == 0 and "best" in done.stdout, done.stderr
+    assert (tmp_path / "tuned" / "tune.csv").read_text() == (tmp_path / "alone" / "tune.csv").read_text()
