@@ -90,6 +90,7 @@ def forecast(job: Job, ranks: int) -> Table:
     exchanges = [_described(exchange, view, counting) for exchange in algorithm.exchanges]
     per_round = {key: sum(exchange[key] for exchange in exchanges) for key in _BYTES}
     before = {key: keys[key] + sum(exchange["times"] * exchange[key] for exchange in setup) for key in _BYTES}
+    privacy = _privacy(job, algorithm)  # takes memory, as in the run
     memory = _memory(job, data, algorithm, counting, ranks, host, block)
     return {
         "job": job.name,
@@ -101,7 +102,7 @@ def forecast(job: Job, ranks: int) -> Table:
         "setup": setup,
         "exchanges": exchanges,
         "measures": [_described(exchange, of_all, counting) for measure in measures for exchange in measure.exchanges],
-        "privacy": _privacy(job, algorithm),
+        "privacy": privacy,
         "warnings": [
             *algorithm.warnings(),
             *data_warnings(job, data),
