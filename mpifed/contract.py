@@ -44,7 +44,7 @@ def breaches(part: type, base: type) -> Iterator[str]:
     ours = [kind for kind in part.__mro__ if kind.__module__.partition(".")[0] == "mpifed"]
     taken = {"name"}.union(*map(dir, ours))  # by mpifed's classes
     keys = {field.name for kind in ours if dataclasses.is_dataclass(kind) for field in fields_of(kind)}
-    fields, members = {field.name for field in fields_of(part)}, [name for name in dir(base) if name[0] != "_"]
+    fields, members = {field.name for field in fields_of(part)}, [name for name in taken if name[0] != "_"]
     final = {name: kind.__name__ for kind in ours for name, member in vars(kind).items() if _is_final(member)}
     own = [kind for kind in part.__mro__[:-1] if kind not in ours]
     for name in dict.fromkeys(name for kind in own for name in (*vars(kind), *inspect.get_annotations(kind))):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Record, map_leaves
 from mpifed.maths.arrays import as_before, read_only
@@ -36,7 +37,12 @@ def preparation(method: Method) -> Exchange:
 def tell(method: Method, own: Record, sent: Method, block: Block, now: Round) -> tuple[Record, Weighted]:
     """What `prepare` gives, weighted."""
     local = method.local(block, now, float(sent.step))
-    kept, each = method.prepare(own, map_leaves(read_only, sent), local)
+    given = method.prepare(own, map_leaves(read_only, sent), local)
+    if type(given) is not tuple or len(given) != 2:
+        raise UsageError(
+            f"{type(method).__name__}.prepare: expected a pair of what clients keep and [n, d] what they send"
+        )
+    kept, each = given
     kept = map_leaves(as_before, kept, own)
     return kept, method.guard.weighted(each, block.clients, kept)
 

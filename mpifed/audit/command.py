@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from math import isqrt
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -120,10 +120,10 @@ def _findings(
 
 def as_json(audit: Audit) -> Table:
     """The report, without recovered rows."""
-    return {**_plain(audit), "exit": LeakFound.exit_code if audit.leaks else 0}
+    return {**cast("Table", _plain(audit)), "exit": LeakFound.exit_code if audit.leaks else 0}
 
 
-def _plain(value: Any) -> Any:  # a named tuple, a list of these, or what JSON has
+def _plain(value: object) -> object:
     if hasattr(value, "_asdict"):
         return {key: _plain(part) for key, part in value._asdict().items() if key != "pairs"}
     return list(map(_plain, value)) if isinstance(value, list) else value

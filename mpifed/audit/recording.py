@@ -6,7 +6,7 @@ leaves a party, such as a secret key, is not a message, and so is never recorded
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -87,10 +87,10 @@ def _answer(
 ) -> tuple[Record, Record | Lazy]:  # fmt: skip
     """The answers of a block's clients, of which `uploads` keeps each one's integers."""
     after, upload = answer(state, question, block, now)
-    parts: list[tuple[Any, Any]] = [(slice(None), upload)]  # indices, records
+    parts: Iterable[tuple[Any, Record]] = [(slice(None), upload)]  # indices
     if isinstance(upload, Lazy):
-        parts = list(upload.parts())
-        upload = Lazy(lambda: iter(parts), upload.total)
+        parts = made = list(upload.parts())
+        upload = Lazy(lambda: iter(made), upload.total)
     for who, part in parts:
         for i, client in enumerate(block.clients[who].tolist()):
             uploads[client] = plan.integers(host_record(part), i, client)[plan.message.own(client)].copy()
@@ -133,7 +133,7 @@ class ObservedShard:
         if name not in ("take", "take_sparse", "pieces"):
             return value
 
-        def read(first: Any, *rest: Any) -> Any:  # as the reader that it stands for
+        def read(first: Array, *rest: object) -> object:
             if play := self._ranks.now:
                 entered = play.rows.setdefault(self._shard.client, np.zeros(self._shard.samples, dtype=bool))
                 entered[slice(None) if name == "pieces" else first] = True  # pieces are of all rows

@@ -234,7 +234,7 @@ def _own(method: Algorithm, received: Received) -> list[Revealed]:
     return items
 
 
-def _shapes(item: Revealed, columns: int) -> tuple[list[Any], list[Any]]:
+def _shapes(item: Revealed, columns: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """The shapes of a declared item's arrays, and those that they must have; ValueError where it is of no kind."""
     match item:
         case MeanGradient(model, gradient):

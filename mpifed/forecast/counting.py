@@ -56,10 +56,11 @@ class Counting(Ranks):
         nobody = ClientStates(self.blocks.first, lambda _: ())
         return play(exchanges, server, nobody, now, self, measured=measured)[0]
 
-    def serve(self, plan: Plan, method: Callable[..., Any], *arguments: Any) -> Any:  # of any exchange
+    def serve(self, plan: Plan, method: Callable[..., Record], *arguments: Record) -> Record:
         """The server's part; its state as it was where a method refuses a sum of zeros."""
         with suppress(MpifedError, ArithmeticError, np.linalg.LinAlgError), np.errstate(all="ignore"):
-            return super().serve(plan, method, *arguments)
+            served: Record = super().serve(plan, method, *arguments)
+            return served
         return arguments[0]
 
     def sum(self, plan: Plan, states: States, question: Record, now: Round, measured: bool) -> ServerRecord:

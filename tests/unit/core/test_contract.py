@@ -71,6 +71,11 @@ class Shadowing(FedAvg):
 
 
 @dataclass(frozen=True)
+class MisspeltHook(FedAvg):
+    def drifts(self) -> None: ...
+
+
+@dataclass(frozen=True)
 class ShadowingTerm(Loss):
     counted: float = 0.5  # type: ignore[assignment]
 
@@ -82,6 +87,9 @@ class ShadowingTerm(Loss):
         (Misspelt, Algorithm, [
             'has "need_everybody": did you mean "needs_everybody"? If not, rename it, or begin it with an underscore',
             'has "remark": did you mean "remarks"? If not, rename it, or begin it with an underscore',
+        ]),
+        (MisspeltHook, Algorithm, [
+            'has "drifts": did you mean "drift"? If not, rename it, or begin it with an underscore',
         ]),
         (Shadowing, Algorithm, [
             SHADOWS.format("needs_everybody", "Algorithm"),
