@@ -14,11 +14,11 @@ from typing import Any, ClassVar, Generic, TypeAlias, cast
 from typing_extensions import TypeVar
 
 from mpifed.algorithms.reveals import Received, Revealed
-from mpifed.contract import MadeByKeywords
 from mpifed.core.exchange import Block, Exchange, Server
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Record
 from mpifed.core.round import Round
+from mpifed.keywords import MadeByKeywords
 from mpifed.maths.problem import Problem
 
 Columns: TypeAlias = dict[str, float | None]  # of one row of the history

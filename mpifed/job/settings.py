@@ -30,13 +30,14 @@ import numpy as np
 
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.algorithm import Algorithm
-from mpifed.contract import MadeByKeywords, fields_of, named, own_class, own_module
+from mpifed.contract import fields_of, named, own_class, own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.expected import expected
 from mpifed.job.reading import listed_errors, where_is
+from mpifed.keywords import MadeByKeywords
 from mpifed.maths.adaptive import CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS
 from mpifed.maths.objectives import OBJECTIVES, Objective
 from mpifed.maths.optimizers import OPTIMIZERS, ClientOptimizer, ServerOptimizer

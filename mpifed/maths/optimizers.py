@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import numpy as np
 from annotated_types import Ge, Lt
 
-from mpifed.contract import MadeByKeywords
 from mpifed.core.record import Array
+from mpifed.keywords import MadeByKeywords
 from mpifed.maths.ranges import Size, Weight
 from mpifed.maths.schedules import CosineDecay, LearningRate, LocalSchedule
 

@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from mpifed.contract import MadeByKeywords
 from mpifed.core.record import Array, bare_leaves, map_leaves
+from mpifed.keywords import MadeByKeywords
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.ranges import Weight

@@ -12,8 +12,8 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
-from mpifed.contract import MadeByKeywords
 from mpifed.core.record import Array, Record, map_leaves
+from mpifed.keywords import MadeByKeywords
 from mpifed.maths.arrays import namespace
 from mpifed.maths.losses import SampleLoss
 from mpifed.maths.objectives import Objective, Parameters, Slope, squares

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from mpifed.contract import MadeByKeywords
 from mpifed.core.tables import Table
+from mpifed.keywords import MadeByKeywords
 
 
 class ObservedRun(NamedTuple):

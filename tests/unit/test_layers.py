@@ -16,17 +16,17 @@ import pytest
 from package_sources import FILES, PACKAGE, nodes
 
 # what each package may import of the others: core <- data.block <- maths, comm; maths, data <- algorithms
-_JOB = ["contract", "text", "core", "maths", "data", "algorithms", "comm", "files", "observers", "job"]
+_JOB = ["keywords", "contract", "text", "core", "maths", "data", "algorithms", "comm", "files", "observers", "job"]
 MAY = {
     "core": ["core"],
-    "maths": ["contract", "core", "text", "data.block", "maths"],
+    "maths": ["keywords", "contract", "core", "text", "data.block", "maths"],
     "data": ["contract", "core", "files", "text", "data"],
-    "algorithms": ["contract", "core", "maths", "data", "privacy.guards", "privacy.open", "algorithms"],
+    "algorithms": ["keywords", "core", "maths", "data", "privacy.guards", "privacy.open", "algorithms"],
     "comm": ["core", "data.block", "data.roster", "comm", "maths.fixedpoint"],
     "files": ["core", "text", "files"],
-    "observers": ["contract", "core", "files", "observers"],
+    "observers": ["keywords", "core", "files", "observers"],
     "job": [
-        *("contract", "text", "core", "maths", "data", "algorithms", "comm"),
+        *("keywords", "contract", "text", "core", "maths", "data", "algorithms", "comm"),
         *("files.columns", "files.expected", "observers", "job"),
     ],
     "privacy": [

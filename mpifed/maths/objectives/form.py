@@ -14,11 +14,11 @@ from typing import ClassVar, NamedTuple, TypeAlias
 
 from numpy.random import Generator
 
-from mpifed.contract import MadeByKeywords
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Features
+from mpifed.keywords import MadeByKeywords
 from mpifed.maths.arrays import assign, product, transposed_product
 from mpifed.maths.duals import Dual
 from mpifed.maths.losses import SampleLoss

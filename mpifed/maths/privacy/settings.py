@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from mpifed.contract import MadeByKeywords
 from mpifed.core.refusals import Refusal
+from mpifed.keywords import MadeByKeywords
 
 
 @dataclass(frozen=True)
