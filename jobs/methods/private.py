@@ -1,4 +1,4 @@
-"""Accuracy by epsilon, of whole clients, with a trusted server: the picture of docs/how-to/privacy.md; ten minutes.
+"""Accuracy by epsilon, of whole clients, with a trusted server: the picture of docs/how-to/privacy.md; six minutes.
 
     mpifed data mnist --split rows --clients 1000 --out data/mnist-1000
     python jobs/methods/private.py data/mnist-1000 docs/how-to/figures/privacy.png
