@@ -118,9 +118,7 @@ def put_key(table: Table, key: str, value: object) -> None:
         elif isinstance(at, dict):
             at = at.setdefault(part, {})
     if not isinstance(at, dict):
-        raise UsageError(
-            f"{shown(key)}: is no key of a table; a table of a list is given by its number, as in constraint.1.limit"
-        )
+        raise UsageError(f"{shown(key)}: is not there; a table of a list has a number from 1, as in constraint.1.limit")
     at[last] = value
 
 

@@ -62,7 +62,14 @@ def neighbours(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[...
 
 def job_of(folder: Path, model: str, **privacy: Any) -> Job:
     """One step of all on all rows, under a noise with which epsilon is 0.1."""
-    settings = {"level": "client", "trust": model, "delta": 1e-5, "clip": 1.0, "noise_multiplier": 40.0}
+    settings = {
+        "level": "client",
+        "trust": model,
+        "delta": 1e-5,
+        "clip": 1.0,
+        "noise_multiplier": 40.0,
+        "public_preparation": True,
+    }
     return checked({
         "name": "bits", "rounds": 1, "data": {"path": str(folder)}, "model": {"name": "softmax", "bias": False},
         "algorithm": {"name": "fedavg", "batch_size": ROWS}, "client_optimizer": {"learning_rate": 0.5},

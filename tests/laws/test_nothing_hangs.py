@@ -85,7 +85,7 @@ REFUSED = {
     ),
     "a constraint that is not there": Ends(
         "job", ('constraint=[{name = "loss", limit = 1.0}]', "constraint.9.limit=2.0"),
-        ("mpifed: error: constraint.9.limit: there is no number 9",),
+        ("mpifed: error: constraint.9.limit: is not there; a table of a list has a number from 1, as in",),
     ),
     "a term that counts no sample": Ends("bare", OF_NOBODY, ("none of the 1438 samples counts",), 3),
     "a term that counts no sample, of columns": Ends(

@@ -29,7 +29,16 @@ SEED = 11
 # [privacy] without noise, by what it makes of the local steps; a gradient of the digits is longer than that
 CLIP, HAIR = 1.5, 1 - 2.0**-20  # what is clipped becomes a millionth shorter
 PRIVATE: dict[str, dict[str, Any]] = {
-    name: {"privacy": {"delta": 1e-5, "clip": CLIP, "noise_multiplier": 0.0, "noise": "test", **settings}}
+    name: {
+        "privacy": {
+            "delta": 1e-5,
+            "clip": CLIP,
+            "noise_multiplier": 0.0,
+            "noise": "test",
+            "public_preparation": True,
+            **settings,
+        }
+    }
     for name, settings in {"gradients": {}, "upload": {"noise": "paper"}}.items()
 }
 

@@ -99,7 +99,6 @@ def test_what_time_allows(digits: Path, work: str) -> None:
         ("fedavg", {"local_steps": 2, "local_least": 3}, {}, "local_least = 3: more than local_steps = 2; lower it"),
         ("fedavg", {}, SLOW, "[algorithm] local_steps = 1: there is none that a client could leave out"),
         ("fedavg", {}, {"participation": {"stragglers": 1.0, "drop_stragglers": True}}, "all clients of a round would"),
-        ("fedavg", {}, {"participation": {"drop_stragglers": True}}, "drops nobody; give stragglers"),
         ("fedavg", {"local_steps": 2}, {"participation": {"deadline_s": 1.0}}, "one alone says nothing; give both"),
         ("fedavg", {"local_steps": 2}, {"participation": {"speeds": [1.0]}}, "one alone says nothing; give both"),
         (

@@ -23,7 +23,7 @@ every_algorithm = pytest.mark.parametrize("algorithm", PLAIN.values(), ids=PLAIN
 
 
 def settings(**changes: Any) -> dict[str, Any]:
-    return {"delta": 1e-5, "clip": 1e6, "noise_multiplier": 0.0, "noise": "test", **changes}
+    return {"delta": 1e-5, "clip": 1e6, "noise_multiplier": 0.0, "noise": "test", "public_preparation": True, **changes}
 
 
 def run(folder: Path, algorithm: dict[str, Any], privacy: dict[str, Any] | None, steps: int) -> Played:

@@ -57,7 +57,7 @@ def ended(words: Sequence[object], output: Path | None, most: int | None = None)
 
 
 PRINTING = (
-    "--help", "--version", "check {job}", "show {run} --json", "compare {run}", "status {run}", "explain fedavg", "new",
+    "--help", "--version", "check {job}", "show {run} --json", "compare {run}", "explain fedavg", "new",
     "audit {job}", "doctor", "plot {run} --out {there}/figure.svg", "run {job} --out {there}/run",
     "data digits --split rows --clients 3 --out {there}/data",
     "submit {job} --out {there}/run --time 1:00:00 --dry-run",

@@ -69,7 +69,7 @@ def test_every_curve_of_the_figures_is_a_job() -> None:
         assert (job.model["name"] == "softmax") == (kind == "rigorous")
         assert (job.privacy is None) == (level == "none")
         if job.privacy is not None:
-            assert (job.privacy.epsilon, job.privacy.accounting, job.privacy.noise) == (float(level), kind, "test")
+            assert (job.privacy.epsilon, job.privacy.by_paper) == (float(level), kind == "paper")
             assert clips[name] == clips[f"{kind}-fedpdm-7"]
 
 

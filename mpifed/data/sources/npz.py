@@ -39,7 +39,7 @@ class Npz(Source):
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file, UsageError for a name that is not there."""
         try:
-            with open_regular(self.path) as file, np.load(file, allow_pickle=False) as archive:
+            with open_regular(self.path) as path, np.load(path, allow_pickle=False) as archive:
                 return self._samples(archive)
         except (MemoryError, UsageError):
             raise

@@ -28,7 +28,7 @@ OTHERS = {
     "plots/notebook_figure.py": "the user's own call, with a path of the user's",
     "run/launch.py": "failure.txt is made by the first rank that fails, and by no other",
 }
-WRITERS = {"write_text", "write_bytes", "tofile", "save", "savez", "savez_compressed", "savetxt", "to_csv"}
+WRITERS = {"write_text", "write_bytes", "tofile", "save", "savez", "savez_compressed", "savetxt"}
 NUMPY = {"save", "savez", "savez_compressed", "savetxt"}
 
 
@@ -49,6 +49,7 @@ def writing(source: Iterable[ast.AST]) -> Iterator[str]:
         opens = called in ("open", "File", "fdopen") and any(set(mode) & set("wax") and len(mode) < 4 for mode in modes)
         draws = called in ("savefig", "print_png") and ast.unparse(node.args[0]) not in handles
         writes = called in WRITERS and (called not in NUMPY or whose in ("np", "numpy"))
+        writes |= called == "to_csv" and bool(node.args)  # without a path it is a text
         if opens or draws or writes:
             yield ast.unparse(node)
 

@@ -114,7 +114,7 @@ def test_keys_of_a_sweep_that_are_none(check_sweep: Any, key: str) -> None:
         ({"name": ["a", "../b"]}, "must be the name of one folder"),
         ({"algorithm.batch_size": [1, "x"]}, '[algorithm] batch_size = "x"'),
         ({"algorithm.bath": [1, 2]}, "[algorithm] bath: unknown key"),
-        ({"rounds.more": [1]}, "rounds.more: is no key of a table"),
+        ({"rounds.more": [1]}, "rounds.more: is not there"),
         ([1], "[sweep] must be a table"),
     ],
 )

@@ -283,7 +283,7 @@ def test_set_of_a_constraint(tmp_path: Path) -> None:
     ["constraint.9.limit=1", "constraint.1={name = 'norm'}", "constraint.1.limit.x=1", "algorithm.batch_size.1.x=2"],
 )
 def test_set_of_what_is_not_there(change: str) -> None:
-    with pytest.raises(UsageError, match="is no key of a table"):
+    with pytest.raises(UsageError, match="is not there"):
         set_value(table(constraint=[dict(LOSS), dict(LOSS)]), change)
 
 

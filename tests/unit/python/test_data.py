@@ -173,7 +173,7 @@ def test_a_run_is_applied_without_its_data(tmp_path: Path) -> None:
 
 
 def test_a_private_model_does_not_take_the_scaling_of_data_made_after_it(here: Path) -> None:
-    private = mf.Privacy(clip=1.0, noise_multiplier=1.0, delta=1e-5)
+    private = mf.Privacy(clip=1.0, noise_multiplier=1.0, delta=1e-5, public_preparation=True)
     trained = run(arrays(scale="standard", out="d"), rounds=1, privacy=private, out="r")
     assert trained.predict(X).shape == Y.shape and not Path("r/data.json").exists()
     about = json.loads(Path("r/run.json").read_text())
