@@ -27,7 +27,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.expected import MOST, Count, NotNegative
 from mpifed.files.json_file import content, read_json
-from mpifed.files.run_folder import RUN, job_of
+from mpifed.files.run_folder import JOB, RUN, job_of
 from mpifed.files.schemas import RunJson, Schema, checked, conforming
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.settings import Privacy
@@ -206,6 +206,11 @@ def spent(run_dir: Path) -> Table | None:
     if not path.exists() and "privacy" not in job_of(run_dir) and "delta" not in about:
         return None
     ledger = read_ledger(run_dir)
+    begun, written = ledger.header.job["privacy"], job_of(run_dir)
+    now = written.get("privacy", {}) if written else begun
+    if other := sorted(key for key in {**begun, **now} if begun.get(key) != now.get(key)):
+        said = "; ".join(f"privacy.{key}: {begun.get(key)!r} before, {now.get(key)!r} now" for key in other)
+        raise DataError(f"{run_dir / JOB}: is not the job in line 1 of {path} ({said}); {REMEDY}")
     if run_json.exists():
         ledger.compare(str(run_json), about.get("ledger"))
     try:

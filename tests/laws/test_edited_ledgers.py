@@ -178,6 +178,10 @@ EDITS: dict[str, tuple[Callable[[Path], None], str]] = {
     "run.json: epsilon of a test": (about(epsilon=0.5), r"epsilon = 0\.5, and None follows from"),
     "run.json: other noise": (about(noise_multiplier=9.0), r"noise_multiplier = 9\.0, and 5\.0 follows from"),
     "run.json: forgets it": (about(ledger=None), "says nothing of .*ledger.jsonl, which counts its rounds"),
+    "job.toml: other noise": (edit(lambda text: text.replace(b'noise = "test"', b'noise = "secure"'), "job.toml"),
+        "job.toml: is not the job in line 1 of .*privacy.noise: 'test' before, 'secure' now"),
+    "job.toml: none": (edit(lambda text: text.split(b"[privacy]")[0], "job.toml"),
+        "job.toml: is not the job in line 1 of .*privacy.clip: 1.0 before, None now"),
     "nobody of those": (put(fourth, "clients", [800]), r"line 7 has crc \d+, and .*run.json says"),
 }  # fmt: skip
 
