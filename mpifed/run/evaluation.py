@@ -13,7 +13,7 @@ from mpifed.algorithms.certificate import known
 from mpifed.comm.mpi import Comm
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.exchange import ServerRecord, States
 from mpifed.core.record import Record
 from mpifed.core.round import Round
@@ -131,10 +131,18 @@ class RunEvaluation:
     def columns(self, trained: Trained, measures: Sequence[Measure], certify: bool = True) -> Columns:
         """The columns of the history that measures give."""
         ready, first = self._ready, self.first if trained.round else self.first or {}
-        columns, numbers = measure(
-            measures, ready.algorithm, trained.server, ready.ranks.blocks, trained.clients, ready.everybody,
-            ready.ranks, certify, self._job.data.state_gib * 2**30, first,
-        )  # fmt: skip
+        try:
+            columns, numbers = measure(
+                measures, ready.algorithm, trained.server, ready.ranks.blocks, trained.clients, ready.everybody,
+                ready.ranks, certify, self._job.data.state_gib * 2**30, first,
+            )  # fmt: skip
+        except NumericalError:
+            if self._job.privacy is None:
+                raise
+            raise NumericalError(  # without the client and the value, which may be those of a record
+                "[record]: what is measured over training data, without noise, is not finite or outside its bound, as "
+                "one record can make it; set released_only = true, which measures none of it"
+            ) from None
         if not trained.round:
             self.first = numbers
         self.uncertain = any(isnan(columns.get(name) or 0.0) for name in ("duality_gap", "lower_bound"))

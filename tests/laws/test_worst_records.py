@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 from lengths import covering
 from small import algorithm, block_of, flat, sensitivity
 
+import mpifed as mf
+from mpifed.core.errors import NumericalError
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.privacy.guards import on_grid
@@ -60,6 +64,23 @@ def test_a_record_of_any_numbers_ends_no_run(name: str, bad: float, objective: A
     assert np.isfinite(found[1]).all()
     reach = 0.3 * 2 / S if one.problem.privacy.on_gradients else sensitivity(one)
     assert np.linalg.norm(found[1] - found[0]) <= reach / 2 * 1.01
+
+
+@pytest.mark.parametrize("released_only", [False, True])
+def test_no_message_has_a_record_s_numbers(released_only: bool, tmp_path: Path) -> None:
+    """Whatever is measured without noise may end a run, and says neither whose number it was, nor which."""
+    X, y = np.ones((8, 2)), np.append(np.ones(7), 3e38)
+    data, privacy = mf.FederatedDataset.from_arrays(X, y, clients=2), mf.Privacy(delta=1e-5, clip=1, noise_multiplier=1)
+    run = partial(
+        mf.run, mf.FedAvg(batch_size=2, client_optimizer=mf.SGD(0.1)), data, mf.LeastSquares(), rounds=1,
+        privacy=privacy, record=mf.Record(released_only=released_only), out=tmp_path / "run", progress="none",
+    )  # fmt: skip
+    if released_only:
+        run()
+        return
+    with pytest.raises(NumericalError, match="released_only = true, which measures none of it") as caught:
+        run()
+    assert "client" not in str(caught.value) and "e+" not in str(caught.value)
 
 
 # --- sums ------------------------------------------------------------------------------------------------------------
