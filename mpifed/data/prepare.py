@@ -29,6 +29,7 @@ from mpifed.data.recipe import Recipe, fit_recipe
 from mpifed.data.samples import Samples, by_pieces, pieces, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.data.source_files import listed
+from mpifed.data.sources import Svmlight
 from mpifed.data.statistics import statistics, target_scale
 from mpifed.data.store import Federation, Inputs, ScalingJson, Step, make_federation
 from mpifed.files.write import sha256
@@ -119,7 +120,7 @@ def prepare(options: Options) -> Federation:
         **{name: text for name, text in remarks.items() if text},
         "missing_cells": partition.missing,
         "statistics": summary,
-        **_computed(options, recipe, kinds, top, given_classes, meaning),
+        **_computed(options, data, recipe, kinds, top, given_classes, meaning),
         "inputs": asdict(Inputs(is_bytes, before)),
     }
     if out is not None:
@@ -179,8 +180,9 @@ def _encode(data: Samples, trained: Flags) -> tuple[Samples, Recipe]:
 
 
 def _computed(
-    options: Options, recipe: Recipe, kinds: list[str], top: float | None, given_classes: bool, meaning: tuple[str, ...]
-) -> Table:
+    options: Options, data: Samples, recipe: Recipe, kinds: list[str], top: float | None, given_classes: bool,
+    meaning: tuple[str, ...],
+) -> Table:  # fmt: skip
     """What was computed from rows, and what the user, or what is published of the source, gave."""
     fitted, given = [*recipe.fitted], [*recipe.given]
     ranged = [column.name for column in recipe.columns if column.range is not None]
@@ -188,13 +190,24 @@ def _computed(
     if others or not recipe.columns:
         of_some = f" of {', '.join(others)}" if ranged else ""
         for kind in kinds:
+            by_format, top = kind == "unit" and top is not None, None if kind != "none" else top
             if kind not in ("none", "unit-rows"):
-                by_format, top = kind == "unit" and top is not None, None
                 (given if by_format else fitted).append(f"scale {kind}{of_some}")
     if meaning:
         (given if given_classes or options.source.published else fitted).append("classes")
     if not options.map and options.partition != "iid":
         fitted.append(f"partition {options.partition}")
+    if isinstance(options.source, Svmlight):  # by the largest index in the rows, and whether one is 0
+        fitted.append("number of columns")
+    if options.missing == "drop":  # so that the places of all others depend on it
+        fitted.append("rows without gaps")
+    if not options.source.published:
+        in_order = data.ids is not None  # of their content, on which the place of each other row depends
+        drawn = options.test_fraction is not None or options.client_test_fraction is not None
+        if drawn and (in_order or data.y.dtype.kind == "i"):  # a fraction of each class
+            fitted.append("test rows that were drawn")
+        if in_order and not options.natural and options.split != "columns":
+            fitted.append("partition of ordered rows")
     return {"fitted": fitted, "given": given}
 
 

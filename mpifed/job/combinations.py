@@ -147,7 +147,8 @@ def wrong_data(job: JobSettings, objective: Objective, regularizer: Regularizer 
         "[privacy]",
         f"{job.data.path} was prepared with what was computed from its rows, which no epsilon covers: "
         f"{', '.join(data.fitted)}",
-        "state it (--given public.toml; --scale unit-rows, or none), or set public_preparation = true: all may know it",
+        "state it (--given public.toml; --scale unit-rows, or none; --test), or set public_preparation = true: all may "
+        "know it",
     )
     return messages([task]) or messages([prepared, *_of_model(job, objective, regularizer, data)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +27,58 @@ columns.c = {range = [-5, 5]}
 columns.kind = {categories = ["blue", "red"], fill = "red", range = [0, 1]}
 """
 ROWS = "--clients 4 --split rows"
+USERS = ((0, "u"), (1, "v"))
+# files by name
+FILES = {
+    "a.svm": "".join(f"{x:.3f} 1:{x:.3f} {2 + (i == 7)}:1\n" for i, x in enumerate(X[:, 0])),
+    "a.csv": "a,b,ill\n" + "".join(f"{x:.3f},{z:.3f},{y}\n" for (x, z, _), y in zip(X, Y, strict=True)) + ",1.5,1\n",
+    "a.toml": 'classes = ["0", "1"]\n',
+    "a.json": json.dumps(
+        {"user_data": {name: {"x": X[i::2].tolist(), "y": X[i::2, 0].tolist()} for i, name in enumerate("uv")}}
+    ),
+}
 # options of mpifed data, what of them was computed from rows
 PREPARED: dict[str, tuple[str, list[str]]] = {
     "digits": (f"digits {ROWS}", []),
     "unit rows": (f"digits {ROWS} --scale unit-rows", []),
     "scaled": (f"digits {ROWS} --scale standard", ["scale standard"]),
     "by label": (f"digits {ROWS} --partition dirichlet:0.5", ["partition dirichlet:0.5"]),
+    "rows, then their largest": (f"digits {ROWS} --scale unit-rows,unit", ["scale unit"]),
+    "widest row": (f"svmlight a.svm --task regression {ROWS}", ["number of columns"]),
+    "gaps": (f"csv a.csv --label b --task regression --missing drop --scale none {ROWS}", ["rows without gaps"]),
+    "drawn by class": (
+        f"csv a.csv --label ill --given a.toml --scale none --missing zero {ROWS} --test-fraction 0.2",
+        ["test rows that were drawn"],
+    ),
+    "each client's, by class": (
+        f"csv a.csv --label ill --given a.toml --scale none --missing zero {ROWS} --client-test-fraction 0.2",
+        ["test rows that were drawn"],
+    ),
+    "drawn of all": (
+        f"csv a.csv --label b --task regression --missing zero --scale none {ROWS} --test-fraction 0.2",
+        [],
+    ),
+    "users ignored": (f"leaf a.json --task regression {ROWS}", ["partition of ordered rows"]),
+    "users": ("leaf a.json --task regression", []),
     "synthetic": (f"synthetic --samples 80 --features 3 --task classification {ROWS}", []),
 }
 
 
 def trained(data: Any, out: Path, **privacy: Any) -> mf.Run:
     given = mf.Privacy(delta=1e-5, clip=1.0, noise_multiplier=1.0, **privacy)
-    return mf.run(METHOD, data, mf.Softmax(), rounds=1, privacy=given, out=out, progress="none")
+    regression = isinstance(data, Path) and open_federation(data).task == "regression"
+    model = mf.LeastSquares() if regression else mf.Softmax()
+    return mf.run(METHOD, data, model, rounds=1, privacy=given, out=out, progress="none")
 
 
 @pytest.mark.parametrize("case", PREPARED.values(), ids=PREPARED)
-def test_what_was_computed_from_rows_is_refused(case: Any, make_data: Any, tmp_path: Path) -> None:
+def test_what_was_computed_from_rows_is_refused(
+    case: Any, make_data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options, computed = case
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        Path(name).write_text(text)
     data = open_federation(make_data(tmp_path / "data", *options.split()))
     assert data.fitted == computed
     if not computed:
