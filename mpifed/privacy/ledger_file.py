@@ -209,8 +209,8 @@ def spent(run_dir: Path) -> Table | None:
     begun, written = ledger.header.job["privacy"], job_of(run_dir)
     now = written.get("privacy", {}) if written else begun
     if other := sorted(key for key in {**begun, **now} if begun.get(key) != now.get(key)):
-        said = "; ".join(f"privacy.{key}: {begun.get(key)!r} before, {now.get(key)!r} now" for key in other)
-        raise DataError(f"{run_dir / JOB}: is not the job in line 1 of {path} ({said}); {REMEDY}")
+        shown = "; ".join(f"privacy.{key}: {begun.get(key)!r} before, {now.get(key)!r} now" for key in other)
+        raise DataError(f"{run_dir / JOB}: is not the job in line 1 of {path} ({shown}); {REMEDY}")
     if run_json.exists():
         ledger.compare(str(run_json), about.get("ledger"))
     try:
