@@ -194,7 +194,7 @@ class Algorithm(MadeByKeywords, ABC):
     @classmethod
     def accounts(cls) -> bool:
         """Whether it implements `released` for what it plays, and has not changed that since."""
-        return cls.released is not Algorithm.released and cls.holds("released")
+        return cls.released is not Algorithm.released and cls.holds("released", "setup", *cls.played)
 
     def reveals(self, received: Received) -> Iterable[Revealed]:
         """What one client's upload, or a sum, reveals about private rows: see `mpifed.algorithms.reveals`.

@@ -14,6 +14,7 @@ from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
+from mpifed.files.columns import column_of
 from mpifed.job.job import Job, Watched
 from mpifed.job.participation import next_attempt, next_round
 from mpifed.run import environment, outcome
@@ -222,6 +223,8 @@ class RunLoop:
         """The server's state, which may take note of what was measured of it; on rank 0."""
         row = self.evaluation.row
         new = self.serves and row.get("round") == self.progress.round
+        if self.job.privacy is not None:  # no model may follow from what was measured without noise
+            row = {name: value for name, value in row.items() if column_of(name).data not in ("train", "own test")}
         return self.algorithm.measured(self.server, row) if new else self.server
 
     def _measure_the_end(self, complete: bool) -> int | None:

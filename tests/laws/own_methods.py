@@ -47,6 +47,23 @@ class Answering(FedAvg):
 
 
 @dataclass(frozen=True)
+class SettingUp(FedAvg):
+    """One whose clients would send something before the rounds that are counted."""
+
+    @property
+    def setup(self) -> Any:
+        return self.exchanges
+
+
+@dataclass(frozen=True)
+class ByLoss(FedAvg):
+    """One whose model would follow from the training loss, as measured without noise."""
+
+    def measured(self, server: Any, columns: Any) -> Any:
+        return server._replace(model=server.model + 1) if "train_loss" in columns else server
+
+
+@dataclass(frozen=True)
 class Counted(FedAvg):
     """One that would say itself how many local steps an epsilon counts."""
 

@@ -175,6 +175,15 @@ def test_refusals_of_privacy_hold_whatever_a_class_leaves_out(digits: Path, tmp_
     assert "clients keep what its `retain` gives" in refused(*given, privacy=PRIVATE | {"noise": "paper"})
 
 
+def test_nothing_is_released_beside_the_rounds(digits: Path, tmp_path: Path) -> None:
+    """What a set-up would send is counted by no epsilon; and a model knows no loss that was measured without noise."""
+    given = (digits, tmp_path / "run", "own_methods:SettingUp", FEDAVG)
+    assert "so nobody could account for it" in refused(*given, privacy=PRIVATE)
+    noisy = {"privacy": PRIVATE | {"noise": "test"}}
+    sent = [trained(digits, tmp_path / n[-6:], n, FEDAVG, **noisy) for n in ("fedavg", "own_methods:ByLoss")]
+    assert sent[0]["model_sha256"] == sent[1]["model_sha256"]
+
+
 def test_its_server_takes_all_optimizers(digits: Path, tmp_path: Path) -> None:
     """Which are read by their own class, not by the method."""
     for number, server in enumerate(({"momentum": 0.9}, {"name": "adam", "tau": 0.1, "learning_rate": 0.05})):
