@@ -18,6 +18,7 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import Array, Integers
 
 _GAPS = ("", "nan", "None", "<NA>", "NaT")  # as texts
+EXACT = 2**53  # from here on integers fall together as floats
 _INTEGER = "0|-?[1-9][0-9]{0,17}"  # as Python writes it; such identifiers are ordered as numbers
 
 
@@ -28,7 +29,7 @@ def plain(text: str) -> str:
 
 def text_of(value: object) -> str:
     """An identifier or category as a text: a whole number as an integer, since a gap makes floats of a column."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < EXACT else str(value)
 
 
 def identifiers(values: object, what: str) -> Array:
@@ -42,8 +43,10 @@ def identifiers(values: object, what: str) -> Array:
     name = {text: re.sub(r"^(-?[0-9]+)\.0$", r"\1", plain(text)) for text in {*texts}}  # a gap makes floats of integers
     if gaps := sum(name[text] in _GAPS for text in texts):
         raise DataError(f"{what}: {gaps} rows have no value; drop them, or name one")
-    if wrong := [value for value in given if isinstance(value, float) and value % 1]:
-        raise DataError(f"{what}: {ids.dtype}, such as {wrong[0]}; expected integers or texts")
+    if wrong := [value for value in given if isinstance(value, float) and (value % 1 or abs(value) >= EXACT)]:
+        raise DataError(
+            f"{what}: {ids.dtype}, such as {wrong[0]}; expected integers or texts, and as floats below 2^53"
+        )
     if strange := [text for text in name.values() if not text.isprintable()]:
         raise DataError(f"{what}: {strange[0][:80]!r} has a control character; rename it")
     return np.array([name[text] for text in texts])

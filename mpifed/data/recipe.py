@@ -36,7 +36,7 @@ FILLS = ("zero", "mean", "median")  # of gaps
 GAPS = ("", "na", "n/a", "nan", "null", "?", "<na>")  # texts that are gaps, in small letters
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_CATEGORIES = 50  # of a column, and one in two rows; where the user states them, any number
-_FEW = 20  # rows of which each may have another number
+FEW = 20  # rows of which each may have another number
 _FEW_CATEGORIES = 10
 LEAVE_OUT = "leave the column out, by --ignore NAME"
 _ENCODE = f"encode categories, by --categorical one-hot or --categorical ordinal, or {LEAVE_OUT}"
@@ -341,7 +341,7 @@ def check_feature(what: str, name: object, values: Array, stated: bool) -> None:
             f"{what}: column {name!r}: {len(distinct)} different numbers, such as {distinct[0]:.17g}, are {left} in "
             f"float32; subtract an offset, or {LEAVE_OUT}: dates and identifiers are no features"
         )
-    if are_whole and len(distinct) == len(here) > _FEW and not stated:
+    if are_whole and len(distinct) == len(here) > FEW and not stated:
         raise DataError(
             f"{what}: column {name!r}: another integer in each of {len(here)} rows, which names rows; {LEAVE_OUT}, or "
             f"say that it is a number: [columns.{name}] in a file of --given"

@@ -15,7 +15,7 @@ import numpy as np
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array, Flags
 from mpifed.data.block import Piece
-from mpifed.data.natural import identifiers, owners_of
+from mpifed.data.natural import EXACT, identifiers, owners_of
 from mpifed.data.partition import Partition, training_rows
 from mpifed.data.recipe import RawColumns, check_feature
 from mpifed.files.reading import reading
@@ -353,7 +353,9 @@ def array(values: Values, what: str) -> Array:
 
     Raises DataError for masked entries, which are gaps, and ragged lists.
     """
-    parts = values if isinstance(values, (list, tuple)) else [values]
+    parts = [values]
+    while any(isinstance(part, (list, tuple)) for part in parts):
+        parts = [each for part in parts for each in (part if isinstance(part, (list, tuple)) else [part])]
     if masked := sum(int(part.mask.sum()) for part in parts if isinstance(part, np.ma.MaskedArray)):
         raise DataError(f"{what}: {masked} masked entries; fill them in, or leave their rows out")
     if hasattr(values, "detach"):  # a tensor
@@ -363,7 +365,12 @@ def array(values: Values, what: str) -> Array:
         if content.dtype == object and not any(isinstance(value, str) for value in content.ravel()):
             content = np.asarray(content.tolist())
             content = content.astype(np.float64) if content.dtype == object else content
-        return content
+    of_python = isinstance(values, (list, tuple)) or np.dtype(object) == getattr(values, "dtype", None)
+    if of_python and content.dtype.kind == "f" and np.abs(content).max(initial=0) >= EXACT:
+        for value in np.asarray(values, object).ravel().tolist():
+            if isinstance(value, int) and abs(value) >= EXACT:
+                raise DataError(f"{what}: {value!s:.80} and others would be rounded to floats; give texts, or floats")
+    return content
 
 
 def _kind(value: object) -> str:

@@ -39,7 +39,7 @@ def open_packed(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:  # of bytes 
     Raises DataError when there is no such file, or it cannot be unpacked to its end.
     """
     damaged = (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError)
-    unpacked = _OPENERS.get(path.suffix, nullcontext)
+    unpacked = _OPENERS.get(path.suffix.lower(), nullcontext)
     with (
         reading(path, "get the file again; save text as UTF-8", *damaged),
         open_regular(path) as packed,
@@ -103,7 +103,7 @@ def check_choices(options: object) -> None:
 
 def files_in(path: Path, *endings: str) -> list[Path]:
     """The files of a folder whose names end so, in order; DataError where there are none."""
-    files = sorted(file for file in path.glob("*") if file.name.endswith(endings))
+    files = sorted(file for file in path.glob("*") if file.name.lower().endswith(endings))
     if not files:
         raise DataError(f"{path}: no file *{', *'.join(endings)}; expected a folder with some")
     return files

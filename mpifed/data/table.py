@@ -7,7 +7,7 @@ import io
 import json
 import re
 from abc import abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -46,7 +46,11 @@ _NULLS = [form for word in (*GAPS, "none") for form in {word, word.upper(), word
 _BLOCK_BYTES = 2**24  # of a CSV file that are parsed at a time; a line must fit
 _NUMBER = r"\s*[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?\s*"
 # a number as people write it, with a unit, or with something between thousands; or a date
-_FORMATTED = r"[-+]?[$€£]?\s?(\d+|\d{1,3}([.,'\s]\d{3})+)([.,]\d+)?\s?[%$€£]?|\d{1,4}([./-]\d{1,4}){2}\b.*"
+_FORMATTED = (
+    r"[-+\u2212]?[$€£]?\s?(\d+|\d{1,3}([.,'\u2019_\s]\d{3})+)([.,]\d+)?\s?[%$€£]?|\d{1,4}([./-]\d{1,4}){2}\b.*"
+    r"|\d{1,2}:\d\d.*|\d{4}-(0[1-9]|1[0-2])|(\d{1,2}[\s.-]+)?"
+    r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}[\s.,-]+\d{2,4}\b.*"
+)
 _FORMATTED_REMEDY = (
     "where fractions have a comma, give --decimal ','; take what is between thousands, and units, out of numbers; "
     "leave dates out; or state categories, or classes, in a file of --given"
@@ -156,8 +160,13 @@ class ColumnUses:
         labels, by, ignored = (self._named(what, names, option) for option in ("label", "by", "ignore"))
         if not labels:
             raise UsageError(f"--label is missing: {what} has the columns {listed(names)}; name that of the labels")
+        given = [
+            part
+            for value in (self.label, self.by)
+            for part in (value.split(",") if isinstance(value, str) else value or ())
+        ]
         for name in stored:
-            if name in (*labels, *by) and name not in f"{self.label},{self.by}".split(","):
+            if name in (*labels, *by) and name not in map(str, given):
                 raise UsageError(f"--label, --by: {what} has {name!r} there, which numbers rows; name it")
         if len(by) > 1:
             raise UsageError(f"--by {self.by}: several columns; give one that says whose each row is")
@@ -230,7 +239,7 @@ class ColumnSource(ColumnUses, Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file or an unsuitable cell, UsageError for a column that is not there."""
-        names = [path.name.partition(".")[0] for path in self.path]
+        names = [re.sub(r"\.\w+(\.(gz|bz2|xz))?$", "", path.name, flags=re.I) for path in self.path]
         clients = distinct_names(names, listed(self.path, 3)) if names[1:] else []
         stated = Public.read(self.given).columns
         textual = {name for name, column in stated.items() if column.categories}
@@ -342,6 +351,17 @@ def read_csv(
             ) from error
 
     table = table_of(names, texts(names))
+    if b'"' in content and len(table) + skipped < content.count(b"\n"):  # a quote that is not closed swallows rows
+        lines = csv.reader(
+            io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline=""), delimiter=separator, strict=True
+        )
+        try:
+            deque(lines, 0)
+        except csv.Error as error:
+            raise DataError(
+                f"{path}: up to line {lines.line_num}: {error}: a cell that begins with a quote, and does not end with "
+                "it; double those inside of cells, or take them out"
+            ) from error
     whole = [field.name for field in table.schema if field.type == pa.int64()]
     begins_with_0 = rf"(^|[\s\"]|{re.escape(separator)})[-+]?0[\dx]"
     if whole and re.search(begins_with_0.encode(), content, re.I | re.M):
@@ -389,7 +409,7 @@ def as_table(frame: Any, what: str) -> pa.Table:  # whatever holds named columns
         frame = frame.with_format("arrow")[:]
     try:
         return pa.Table.from_pandas(frame, preserve_index=False) if hasattr(frame, "iloc") else pa.table(frame)
-    except (pa.ArrowException, TypeError, ValueError, AttributeError) as error:
+    except (pa.ArrowException, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise DataError(
             f"{what}: a {type(frame).__name__} ({error}); expected a DataFrame, or another table of named columns"
         ) from error
@@ -431,8 +451,19 @@ def _labels(column: Cells, known: Sequence[str] | None, classes: Sequence[str]) 
 
 
 def _check_written(column: Cells, texts: Collection[str]) -> None:
-    """Raise DataError for texts that are all numbers as people write them, or dates."""
-    if all(re.fullmatch(_FORMATTED, text) for text in texts) and not all(map(is_decimal, texts)):
+    """Raise DataError for texts that are all numbers as people write them, or dates, but for codes; or nearly all."""
+    numbers = [text for text in texts if re.fullmatch(_FORMATTED, text, re.I)]
+    if str(column.values.type).startswith("dictionary"):  # who made categories of numbers wants these
+        are_codes = all(map(is_decimal, texts))
+    else:
+        are_codes = all(re.fullmatch(r"[-+]?\d+", text) for text in texts)
+        others, codes = len(texts) - len(numbers), any(re.match(r"0\d", text) for text in texts)
+        if others and not codes and len(numbers) > max(10, 3 * others):
+            raise column.not_a_number(
+                f"{len(numbers)} others are: correct it, empty it if it is a gap, or state categories, or classes, in "
+                "a file of --given"
+            )
+    if len(numbers) == len(texts) and not are_codes:
         raise column.not_a_number(_FORMATTED_REMEDY)
 
 

@@ -220,12 +220,22 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
     "decimal commas": ({"dose": ["1,5", "2,5"] * 15}, {}, "row 1, column 'dose': '1,5' is not a number; .*comma"),
     "separated thousands": ({"dose": ["1,234.5", "234.5"] * 15}, {}, "'1,234.5' is not a number; .*thousands"),
     "percentages": ({"dose": ["10%", "7.5 %"] * 15}, {}, "'10%' is not a number; .*units"),
+    "numbers with marks": (
+        {"x": [*map(str, range(20, 49)), "-"]},
+        {},
+        "row 30, column 'x': '-' is not a number; 29 others are: correct",
+    ),
+    "fractions as texts": ({"x": ["1.5", "-0.5", "+2.5"] * 10}, {}, "row 1, column 'x': '1.5' is not a number"),
+    "Swiss thousands": ({"x": ["1\u2019234", "\u2212235"] * 15}, {}, "'1\u2019234' is not a number; .*thousands"),
+    "times": ({"at": ["9:30", "10:15"] * 15}, {}, "'9:30' is not a number; .*leave dates out"),
+    "months": ({"at": ["2024-01", "1 Jan 2024", "Feb-24"] * 10}, {}, "'2024-01' is not a number; .*leave dates out"),
     "infinity": ({"x": [np.inf, *NUMBER[1:]]}, {}, "row 1, column 'x': inf is not a finite number"),
     "too large": ({"x": [-1e39, *NUMBER[1:]]}, {}, r"row 1, column 'x': -1e\+39 is not a finite number"),
     "gaps": ({"x": [0.5, None] * 15}, {"missing": "error"}, "row 2, column 'x' is a missing value, of 15; fill it in"),
     "gaps alone": ({"x": [None] * 30}, {}, "column 'x' has no value in the training rows"),
     "labels with gaps": ({"ill": [0, None, 1] * 10}, {}, "row 2, column 'ill' is a missing value, of 10; leave"),
     "identifiers with gaps": ({"ward": [None, "a", "b"] * 10}, {}, "row 1, column 'ward' is a missing value, of 10"),
+    "identifiers that floats round": ({"ward": [2.0**60, 1.0] * 15}, {}, r"'ward': 1.15\S+e\+18 is no identifier"),
     "fractions as identifiers": ({"ward": [0.5, 1.0, 2.0] * 10}, {}, "'ward'.*0.5"),
     "a control character": ({"ward": ["a\x1b[2J", "b", "c"] * 10}, {}, "'ward': .*control character"),
     "a label that a terminal would obey": (
@@ -248,8 +258,9 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
     "an empty table": ({name: [] for name in ("x", "sex", "ward", "ill")}, {}, "no rows"),
 }
 OF_FRAMES = {  # alone: these are texts in such files, or cannot be written
-    "csv": ("a time span", "ordered categories", "fractions as identifiers", "values of several types"),
-    "parquet": "values of several types",
+    "csv": ("a time span", "ordered categories", "fractions as identifiers", "identifiers that floats round",
+            "fractions as texts", "values of several types"),
+    "parquet": ("values of several types",),
 }  # fmt: skip
 
 
@@ -282,6 +293,13 @@ def test_what_is_left_out_may_differ_in_each_file(here: Path) -> None:
         (here / f"{name}.csv").write_text(f"id,x,y\n{first},1.5,0\n{second},2,1\n")
     for ignored in ("id", "0"):
         assert by_command("csv", "a.csv", "b.csv", label="y", ignore=ignored).names() == ("x",)
+
+
+def test_clients_keep_the_whole_name_of_their_file(here: Path) -> None:
+    for name in ("St. Mary.csv", "north.v2.CSV.GZ"):
+        (here / name).write_bytes(gzip.compress(b"x,y\n1.5,0\n2,1\n") if "GZ" in name else b"x,y\n1.5,0\n2,1\n")
+    data = by_command("csv", "St. Mary.csv", "north.v2.CSV.GZ", label="y")
+    assert open_federation(data.path).client_names() == ("St. Mary", "north.v2")
 
 
 def test_files_may_be_called_as_gaps_are(here: Path) -> None:

@@ -31,7 +31,7 @@ class Hdf5(Source):
         for path in paths:
             with reading_hdf5(path, "expected X [samples, ...] and y") as file:
                 for part, suffix in zip(parts, ("", "_test"), strict=True):
-                    if not suffix or f"X{suffix}" in file:
+                    if not suffix or {"x_test", "y_test"} & {*map(str.lower, file)}:
                         X, y = (content_of(file, f"{name}{suffix}") for name in ("X", "y"))
                         part.append((path.stem, str(path), X, y))
         sets = (of_clients(self.path, part, [path.stem for path in paths], self.task) for part in parts if part)

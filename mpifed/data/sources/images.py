@@ -67,7 +67,7 @@ class Images(Source):
 
     def read(self, seed: int) -> Samples:
         """The data; DataError for a file that is no image, or has another size."""
-        paths = [sorted(place.glob("*/*")) for place in train_and_test(self.path)]
+        paths = [sorted(place.glob("[!.]*/[!.]*")) for place in train_and_test(self.path)]
         if not paths[0]:
             raise DataError(f"{self.path}: no images; expected a folder for each class, as {self.path}/cat/1.png")
         images = [[_pixels(path) for path in part] for part in paths]

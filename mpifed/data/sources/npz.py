@@ -59,6 +59,12 @@ class Npz(Source):
                 )
             names += known[:1]
         tests = [name.replace("train", "test") if "train" in name else f"{name}_test" for name in names]
+        others = [name for name in archive.files if "test" in name.lower()]
+        if others and not {*tests[:2]} <= {*others}:
+            raise UsageError(
+                f"{self.path}: has {listed(others)}; rows to test with are {listed(tests[:2])}, as those to train on "
+                f"are {listed(names[:2])}; rename both, or remove them"
+            )
         return with_test(
             (Samples(archive[X], archive[y], ids=archive[by[0]] if by and by[0] in archive.files else None)
              for X, y, *by in (names, tests) if {X, y} <= {*archive.files}),

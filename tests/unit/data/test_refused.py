@@ -176,6 +176,8 @@ CSV = [
            error=USAGE),
     *(of_csv(f"x,y\n1,{label}\n2,{label}\n", f"column 'y': '{label}' is not a number; .*classes, in a file")
       for label in ("9%", "1.234.567", "5€")),
+    of_csv("x;y\n1.5;0\n2.5;1\n", "'1.5' is not a number; .*comma", "--separator ; --decimal , --categorical one-hot"),
+    of_csv('s,y\n"a,0\nb,1\n"c,0\nd,1\n', "up to line 4: .*begins with a quote, and does not", "--categorical one-hot"),
     of_csv("d,y\n01.02.2024,0\n2.2.2024,1\n", "'01.02.2024' is not a number; .*dates out", "--categorical one-hot"),
     of_csv(TWO, "such as 0.5", "--test t.csv", t="x,y\n1,.5\n"),
     of_csv(TWO, "has the label 2, which no training row has", "--test t.csv", t="x,y\n1,2\n"),
@@ -349,6 +351,8 @@ ZIPS = [
         for y in (Y.astype("M8[D]"), Y.astype("m8[s]"), Y * 1j, np.array([b"a", b"b"])[Y], Y.astype([("a", int)]))
     ),
     (npz(X=X, y=np.eye(2, dtype=int)[Y], X_test=X, y_test=2.0 * np.eye(2)[Y]), r"test: y: labels are .*, such as 2"),
+    (npz(X_train=X, y_train=Y, x_test=X, y_test=Y), "has x_test, y_test; rows to test with are X_test, y_test, as"),
+    (npz(x_train=X, y_train=Y, x_test=X), "has x_test; rows to test with are x_test, y_test"),
     (npz(X=X, y=np.array(3)), r"a.npz: y: labels are int64 \(\)"),
     (npz(X=X, y=Y + 2**60), "a.npz: y: labels up to 1152921504606846977 can't be told apart"),
 ]
@@ -421,6 +425,9 @@ FOLDERS = [
     Bad("hdf5 .", r"b.h5: samples of shape \(1,\); expected", {"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X[:, :1], y=Y)}),
     Bad("hdf5 .", "b.h5: samples are uint8, those", {"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X.astype("u1"), y=Y)}),
     Bad("hdf5 .", r"no file \*.h5, \*.hdf5"),
+    Bad("hdf5 .", "a.H5: cannot be read .*y is no dataset", {"a.H5": hdf5(X=X), "b.h5": hdf5(X=X, y=Y)}),
+    *(Bad("hdf5 .", "a.h5: .*X_test is no dataset of this file", {"a.h5": hdf5(X=X, y=Y, **{name: Y})})
+      for name in ("y_test", "x_test")),
     Bad("hdf5 .", "a.h5: 4 rows and 6 labels",
         {"a.h5": hdf5(X=X[:4], y=Y), "b.h5": hdf5(X=X, y=Y[:4])}),
     Bad("hdf5 .", r"a.h5: y: labels are int64 \(\)", {"a.h5": hdf5(X=X, y=3)}),
