@@ -175,7 +175,7 @@ class FederatedDataset:
             }  # fmt: skip
             if np.ndim(clients) == 0:
                 return data, {**of_all, "clients": clients}
-            check_index("X and clients", X, clients)
+            check_index("X, y and clients", X, y, clients)
             if np.shape(clients) != data.y.shape[:1]:
                 raise UsageError(
                     f"clients: {np.shape(clients)}; expected how many, or an integer or text for each of {len(data.y)} "

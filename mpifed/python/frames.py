@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from numbers import Integral
 
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import Table
@@ -30,9 +31,14 @@ def of_frame(frame: Values, test: Values, options: Table, **columns: Values) -> 
         raise UsageError("from_clients: no clients; expected a frame of each")
     tables = {what: as_table(each, what) for what, each in frames.items()}
     tests = {} if tested is None else {_TEST: as_table(tested, _TEST)}
-    for name in ("label", "by"):
-        columns[name] = [columns[name]] if isinstance(columns[name], (str, int)) else columns[name]
+    for name, value in columns.items():
+        if name in ("label", "by", "ignore") and value is not None:
+            whole = isinstance(value, str) and name == "ignore"
+            columns[name] = value if whole else [value] if isinstance(value, (str, Integral)) else list(value)
     data = ColumnUses(**columns).samples(tables, tests, list(frame) if several else ())
+    for what, each in {**frames, _TEST: tested}.items():
+        if index := [name for name in getattr(getattr(each, "index", None), "names", ()) if name is not None]:
+            warnings.warn(f"{what}: the index {listed(index)} is left out; .reset_index() makes columns", stacklevel=2)
     if data.left_out:
         warnings.warn(f"from_dataframe: column {listed(data.left_out)} numbers rows, and is left out", stacklevel=2)
     shape = options.pop("shape", None)

@@ -14,7 +14,8 @@ from numbers import Real
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.data.samples import Samples, Values
+from mpifed.data.recipe import FEW
+from mpifed.data.samples import Samples, Values, array
 from mpifed.data.source_files import listed, numbers_rows, stored_parts
 
 Pair = tuple[Values, Values]  # samples and labels
@@ -27,15 +28,16 @@ def columns_of(values: Values) -> list[str] | None:
     return None if columns is None else list(map(str, columns))
 
 
-def by_name(values: Values, what: str, names: Names = None) -> tuple[Values, Names]:
+def by_name(values: Values, what: str, names: Names = None, kinds: str = "biuf") -> tuple[Values, Names]:
     """(the columns of a frame in the order of `names`, or as they are; their names), without those that number rows.
 
-    What is no frame is given back. Raises DataError for a frame with other columns.
+    What is no frame is given back. Raises DataError for a frame with other columns, or with one that holds something
+    else than the `kinds` of NumPy, or a new one that names rows.
     """
     own = columns_of(values)
     if own is None:
         return values, names
-    left = [column for column in own if numbers_rows(column)]
+    left, is_new = [column for column in own if numbers_rows(column)], names is None and kinds == "biuf"
     if names is None:
         names = [column for column in own if column not in left]
         if left:
@@ -47,6 +49,20 @@ def by_name(values: Values, what: str, names: Names = None) -> tuple[Values, Nam
             f"{what}: a frame with the columns {listed(own)}; expected, in any order, are {listed(names)}: "
             f"{listed(wrong) or 'a name that is there twice'} differs"
         )
+    for column in names:
+        key = getattr(values, "column_names", values.columns)[place[column]]
+        content = array(values[key], f"{what}: column {column!r}")  # NumPy alone makes numbers of dates of polars
+        gaps = kinds == "biuf" and content.dtype.kind == "f" and np.isnan(content).any()
+        if gaps or content.dtype.kind not in kinds:
+            raise DataError(
+                f"{what}: column {column!r} is {content.dtype}{' with gaps' if gaps else ''}; expected numbers: "
+                "leave it out, or convert it; from_dataframe takes texts and gaps"
+            )
+        if is_new and content.dtype.kind in "iu" and len({*content.tolist()}) == len(content) > FEW:
+            raise DataError(
+                f"{what}: column {column!r}: another integer in each of {len(content)} rows, which names rows, as an "
+                "index; leave it out, or give floats"
+            )
     return values if own == names else np.asarray(values)[..., [place[column] for column in names]], names
 
 
@@ -70,7 +86,7 @@ def parts_of(given: Iterable[tuple[str, Pair]], names: Names, shape: Sequence[in
     for what, (X, y) in given:
         check_index(f"{what}: X and y", X, y)
         X, names = by_name(X, f"{what}: X", names)
-        y, labels = by_name(y, f"{what}: y", labels)
+        y, labels = by_name(y, f"{what}: y", labels, "biufUO")
         pairs.append((what, X, y))
     named = None if names is None else tuple(map(str, names))
     return [replace(part, names=named, labels=tuple(labels or ())) for part in stored_parts(pairs, shape)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from federations import command
 from scipy import sparse
@@ -26,6 +27,7 @@ Y = (X[:, 0] > 0).astype(int)
 BYTES = RNG.integers(0, 256, (60, 4), np.uint8)
 IMAGES = RNG.standard_normal((60, 3, 4, 4)).astype("f4")
 LAST = IMAGES.transpose(0, 2, 3, 1)
+DAY, DAYS = pd.Timestamp("2024-01-01"), np.full(60, "2024-01-01", "M8[D]")
 NAMED = pd.DataFrame(X, columns=list("abcd"))
 REVERSED = NAMED[list("dcba")]
 FRAME = NAMED.assign(ill=np.array(["no", "yes"])[Y])
@@ -109,6 +111,10 @@ def test_an_index_is_no_feature_and_said() -> None:
     with pytest.warns(UserWarning, match="X: column Unnamed: 0 numbers rows"):
         assert arrays(read.drop(columns="ill"), test=(NAMED, Y)).names() == data.names() == tuple("abcd")
     assert np.array_equal(run(data).predict(read), run(data).predict(X))
+    named = FRAME.rename(columns={"ill": "rownames", "a": 4})
+    assert of_frame(named, label="rownames", ignore=pd.Index([4])).names() == of_frame(ignore="a").names()
+    with pytest.warns(UserWarning, match="frame: the index a is left out"):
+        assert of_frame(FRAME.set_index("a")).names() == tuple("bcd")
 
 
 # --- applied again --------------------------------------------------------------------------------------------------
@@ -225,12 +231,23 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: arrays(X, ["1", 1, "2"] * 20), "y: row 1 has 1, and not a text"),
     (lambda: arrays(X, np.array(3)), r"y: labels are int64 \(\)"),
     (lambda: arrays(NAMED, FRAME["ill"][::-1]), "X and y: the frames have other indices"),
-    (lambda: arrays(NAMED, Y, clients=FRAME["ill"][::-1]), "X and clients: the frames have other indices"),
+    (lambda: arrays(NAMED, Y, clients=FRAME["ill"][::-1]), "X, y and clients: the frames have other indices"),
+    (lambda: arrays(X, FRAME["ill"][::-1], clients=FRAME["ill"]), "X, y and clients: the frames have other indices"),
     (lambda: arrays(np.arange(60)[:, None] + [1_700_000_000, 0]), "column 0: integers up"),
     (lambda: arrays(X, Y, test=(X, Y + 0.6)), "test: labels are float64 .* to train on int64"),
     (lambda: arrays(X, Y, test=1.5), "test = 1.5: expected a number above 0 and below 1"),
     (lambda: arrays(BYTES, Y, test=(BYTES / 255, Y)), "test: samples are float32, .* on uint8"),
-    (lambda: arrays(NAMED.assign(d="x")), "X: an array of object"),
+    (lambda: arrays(NAMED.assign(d="x")), "X: column 'd' is object; expected numbers"),
+    (lambda: arrays(NAMED.assign(d=DAY)), "X: column 'd' is datetime64.*; expected numbers"),
+    (lambda: arrays(pa.table({"a": X[:, 0], "d": DAYS})), "X: column 'd' is datetime64.*; expected numbers"),
+    (lambda: arrays(NAMED.assign(d=pd.array([1, None] * 30, "Int64"))), "X: column 'd' is float64 with gaps; expected"),
+    (lambda: arrays(NAMED.reset_index()), "X: column 'index': another integer in each of 60 rows, .*leave it out"),
+    (lambda: arrays([[masked(row)] for row in X]), "X: 60 masked entries"),
+    (lambda: arrays(X, Y, clients=[2**63 + 1, 2**63 + 3, -1] * 20), "clients: 9223372036854775809 and others would be"),
+    (lambda: arrays(X, Y, clients=np.array([2.0**60, 1] * 30)), r"clients: float64, such as 1.15\S+; .*below 2\^53"),
+    (lambda: arrays(X, [2**64 + 1, 2**64 + 3] * 30), "y: 18446744073709551617 and others would be rounded"),
+    (lambda: of_frame(ignore=0), "ignore = 0: .*no such column; expected the names a, b"),
+    (lambda: of_frame(FRAME.assign(e=[2**64 + 1, 1] * 30)), "int too (large|big) to convert"),
     (lambda: arrays(X, Y, names=["a"]), "1 names for 4 features"),
     (lambda: arrays(X, Y, clients=[1, 2]), r"clients: \(2,\); expected how many, or an integer or text for"),
     (lambda: arrays(X, Y, clients=0), "give 1 to 60 clients"),
