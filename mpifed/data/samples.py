@@ -211,6 +211,8 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
     if hasattr(X, "tocsr"):
         from scipy.sparse import csr_matrix  # of SciPy's sparse arrays too, which lack what matrices have
 
+        if X.format == "coo" and X.dtype.kind in "biu":  # of which SciPy sums what is in one cell, in this type
+            X = X.astype(np.result_type(X.dtype, np.int64))
         X = csr_matrix(X)
         if X.dtype.kind not in "biuf":
             raise DataError(f"{what}: a sparse array of {X.dtype}; expected numbers [samples, features]")

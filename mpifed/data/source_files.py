@@ -18,7 +18,6 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
-from mpifed.core.record import Array
 from mpifed.data.natural import distinct_names
 from mpifed.data.samples import Samples, Values, as_trained, stack_rows, stored_rows
 from mpifed.files.reading import reading
@@ -70,7 +69,7 @@ def joined(parts: Sequence[Samples], clients: Sequence[str], owners: Iterable[st
     return replace(parts[0], X=X, y=y, ids=ids, owners=tuple(owners))
 
 
-Part: TypeAlias = tuple[str, str, Array, Array]  # a client, what messages call its rows, these, and their labels
+Part: TypeAlias = tuple[str, str, Values, Values]  # a client, what messages call its rows, these, and their labels
 
 
 def of_clients(path: Path | None, parts: Sequence[Part], clients: Sequence[str], task: str) -> Samples:

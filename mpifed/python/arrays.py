@@ -394,6 +394,8 @@ def _items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, a
             labels.append(array(item[1], "label"))
         if len({sample.dtype == np.uint8 for sample in samples}) > 1:
             raise TypeError("some samples are bytes, others are not")
+        if len({label.dtype.kind == "U" for label in labels}) > 1:
+            raise TypeError("some labels are texts, others are not")
         if samples and not np.array_equal(samples[0], _sample(pairs[0][0])):
             warnings.warn(f"{what}: items are drawn at random; each is read once, and stays as it was", stacklevel=3)
         return np.stack(samples), np.stack(labels)

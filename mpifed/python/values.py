@@ -25,7 +25,7 @@ Names = Sequence[str] | None  # of columns
 def columns_of(values: Values) -> list[str] | None:
     """The names of the columns of a frame; None for what is no frame."""
     columns = getattr(values, "column_names", getattr(values, "columns", None))
-    return None if columns is None else list(map(str, columns))
+    return None if columns is None or not hasattr(values, "__len__") else list(map(str, columns))
 
 
 def by_name(values: Values, what: str, names: Names = None, kinds: str = "biuf") -> tuple[Values, Names]:

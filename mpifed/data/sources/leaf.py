@@ -57,9 +57,10 @@ def _users(path: Path) -> Iterator[Part]:
         place = f"{path}: user {name!r:.80}"
         damaged = (KeyError, ValueError, TypeError, OverflowError, RecursionError)
         with reading(place, 'expected {"x": [...], "y": [...]}, x of numbers, of one shape', *damaged):
-            X, y = np.array([*content["x"]]), np.array([*content["y"]])
+            X, y = np.array([*content["x"]]), [*content["y"]]
             if X.dtype.kind not in "biuf":
                 raise ValueError(f"an array of {X.dtype}")
+            np.shape(y)  # ValueError for ragged lists
         yield name, place, X, y
 
 

@@ -277,6 +277,8 @@ JSON: list[tuple[object, str]] = [
     (leaf(ann=(["to be"], ["o"])), "an array of <U5.; expected .*x of numbers"),
     (leaf(ann=([[1.7e9 + 1], [1.7e9 + 2]], [0, 1])), "X: column 0: 2 different numbers, .* are 1 in float32"),
     (leaf(ann=([[1], [2]], [0])), "'ann': 2 rows and 1 labels"),
+    (leaf(ann=([[1], [2]], ["1", 1])), "user 'ann': y: row 1 has 1, and not a text"),
+    (leaf(ann=([[1], [2]], [[1, 0], [1]])), "user 'ann': cannot be read"),
     (leaf(ann=([], [])), "no rows of any client"),
     (leaf(**{"a\0b": ([[1], [2]], [0, 1])}), "has a control character"),
     (leaf(a=([[1], [2]], [2**60, 2**60 + 1])), "labels up to 1152921504606846977 can't be told apart"),

@@ -70,6 +70,9 @@ def test_one_table_by_every_door_is_the_same_data() -> None:
     assert len({stored(data).sha256 for data in of_arrays}) == 1
     of_sparse = {stored(arrays(kind(X), Y, clients=WHO)).sha256 for kind in (sparse.csr_array, sparse.coo_matrix)}
     assert len(of_sparse) == 1
+    summed = sparse.coo_matrix((np.full(120, 200, "u1"), (np.repeat(range(60), 2), np.zeros(120, int))))
+    alike = [arrays(x, Y, scale="none") for x in (summed, sparse.csr_array(np.full((60, 1), 400.0)))]
+    assert stored(alike[0]).sha256 == stored(alike[1]).sha256
     frames = {name: FRAME[rows].sample(frac=1, random_state=1) for name, rows in WARDS.items()}
     of_frames = [
         From.from_clients(frames, label="ill", scale="none"),
@@ -246,6 +249,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: arrays(X, Y, clients=[2**63 + 1, 2**63 + 3, -1] * 20), "clients: 9223372036854775809 and others would be"),
     (lambda: arrays(X, Y, clients=np.array([2.0**60, 1] * 30)), r"clients: float64, such as 1.15\S+; .*below 2\^53"),
     (lambda: arrays(X, [2**64 + 1, 2**64 + 3] * 30), "y: 18446744073709551617 and others would be rounded"),
+    (lambda: From.from_torch([(X[0], "1"), (X[1], 1)], clients=1), "from_torch: list: some labels are texts, others"),
     (lambda: of_frame(ignore=0), "ignore = 0: .*no such column; expected the names a, b"),
     (lambda: of_frame(FRAME.assign(e=[2**64 + 1, 1] * 30)), "int too (large|big) to convert"),
     (lambda: arrays(X, Y, names=["a"]), "1 names for 4 features"),
