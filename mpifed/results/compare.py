@@ -108,13 +108,14 @@ def compare(*folders: Path, by: Sequence[str] = (), against: str | None = None, 
         pairs = {column: _pairs(frames, column, baseline or _best(frames, column)) for column in columns}
     notes = [SWEPT] if frames.runs["private"].any() else []
     if pairs and not by and baseline is None:  # nobody has asked for them
-        why = incomparable(frames, columns)
+        why, remedy = incomparable(frames, columns), "choose a column with --by"
         if len(frames.settings) > _MOST:
             why = f"{len(frames.settings)} rows, more than {_MOST}"
         if not any("difference" in pair for pair in pairs[columns[0]]):
             why = f"no other row shares {LEAST} finished seeds with that of the best {columns[0]}"
+            remedy = f"run both with {LEAST} equal seeds or more, as by [sweep] seeds"
         if why:
-            pairs, notes = {}, [*notes, f"Not compared in pairs: {why}; choose a column with --by"]
+            pairs, notes = {}, [*notes, f"Not compared in pairs: {why}; {remedy}"]
     for column, rows in pairs.items():
         for row in rows:
             if row["left_out"] and "difference" in row:
@@ -200,7 +201,7 @@ def _baseline(frames: RunFrames, against: str) -> str:
     matching = runs.loc[(names == against.rstrip("/")).any(axis=1), "setting"].unique()
     if len(matching) != 1:
         raise UsageError(
-            f"--against {against}: expected the name of one setting, or a run; there are {', '.join(frames.settings)}"
+            f"--against {against}: expected the name of one setting, or a run; there are {'; '.join(frames.settings)}"
         )
     return str(matching[0])
 

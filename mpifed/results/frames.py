@@ -222,6 +222,8 @@ def _names(rows: DataFrame) -> Series:
     if naming:
         groups = [
             Series([", ".join(filter(None, (value.strip('"'), rest))) for rest in _names(group)], group.index)
+            if value or naming[0] != LABEL  # a point that [sweep] no longer has has lost its label
+            else _names(rows.drop(columns=naming[0]))[group.index]
             for value, group in rows.groupby(naming[0], sort=False)
         ]
         return pd.concat(groups).reindex(rows.index)

@@ -77,6 +77,8 @@ def test_rows_are_called_by_what_sets_them_apart(tmp_path: Path) -> None:
     other = write_made_run(tmp_path / "other", at_end(test_accuracy=0.2), job=JOB | {"name": "other", "rounds": 9})
     runs = read(sweep, third, sweep / "point-0001", other, sweep).runs
     assert runs.groupby("setting", sort=False).size().to_dict() == {"A": 3, "B": 2, "other": 1}
+    gone = write_made_run(tmp_path / "gone", [], job=job | {"model": {**job["model"], "l2": 0.25}})  # has no label
+    assert "l2 = 0.25" in read(sweep, gone).settings[2]
     steps = [{"initial": 1.0, "exponent": 0.5}, {"initial": 1.0, "exponent": 0.25}]
     axes = {"client_optimizer.learning_rate": steps, "model.l2": [0.0, 1.0]}
     assert read(write_made_sweep(tmp_path / "t", axes, [None] * 4)).settings[1] == "exponent = 0.5, l2 = 1.0"
@@ -273,7 +275,7 @@ BAD = [
     (["--by", "loss", "--select", "best"], "no column loss"), (["--by", "exit"], "no column exit"),
     (["--select", "best", "--against", "a"], "--against goes without --select"),
     (["--select", "pareto", "--to", "objective<=1"], "--to goes without --select"),
-    (["--against", "D"], "--against D: expected the name of one setting, or a run; there are batch_size = 4, batch_s"),
+    (["--against", "D"], "--against D: expected the name of one setting, or a run; there are batch_size = 4; batch_s"),
 ]  # fmt: skip
 
 
