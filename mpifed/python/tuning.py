@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mpifed.algorithms.algorithm import Algorithm
-from mpifed.core.errors import NumericalError
+from mpifed.core.errors import NumericalError, UsageError
 from mpifed.job.job import read_table
 from mpifed.job.settings import Wrong
 from mpifed.job.sweep import SweepPoint, Tune
@@ -60,6 +60,11 @@ def tune(
     def described() -> tuple[Tune, list[SweepPoint]]:
         plan = {"trials": trials, "metric": metric, "keep": keep, "space": space or {}}
         if data is None and isinstance(algorithm, (str, Path)):
+            if given := [*settings, *(key for key, value in plan.items() if value != getattr(Tune(), key))]:
+                raise UsageError(
+                    f"tune: {str(algorithm)!r} is taken for the path of a job file, which has its settings; give it "
+                    f"without {', '.join(given)}, and write these there"
+                )
             table = {"tune": {}, **read_table(Path(algorithm))}
         else:
             table = {**job(algorithm, data, model, **{"name": "tune", **settings}), "tune": plan}  # type: ignore[arg-type]

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpifed.core.errors import DataError
-from mpifed.core.tables import Table
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.json_file import content
 from mpifed.files.run_folder import RUN, SUMMARY, summary
 from mpifed.files.write import replace_text
 from mpifed.job.sweep import LABEL, POINT, SweepPoint
 from mpifed.privacy.ledger_file import spent
+from mpifed.results.text import toml_text
 from mpifed.text import shown
 
 SWEEP = "sweep.csv"
@@ -59,6 +60,15 @@ def point_settings(folder: Path) -> list[tuple[str, Table]]:
     return [
         (row[0], {name: _parsed(name, cell) for name, cell in zip(names, row[1:after], strict=True)}) for row in rows
     ]
+
+
+def told(settings: ReadOnlyTable) -> str:
+    """What sets a point apart, on one line: a label in the place of the tables that it is of."""
+    label = settings.get(LABEL)
+    values = [
+        f"{key} = {toml_text(value)}" for key, value in settings.items() if not (label and isinstance(value, dict))
+    ]
+    return shown(", ".join([str(label), *values[1:]] if label else values))
 
 
 def _parsed(name: str, cell: str) -> object:

@@ -97,7 +97,7 @@ def rung_of(
         best = sorted(rows[-len(going) :], key=_cost_of)[:count]
         going = [point for point in going if not number or point.name in {row["point"] for row in best}]
         going = [point._replace(job=replace(point.job, rounds=rounds)) for point in going]
-        ends = [_end(folder, point, plan.metric) for point in going]
+        ends = [end_of(folder, point, plan.metric) for point in going]
         if left := [point for point, end in zip(going, ends, strict=True) if end is None]:
             break
         rows += [{"rung": number, **end} for end in ends if end]
@@ -109,7 +109,7 @@ def _cost_of(row: ReadOnlyTable) -> tuple[float, float]:
     return cost
 
 
-def _end(folder: Path, point: SweepPoint, metric: str | None) -> Table | None:
+def end_of(folder: Path, point: SweepPoint, metric: str | None) -> Table | None:
     """What a trial has measured by the end of a rung, whose job it has here; None where it has not come so far."""
     run, limit = folder / point.name, point.job.rounds
     code, rounds = ended(run), job_of(run).get("rounds", 0)

@@ -64,13 +64,17 @@ def run_command(
         print(f"mpifed: error: {error}", file=sys.stderr)
         return error.exit_code
     jobs, is_sweep, plan = on_server(comm, guarded, read)
-    folder = _folder(jobs, out)
+    folder, numbers = _folder(jobs, out), {point.name: number for number, point in enumerate(jobs, 1)}
 
     def play(
         at: SweepPoint, run_dir: Path, resume: bool, cache: Cache | None, replace: Callable[[], None] | None
     ) -> None:
         def work() -> None:
             shown = reporter(comm.rank, how.progress)
+            if is_sweep and comm.rank == 0:
+                from mpifed.results.points import told
+
+                say(f"{at.name} ({numbers[at.name]} of {len(jobs)}): {told(at.settings)}")
             try:
                 run(
                     at.job, comm, run_dir, resume=resume, max_hours=how.max_hours, reporter=shown, cache=cache,

@@ -40,7 +40,7 @@ from mpifed.results.points import BEST, SWEEP, TRIALS, is_sweep, point_settings,
 from mpifed.run import environment
 from mpifed.run.identity import changes
 from mpifed.run.outcome import FAILURE, Opened
-from mpifed.text import command_line
+from mpifed.text import command_line, counted
 
 LOCK = "lock"  # locked by flock, or where the file system has none the file `HELD`, which says who holds it
 HELD = "lock-held"
@@ -265,10 +265,13 @@ def _in_use(folder: Path) -> UsageError:
 # --- sweeps, and the folder of a run or sweep that is to be used again: nothing else, none that goes on, as a whole ---
 
 
-def begin_sweep(folder: Path, points: Sequence[SweepPoint], resume: bool = False, overwrite: bool = False) -> None:
+def begin_sweep(
+    folder: Path, points: Sequence[SweepPoint], resume: bool = False, overwrite: bool = False, anew: bool = False
+) -> None:
     """Make the folder of a sweep and write sweep.csv, which marks it; on rank 0 alone.
 
-    With `overwrite` nothing is written yet: what is in it stands until the first point is ready to write.
+    With `overwrite` nothing is written yet: what is in it stands until the first point is ready to write. `anew`: a
+    sweep or tuning that has begun there is refused.
 
     Raises
     ------
@@ -297,6 +300,11 @@ def begin_sweep(folder: Path, points: Sequence[SweepPoint], resume: bool = False
                 f"{folder}: holds another sweep ({point.name}: {first}); choose another --out, or replace it with "
                 "--overwrite"
             )
+    if anew and (held := [*folder.glob(f"point-*/{JOB}")]):
+        raise UsageError(
+            f"{folder}: holds {counted(len(held), 'run')} of a sweep already; keep these and run the rest with "
+            "--resume, choose another --out, or replace all with --overwrite"
+        )
     listed = []
     with suppress(DataError):
         listed = [name for name, _ in point_settings(folder)]

@@ -43,7 +43,7 @@ def play_points(
         from mpifed.privacy.protection import SWEPT
         from mpifed.run.folder import begin_sweep
 
-        begin_sweep(folder, points, resume, replaces)
+        begin_sweep(folder, points, resume, replaces, anew=len(chosen) > 1 and not resume)
         others = {path.name for path in folder.glob("point-*")} - {point.name for point in points}
         if others and not replaces:
             say(
@@ -113,12 +113,27 @@ def play_trials(
         names = {point.name: point for point in going}
         return [names.get(point.name, point) for point in trials], left
 
+    def measures(point: SweepPoint) -> None:
+        from mpifed.results.tuning import end_of
+
+        end_of(folder, point, plan.metric)
+
+    measured = False
+
+    def played(point: SweepPoint, *how: Any) -> None:
+        nonlocal measured
+        play(point, *how)
+        if not measured:  # whether there is such a metric, before all other trials
+            on_server(comm, guard, partial(measures, point))
+        measured = True
+
     while True:
         points, left = on_server(comm, guard, rung)
         chosen = [point for point in left if only in ("", point.name)]
         ends = play_points(
-            comm, guard, folder, points, chosen, play, resume=resume, overwrite=overwrite, goes_on=goes_on
-        )
+            comm, guard, folder, points, chosen, played, resume=resume, overwrite=overwrite,
+            goes_on=lambda error: goes_on(error) and (measured or not isinstance(error, UsageError)),
+        )  # fmt: skip
         ends = {name: end for name, end in ends.items() if end.code != NumericalError.exit_code}
         if only or any(end.code not in FINISHED for end in ends.values()):
             return ends

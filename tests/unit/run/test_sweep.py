@@ -123,6 +123,8 @@ def test_points_alone_and_interrupted(job: Path, tmp_path: Path) -> None:
     ended = mpifed("run", job, "--out", whole, "--resume")
     found = rows(whole)
     assert ended.exit_code == 0 and {r["exit"] for r in found} == {"0"}, ended.output
+    assert f"{found[1]['point']} (2 of 4): algorithm.batch_size = 2, seed = 6\n" in ended.output
+    assert "algorithm.batch_size = 2, seed = 6" in mpifed("show", whole).output
     assert list(found[0]) == ["point", "algorithm.batch_size", "seed", *SUMMARY]
     assert [(r["algorithm.batch_size"], r["seed"]) for r in found] == [("2", "5"), ("2", "6"), ("3", "5"), ("3", "6")]
     assert len({r["model_sha256"] for r in found}) == 4
@@ -139,7 +141,7 @@ def test_a_second_ctrl_c_ends_a_sweep(job: Path, tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(command, "run", stopped)
     ended = mpifed("run", job, "--out", out := tmp_path / "out")
-    assert ended.exit_code == 130 and ended.output == "mpifed: stopped\n" and len(rows(out)) == 4
+    assert ended.exit_code == 130 and ended.output.endswith("\nmpifed: stopped\n") and len(rows(out)) == 4
 
 
 def test_the_exit_code_is_the_worst_of_the_points(digits: Path, write_job: Any, tmp_path: Path) -> None:
@@ -202,8 +204,11 @@ def test_a_sweep_grows(job: Path, tmp_path: Path, launch: Callable[..., Any]) ->
     """Points that have finished stay as they are, new ones are run; what the sweep has no more is kept, and said."""
     out, words = tmp_path / "out", ("run", job, "--out", tmp_path / "out")
     assert launch(None, *words).code == 0
-    before = {row["point"]: contents(out / row["point"]) for row in rows(out)}
-    assert launch(None, *words, "--set", 'sweep={"algorithm.batch_size"=[4,3,2],seeds=3}', "--resume").code == 0
+    before, more = {row["point"]: contents(out / row["point"]) for row in rows(out)}, [*words, "--set"]
+    for seed in (5, 9):  # that of the points there, and of none
+        ended = launch(None, *more, f"seed={seed}")
+        assert ended.code == 2 and "holds 4 runs of a sweep already; keep these" in ended.err and len(rows(out)) == 4
+    assert launch(None, *more, 'sweep={"algorithm.batch_size"=[4,3,2],seeds=3}', "--resume").code == 0
     grown = rows(out)
     assert len(grown) == 9 and {row["exit"] for row in grown} == {"0"}
     assert {name: contents(out / name) for name in before} == before

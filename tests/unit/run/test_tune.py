@@ -167,4 +167,10 @@ def test_what_is_refused(
     if more.get("client_optimizer") == {}:
         path.write_text(path.read_text().replace("[client_optimizer]\nlearning_rate = 0.1\n", ""))
     ended = launch(None, "tune", path, "--out", tmp_path / "out")
-    assert ended.code == 2 and said in ended.err, ended.text
+    assert ended.code == 2 and said in ended.err and len([*tmp_path.glob("out/point-*")]) < 2, ended.text
+
+
+def test_a_job_file_has_its_settings(tuning: Callable[..., Path]) -> None:
+    for more in ({"trials": 4}, {"rounds": 9}, {"space": SPACE}):
+        with pytest.raises(mf.UsageError, match=f"without {next(iter(more))}, and write these there"):
+            mf.tune(tuning(), **more)
