@@ -1,4 +1,7 @@
-"""Running a job: from settings and data to a model, with checkpoints, resume and results."""
+"""Running a job: from settings and data to a model, with checkpoints, resume and results.
+
+`mpifed.run(...)` calls `mpifed.python.runs.run`, whose help has the arguments.
+"""
 
 from __future__ import annotations
 
