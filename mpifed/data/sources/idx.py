@@ -50,10 +50,13 @@ class Idx(Source):
 class Mnist(Source):
     """MNIST: 60,000 images of handwritten digits, and 10,000 to test with, of 784 pixels."""
 
-    published = True
-
     path: Path | None = None
     """The folder of the four files, .gz or plain; where absent $MPIFED_DATA/mnist, if it is there, or downloaded."""
+
+    @property
+    def published(self) -> bool:  # type: ignore[override]
+        """Whether the files are those that everybody has, and not of a folder that is given."""
+        return self.path is None
 
     def read(self, seed: int) -> Samples:
         """The data; DataError when a file is missing and cannot be downloaded."""
