@@ -51,7 +51,7 @@ def value_of(key: str, value: object, digits: int = 6) -> str:
 def toml_text(value: object) -> str:
     """A value as TOML, on one line."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_key(key)} = {toml_text(inner)}' for key, inner in value.items())}}}"
+        return f"{{{', '.join(f'{_key(str(key))} = {toml_text(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml_text, value))}]"
     return str(value) if is_number(value) else json.dumps(value, ensure_ascii=False)
