@@ -49,9 +49,10 @@ def trained(
     folder = tmp_path_factory.mktemp("networks")
     paths = []
     for number, job in enumerate(jobs.values()):
+        limits = "constraint" in job["tables"]
         table = {
             "name": f"networks-{number}", "rounds": 2, "data": {"path": str(skewed)}, **job["tables"],
-            "record": {"evaluate_every": 2, "evaluate_rows": 60, "checkpoint_every": 0},
+            "record": {"evaluate_every": 2, "checkpoint_every": 0, **({} if limits else {"evaluate_rows": 60})},
             "sweep": {"methods": job["methods"], "data": [{"path": str(skewed), "block": 3}]},
         }  # fmt: skip
         paths.append(write_job(folder / f"{number}.toml", table))
