@@ -120,7 +120,7 @@ def play_trials(
 
     measured = False
 
-    def played(point: SweepPoint, *how: Any) -> None:
+    def played(point: SweepPoint, *how: Any) -> None:  # as `play`
         nonlocal measured
         play(point, *how)
         if not measured:  # whether there is such a metric, before all other trials
