@@ -114,7 +114,10 @@ def test_private_runs_take_no_scale_from_the_targets(tmp_path: Path) -> None:
     """It is computed from all rows; a target far beyond the grid then ends the run, and the message says what to do."""
     y, X = far_targets(60)
     folder, _ = made(tmp_path, 1e6 * y, X, "--split", "rows", "--clients", "3", "--task", "regression")
-    rule, privacy = FULL["fedavg"] | {"batch_size": 5}, {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 2.0}
+    rule, privacy = (
+        FULL["fedavg"] | {"batch_size": 5},
+        {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 2.0, "public_preparation": True},
+    )
     with pytest.raises(NumericalError, match=r"outside the bound.*lower .* or scale the columns and targets"):
         trained(folder, tmp_path / "run", rule, privacy=privacy)
 
@@ -162,7 +165,7 @@ def test_private_runs_say_nothing_of_data(tmp_path: Path) -> None:
     y, X = far_targets(60)
     X[:, 1] = 1.0
     folder, _ = made(tmp_path, y, X, "--split", "rows", "--clients", "3")
-    privacy = {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 2.0}
+    privacy = {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 2.0, "public_preparation": True}
     for bias in True, False:
         rule, model = FULL["fedavg"] | {"batch_size": 5}, RIDGE | {"bias": bias}
         trained(folder, tmp_path / str(bias), rule, privacy=privacy, model=model)
