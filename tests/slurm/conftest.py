@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     idle = ("sinfo", "--noheader", "--Node", "--partition=debug", "--states=idle", "--format=%N")
     until(lambda: tuple(command(*idle).split()) == NODES, lambda: f"four idle nodes\n{command('sinfo')}")
     bin_dir = tmp_path_factory.mktemp("bin")
-    (bin_dir / "mpifed").write_text(f'#!/bin/sh\nexec '{sys.executable}' -m mpifed "$@"\n', encoding="utf-8")
+    (bin_dir / "mpifed").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m mpifed "$@"\n', encoding="utf-8")
     (bin_dir / "mpifed").chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", os.pathsep.join([str(bin_dir), str(Path(sys.executable).parent), os.environ["PATH"]]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -127,7 +128,7 @@ def test_a_start_that_hangs(
 ) -> None:
     """Ranks that do not join in time are ended, and the job is queued again."""
     once = f'[ "$1" = run ] && mkdir {tmp_path}/once 2>/dev/null && exec sleep 300'
-    stand_in("mpifed", f'#!/bin/sh\n{once}\nexec '{sys.executable}' -m mpifed "$@"\n')
+    stand_in("mpifed", f'#!/bin/sh\n{once}\nexec {shlex.quote(sys.executable)} -m mpifed "$@"\n')
     run = start(job(), options=("--nodes=2", "--ntasks-per-node=1"), MPIFED_START_S="8")
     ends_as_expected(run)
     assert run.show()["Restarts"] == "1" and "the ranks have not joined within 8 s" in run.text
