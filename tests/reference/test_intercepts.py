@@ -111,7 +111,7 @@ def about(out: Path) -> dict[str, Any]:
 
 
 def test_private_runs_take_no_scale_from_the_targets(tmp_path: Path) -> None:
-    """It is computed from all rows; what is measured of a target far beyond the grid ends the run, and tells no more."""
+    """It is computed from all rows; a target far beyond the grid ends a run that measures, which tells no more."""
     y, X = far_targets(60)
     folder, _ = made(tmp_path, 1e6 * y, X, "--split", "rows", "--clients", "3", "--task", "regression")
     rule, privacy = (
