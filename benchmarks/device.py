@@ -151,7 +151,7 @@ def folder_of(split: str, clients: int, quick: bool) -> Path:
     folder = CACHE / f"device-{split}-{'mnist' if known else samples}-{clients}"
     if not folder.exists():
         made = f"synthetic --samples {samples} --features 784 --task classification --classes 10 --dtype uint8"
-        source = ["mnist", str(real)] if known else made.split()
+        source = ["mnist"] if known else made.split()
         split_to = ["--clients", str(clients)] if split == "rows" else []
         command = [sys.executable, "-m", "mpifed", "data", *source, *SPLITS[split], *split_to, "--out", str(folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

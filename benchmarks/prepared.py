@@ -76,14 +76,14 @@ def prepared_cells(kind: str, root: Path = ROOT) -> Path:
     """The folder with 4 x 4 cells of MNIST, even against odd, or of sparse text; rows of norm 1."""
     data = Path(os.environ.get("MPIFED_DATA", ""))
     texts = data / "libsvm" / "20news-binary.train.svm.bz2"
-    source = {"grid": ["mnist", str(data / "mnist"), "--labels", "even-odd"], "text": ["svmlight", str(texts)]}[kind]
+    source = {"grid": ["mnist", "--labels", "even-odd"], "text": ["svmlight", str(texts)]}[kind]
     if "MPIFED_DATA" not in os.environ:
         if kind == "text":
             raise SystemExit("case hyfdca-text: needs libsvm/20news-binary.train.svm.bz2 in $MPIFED_DATA; leave it out")
         source = [*SYNTHETIC.split(), "--labels", "even-odd"]
     folder = cache(root) / f"{source[0]}-{kind}"
     if not (folder / "federation.h5").exists():
-        how = f"--split grid --grid 4x4 --scale unit-rows --force --out {folder}".split()
+        how = [*["--split", "grid", "--grid", "4x4", "--scale", "unit-rows", "--force", "--out"], str(folder)]
         run([sys.executable, "-m", "mpifed", "data", *source, *how], root)
     return folder
 
@@ -102,19 +102,18 @@ def prepared_small(clients: int, root: Path = ROOT) -> Path:
 def _made(name: str, what: str, root: Path) -> Path:
     folder = cache(root) / name
     if not (folder / "federation.h5").exists():
-        how = f"--task classification --seed 1 --split rows --force --out {folder}"
-        run([sys.executable, "-m", "mpifed", "data", *what.split(), *how.split()], root)
+        how = [*["--task", "classification", "--seed", "1", "--split", "rows", "--force", "--out"], str(folder)]
+        run([sys.executable, "-m", "mpifed", "data", *what.split(), *how], root)
     return folder
 
 
 def prepared(clients: int, split: str, root: Path = ROOT) -> Path:
     """The folder with the data of so many clients, as shards for mpifed and, in `npz`, for the hand-written loops."""
-    mnist = Path(os.environ.get("MPIFED_DATA", ""), "mnist")
-    source = ["mnist", str(mnist)] if "MPIFED_DATA" in os.environ else SYNTHETIC.split()
+    source = ["mnist"] if "MPIFED_DATA" in os.environ else SYNTHETIC.split()
     folder = cache(root) / "-".join([source[0], *([split] if split != "rows" else []), str(clients)])
     if not (folder / "federation.h5").exists():
-        how = f"--split {split} --clients {clients} --scale unit --seed 1 --force --out {folder}"
-        run([sys.executable, "-m", "mpifed", "data", *source, *how.split()], root)
+        how = [*f"--split {split} --clients {clients} --scale unit --seed 1 --force --out".split(), str(folder)]
+        run([sys.executable, "-m", "mpifed", "data", *source, *how], root)
     return with_npz(folder, root)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from dataclasses import dataclass
@@ -15,7 +16,13 @@ from mpifed.data.samples import Samples, Source
 from mpifed.data.source_files import open_packed, with_test
 from mpifed.files.reading import reading
 
-KINDS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
+UNPACKED = {  # MD5 of the files' content
+    "train-images": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels": "27ae3e4e09519cfbb04c329615203637",
+}
+KINDS = tuple(UNPACKED)
 _FILES = f"{', '.join(KINDS)}, with or without .gz"
 MNIST = {  # MD5 of the packed files
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -55,8 +62,9 @@ class Mnist(Source):
 
     @property
     def published(self) -> bool:  # type: ignore[override]
-        """Whether the files are those that everybody has, and not of a folder that is given."""
-        return self.path is None
+        """Whether the files of a folder have the content that everybody has."""
+        folder = self.path
+        return folder is None or all(_md5_of(_find(folder, kind)) == md5 for kind, md5 in UNPACKED.items())
 
     def read(self, seed: int) -> Samples:
         """The data; DataError when a file is missing and cannot be downloaded."""
@@ -70,6 +78,14 @@ class Mnist(Source):
                 for name, md5 in MNIST.items():
                     pooch.retrieve(MIRROR + name, f"md5:{md5}", name, folder)
         return Idx(folder).read(seed)
+
+
+def _md5_of(path: Path | None) -> str:
+    """The MD5 of what a file holds, unpacked."""
+    if path is None:
+        return ""
+    with open_packed(path) as file:
+        return hashlib.md5(file.read()).hexdigest()
 
 
 def _find(folder: Path, kind: str) -> Path | None:
