@@ -356,14 +356,11 @@ class Local:
     def _steps(self, block: Block, model: Array, push: Array | None, x: Array | None) -> Array:
         """`change` for clients with the same numbers of steps and rows, in arrays [n, d] that serve all steps."""
         method, optimizer, guard, xp = self.method, self.method.client_optimizer, self.guard, block.xp
-        change = xp.empty((len(block.clients), len(model)), guard.dtype)
-        down, split = guard.record(change), guard.layout.penalized.stop
         if method.one_plain_step and x is None:
             (batch,) = self.minibatches(block, -self.step)
-            self._put_step(block, guard.record(model), model, batch, 0, self.step, change, down)
-            if push is not None:
-                change += push
-            return self.penalized(change, model)
+            return self.plain_step(block, batch, model, push)
+        change = xp.empty((len(block.clients), len(model)), guard.dtype)
+        down, split = guard.record(change), guard.layout.penalized.stop
         model, x = model.astype(guard.dtype, copy=False), None if x is None else x.astype(guard.dtype)
         push = None if push is None else push.astype(guard.dtype, copy=False)
         fused, scale = optimizer.fused, self.step if optimizer.fused else -1.0
@@ -415,6 +412,15 @@ class Local:
         assert x is not None  # there is a minibatch
         x -= model
         return x
+
+    def plain_step(self, block: Block, batch: Minibatch, model: Array, push: Array | None) -> Array:
+        """[n, d] the changes of those whose minibatches these are, by one step from a common model."""
+        guard = self.guard
+        change = block.xp.empty((len(batch.y), len(model)), guard.dtype)
+        self._put_step(block, guard.record(model), model, batch, 0, self.step, change, guard.record(change))
+        if push is not None:
+            change += push
+        return self.penalized(change, model)
 
     def _put_step(
         self, block: Block, point: Parameters, at: Array, batch: Minibatch, r: int, step: float,

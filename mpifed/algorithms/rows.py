@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from mpifed.core.round import Round
     from mpifed.data.block import Batch, Block
 
+_NUMBERS = 2**19  # of changes that are made before they are added
+
 
 class Rows(Algorithm):
     """The base of algorithms for data split by rows: measures losses, constraints and certificates.
@@ -62,10 +64,19 @@ def lazy_change(local: Local, model: Array, push: Array | None) -> Lazy | None:
     common = push is None or push.ndim == 1
     if not (common and local.guard.draws == "once" and local.own_step == local.step):
         return None
-    clients = local.block.clients
+    block, guard, few = local.block, local.guard, max(4, _NUMBERS // len(model) // 4 * 4)
 
     def parts() -> Iterator[tuple[Array, Weighted]]:
-        yield np.arange(len(clients)), local.guard.weighted(local.change(model, push), clients)
+        """So many clients at a time that their changes stay in the cache; multiples of four are added side by side."""
+        if block.xp is not np:
+            yield np.arange(len(block.clients)), guard.weighted(local.change(model, push), block.clients)
+            return
+        for who, part, _ in block.by_batch_size(local.method.batch_size):
+            (batch,) = local.minibatches(part, -local.step)
+            for start in range(0, len(who), few):
+                at = slice(start, start + few)
+                change = local.plain_step(part, batch.only(at) if len(who) > few else batch, model, push)
+                yield who[at], guard.weighted(change, block.clients[who[at]])
 
     return Lazy(parts, partial(_total_change, local, model, push))
 

@@ -33,6 +33,10 @@ class Minibatch(NamedTuple):
     weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1
     keys: tuple[Array, ...]  # of the passes, see `Objective.pass_keys`
 
+    def only(self, at: slice) -> Minibatch:
+        """Those of some clients."""
+        return Minibatch(self.X[at], self.y[at], self.weights[at], tuple(key[at] for key in self.keys))
+
 
 class LocalWork(NamedTuple):
     """What a guard must know of a method's local steps, x <- x - step (gradient + pull x) + what is public."""
