@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import importlib
 import os
 import signal
 import subprocess
@@ -222,6 +223,15 @@ def shared_tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if _guard is None:
         return tmp_path_factory.mktemp("test")
     return Path(_guard.comm.bcast(str(tmp_path_factory.mktemp("test")) if _guard.comm.rank == 0 else None))
+
+
+@pytest.fixture(scope="module")
+def without_torch() -> None:
+    """tensorboardX would import PyTorch where it finds it, for seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "torch" not in sys.modules:
+            patch.setitem(sys.modules, "torch", None)
+        importlib.import_module("tensorboardX")
 
 
 @pytest.fixture

@@ -29,7 +29,6 @@ from mpifed.data.recipe import Recipe, fit_recipe
 from mpifed.data.samples import Samples, by_pieces, pieces, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.data.source_files import listed
-from mpifed.data.sources import Svmlight
 from mpifed.data.statistics import statistics, target_scale
 from mpifed.data.store import Federation, Inputs, ScalingJson, Step, make_federation
 from mpifed.files.write import sha256
@@ -184,7 +183,7 @@ def _computed(
     meaning: tuple[str, ...],
 ) -> Table:  # fmt: skip
     """What was computed from rows, and what the user, or what is published of the source, gave."""
-    fitted, given = [*recipe.fitted], [*recipe.given]
+    fitted, given = [*options.source.computed, *recipe.fitted], [*recipe.given]
     ranged = [column.name for column in recipe.columns if column.range is not None]
     others = [column.name for column in recipe.columns if column.range is None]
     if others or not recipe.columns:
@@ -197,8 +196,6 @@ def _computed(
         (given if given_classes or options.source.published else fitted).append("classes")
     if not options.map and options.partition != "iid":
         fitted.append(f"partition {options.partition}")
-    if isinstance(options.source, Svmlight):  # by the largest index in the rows, and whether one is 0
-        fitted.append("number of columns")
     if options.missing == "drop":  # so that the places of all others depend on it
         fitted.append("rows without gaps")
     if not options.source.published:

@@ -83,9 +83,11 @@ class Source(ABC):
     Attributes
     ----------
     published : whether everybody knows which classes there are, whatever the rows
+    computed : what `read` computes from rows
     """
 
     published: ClassVar[bool] = False
+    computed: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def read(self, seed: int) -> Samples:

@@ -162,10 +162,6 @@ class NoisyUploads(_Private):
             return left, left
         return left, (left * (self.privacy.bound * 2.0**-self.how.exponent)).astype(self.problem.dtype)
 
-    def weighted(self, left: OwnRecord, clients: Array, *kept: Record) -> Weighted:
-        """As it is."""
-        return Weighted(left, self.weight(clients))
-
     def _noisy(self, uploaded: Parameters, clients: Array, now: Round) -> Parameters:
         """Each client's upload as it leaves the client: as integers where integers are summed."""
         privacy, dtype = self.privacy, self.problem.dtype

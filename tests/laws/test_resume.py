@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ended import CERTIFICATE, of_certificate
+from methods import private
 from registry import table
 from written_files import read_json
 
@@ -113,18 +114,11 @@ def test_clients_with_a_memory_and_noise(
         "local_steps": 2,
         "start": "own",
     }
-    privacy = {
-        "delta": 1e-5,
-        "clip": 0.5,
-        "noise_multiplier": 1.0,
-        "noise": "test",
-        "level": "client",
-        "public_preparation": True,
-    }
     task = table(
         skewed, own, rounds=6, record={"evaluate_every": 3, "checkpoint_every": 0},
         participation={"clients_per_round": 4},
-        privacy=privacy, regularizer={"name": "l1", "weight": 1e-3}, data={"path": str(skewed), "block": 2},
+        **private(noise_multiplier=1.0, level="client"),
+        regularizer={"name": "l1", "weight": 1e-3}, data={"path": str(skewed), "block": 2},
     )  # fmt: skip
     job, out = write_job(tmp_path / "memory.toml", task), tmp_path / "run"
     assert launch(None, "run", job, "--out", tmp_path / "whole").code == 0

@@ -20,6 +20,8 @@ DENSE_ABOVE = 0.3  # fraction of nonzero values; at 0.5, CSR takes as much memor
 class Svmlight(Source):
     """A file of svmlight's form, `label column:value ...` in each line."""
 
+    computed = ("number of columns",)  # by the largest index in the rows, and whether one is 0
+
     path: Path
     """The file of training rows; .gz, .bz2 and .xz are unpacked."""
     test: Path | None = None

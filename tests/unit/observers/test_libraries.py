@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import struct
 import sys
 import types
@@ -18,14 +17,7 @@ from mpifed.files.run_folder import summary
 from mpifed.run.api import run
 from mpifed.testing import Job, Solo
 
-
-@pytest.fixture(scope="module", autouse=True)
-def without_torch() -> None:
-    """tensorboardX would import PyTorch where it finds it, for seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        if "torch" not in sys.modules:
-            patch.setitem(sys.modules, "torch", None)
-        importlib.import_module("tensorboardX")
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 def job(folder: Path, **changes: Any) -> Job:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,14 +22,7 @@ from mpifed.observers.base import ObservedRun, RunOutcome
 from mpifed.run.api import run
 from mpifed.testing import Job, Solo
 
-
-@pytest.fixture(scope="module", autouse=True)
-def without_torch() -> None:
-    """tensorboardX would import PyTorch where it finds it, for seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        if "torch" not in sys.modules:
-            patch.setitem(sys.modules, "torch", None)
-        importlib.import_module("tensorboardX")
+pytestmark = pytest.mark.usefixtures("without_torch")
 
 
 class Silent(Exception):
