@@ -191,8 +191,9 @@ def run(
 
     comm, checked = begin_call("run", described, lambda checked: {**settings_of(checked), "out": str(out)}, together)
     folder = run_folder(comm, out, "mpifed-run-")
-    how = {"overwrite": overwrite, "resume": resume}
-    train(comm, checked, folder, observers, out, progress, "", max_hours=max_hours, **how)
+    train(
+        comm, checked, folder, observers, out, progress, overwrite=overwrite, resume=resume, max_hours=max_hours
+    )  # fmt: skip
     trained: Run = comm.bcast(read_run(folder) if comm.rank == 0 else None)
     return trained
 
