@@ -1,6 +1,6 @@
 """What models, terms and regularizers of one's own must obey: shapes, which a run compares, and five laws.
 
-Derivatives are those of finite differences; a sample counts as it would alone, in minibatches and for clipping; a
+Derivatives are those of finite differences; a sample counts as it would alone; a
 second call gives the same bits; `convex` holds; a prox is a minimizer. Points are random, so that no record decides or
 is told. What does not hold is an AssertionError that says what came and what was expected. What a class gives that
 breaks a law may be anything, and is Any here.
@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.maths.arrays import flat, unflat
-from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import Objective
 from mpifed.maths.parameters import Parameters
 from mpifed.maths.problem import Problem
@@ -114,11 +113,11 @@ def check_prox_shapes(regularizer: Any, model: Parameters) -> None:
     _must_be("prox() gives", _shapes(regularizer.prox(model, 0.5)), _shapes(model))
 
 
-def check_function(function: ModelFunction, problem: Problem, rng: Generator, private: bool) -> None:
-    """The laws of a loss, or of a term; `private`: that of clipping, too."""
+def check_function(function: ModelFunction, problem: Problem, rng: Generator) -> None:
+    """The laws of a loss, or of a term."""
     at = pure("start()", lambda seed: trial(problem, np.random.default_rng(seed), "float64"), int(rng.integers(2**32)))
     _check_slope(function, at, rng)
-    check_alone(function, at, private)
+    check_alone(function, at)
     now = Round(0, 0, np.ones(_CLIENTS, dtype=bool))
     if keys := function.model.pass_keys(now, 0, np.arange(_CLIENTS)):
         _check_training(function._replace(keys=keys), at, rng)
@@ -127,11 +126,8 @@ def check_function(function: ModelFunction, problem: Problem, rng: Generator, pr
             _check_convex(function, at, at._replace(model=trial(problem, rng, "float64", spread).model))
 
 
-def check_alone(function: ModelFunction, at: Trial, private: bool) -> None:
-    """Losses and gradients are sums over samples, as they are alone; `private`: also each clipped to a norm.
-
-    On the second rests epsilon.
-    """
+def check_alone(function: ModelFunction, at: Trial) -> None:
+    """Losses and gradients are sums over samples, as they are alone."""
     shape = at.y.shape
     singles = [
         Trial(_of_client(at.model, i), at.X[i : i + 1, [j]], at.y[i : i + 1, [j]], np.ones((1, 1)))
@@ -141,17 +137,10 @@ def check_alone(function: ModelFunction, at: Trial, private: bool) -> None:
     _must_agree("loss() of a sample among others", function.loss(at), losses, abs(losses))
     alone = np.array([flat(function.gradient(one)) for one in singles]).reshape(*shape, -1)
     norms, weights = np.linalg.norm(alone, axis=2, keepdims=True), at.weights[..., None]
-
-    def check_sum(what: str, gradient: Parameters, factors: Array) -> None:
-        came = [flat(_of_client(gradient, i)) for i in range(len(alone))]
-        _must_agree(what, came, (factors * alone).sum(axis=1), (abs(weights) * norms).sum(axis=1))
-
-    check_sum("the gradient by slope() and the way back", function.gradient(at), weights)
-    if private:
-        bound = float(norms.max()) / 4 or 1.0  # most are longer
-        clipped = clipped_gradient(function.model, at.model, at.X, at.y, abs(at.weights), bound)
-        factors = abs(weights) * bound / norms.clip(bound)
-        check_sum("the sum of clipped gradients by layers() or sample_gradients()", clipped, factors)
+    gradient = function.gradient(at)
+    came = [flat(_of_client(gradient, i)) for i in range(len(alone))]
+    sizes = (abs(weights) * norms).sum(axis=1)
+    _must_agree("the gradient by slope() and the way back", came, (weights * alone).sum(axis=1), sizes)
 
 
 def _of_client(record: AnyRecord, i: int) -> AnyRecord:

@@ -141,8 +141,8 @@ def check_algorithm(job: AnyJob, rounds: int = 3) -> None:
 def check_model(job: AnyJob) -> None:
     """Test the job's model, and its terms, at random models and rows; AssertionError says what does not hold.
 
-    Gradients are those of differences of losses, a sample and a client count as they would alone (each gradient clipped
-    too, if the job is private), a second call gives the same bits, and `convex` holds where it is said.
+    Gradients are those of differences of losses, a sample and a client count as they would alone, a
+    second call gives the same bits, and `convex` holds where it is said.
     """
     _check_parts(job, regularizer=False)
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
 from functools import reduce
 from itertools import starmap
 from typing import Any, cast
 
 import numpy as np
 
-from mpifed.core.record import ABSENT, AnyRecord, Array, NamedArrays, Record, bare_leaves, map_leaves
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, bare_leaves, map_leaves
 from mpifed.data.block import Features
 from mpifed.maths.arrays import added, column, namespace, row_products, square_norms, transposed_product
-from mpifed.maths.objectives import Layer, LinearScores, NeuralNetwork, Objective
+from mpifed.maths.objectives import Layer, LinearScores, Objective, TorchNetwork
 from mpifed.maths.objectives.form import head_slope
 from mpifed.maths.parameters import Parameters
 from mpifed.maths.sparse import emptied, summed
@@ -49,12 +48,13 @@ def clipped_gradient(
     the bound the factor is exactly 1: if no sample reaches it and a built-in model is in float64, the result equals
     `gradient` bit for bit, or, where hidden layers are passed before samples are weighed, to rounding. Scores of a
     model in float32 are computed in float32. A sample whose gradient is not finite, or whose features, hidden values or
-    slopes have a norm above 1e100, for sums in float32 2^60 after clipping, counts as zero: an error, or a sum that is
-    not finite, would reveal its presence.
+    slopes have a norm above 1e100, for sums in float32 2^60 after clipping, counts as zero, as does one whose pass
+    raises: an error, or a sum that is not finite, would reveal its presence. A class of one's own, and a network with
+    own code, passes its samples one by one: no sample sees another, and the norm is of what it gave.
 
     Parameters
     ----------
-    model : common to all clients, or with leaves [n, ...]
+    model : common to all clients, or with leaves [n, ...]; where samples pass one by one, [1, ...] or [n, ...]
     X : [n, s, p], or a tuple of n CSR matrices [s, p]
     y, weights : [n, s]
     clip : the bound, above 0, to whose norm (less a millionth) longer gradients are scaled
@@ -66,12 +66,60 @@ def clipped_gradient(
     Parameters
         leaves [n, ...] in float64; in float32 those that are summed so
     """
-    if isinstance(objective, NeuralNetwork):
-        assert not isinstance(X, tuple)  # sparse data are refused
+    if has_own_code(objective):
+        return _one_by_one(objective, model, X, y, weights, clip, *keys)
+    if isinstance(objective, LinearScores):
+        return _of_linear_scores(objective, model, X, y, weights, clip, narrow)
+    assert isinstance(objective, TorchNetwork) and not isinstance(X, tuple)  # `conflicts` and networks refuse others
+    return _of_layers(objective, model, X, y, weights, clip, *keys)
+
+
+def has_own_code(objective: Objective) -> bool:
+    """Whether samples, or what follows from them, meet code that is not of this package or PyTorch.
+
+    It may do what it likes: mix the samples of a batch, remember them, raise.
+    """
+    of_network = isinstance(objective, TorchNetwork) and not objective.passes_at_once
+    return of_network or type(objective).__module__.partition(".")[0] != "mpifed"
+
+
+def gradient_alone(
+    objective: Objective, model: Parameters, X: Features, y: Array, weights: Array, *keys: Array
+) -> Parameters | None:
+    """The gradient of one client's samples, which no other can move; None where the pass raises.
+
+    The pass has an objective and a model of its own, leaves [1, ...]. What a class keeps elsewhere, as in a global
+    variable, is not seen.
+    """
+    alone, at = objective.alone(), map_leaves(lambda leaf: leaf.copy(), model)
+    try:
+        with np.errstate(all="ignore"):
+            found = alone.gradient(at, X, y, weights, *keys)
+            return map_leaves(lambda leaf, like: leaf.astype(like.dtype).reshape(like.shape), found, model)
+    except (Exception, SystemExit):  # whatever it is, it would tell of the samples
+        return None
+
+
+def _one_by_one(
+    objective: Objective, model: Parameters, X: Features, y: Array, weights: Array, clip: float, *keys: Array
+) -> Parameters:
+    """Each sample passes alone; sample s with the key of its client and s."""
+    total = map_leaves(lambda leaf: namespace(leaf).zeros((len(y), *leaf.shape[1:])), model)
+    ones = namespace(y).ones((1, 1))
+    for i, s in np.ndindex(y.shape):
+        who, own = slice(i, i + 1), slice(s, s + 1)
+        at = map_leaves(lambda leaf, i=i: leaf[[i % len(leaf)]].astype("f8"), model)
+        x = (X[i][own],) if isinstance(X, tuple) else X[who, own].astype("f8")
+        found = gradient_alone(objective, at, x, y[who, own], ones, *[each[who] + s for each in keys])
+        if found is None:
+            continue
         with np.errstate(over="ignore", invalid="ignore"):
-            return _of_network(objective, model, X, y, weights, clip, *keys)
-    assert isinstance(objective, LinearScores)  # `clippable` says so
-    return _of_linear_scores(objective, model, X, y, weights, clip, narrow)
+            square = sum((leaf**2).sum() for leaf in bare_leaves(found))
+        if square < _LARGEST:  # false for NaN too
+            each = weights[i, s] * _factors(square, clip)
+            for out, leaf in zip(bare_leaves(total), bare_leaves(found), strict=True):
+                out[i] += each * leaf[0]
+    return total
 
 
 def _of_linear_scores(
@@ -113,8 +161,8 @@ def _of_linear_scores(
     return Parameters(transposed_product(features, down.astype("f4" if narrow else "f8", copy=False)), slope.head)
 
 
-def _of_network(
-    objective: NeuralNetwork, model: Parameters, X: Array, y: Array, weights: Array, clip: float, *keys: Array
+def _of_layers(
+    objective: TorchNetwork, model: Parameters, X: Array, y: Array, weights: Array, clip: float, *keys: Array
 ) -> Parameters:
     """All of it in float64; the norms are those of single samples' gradients, as the model gives them."""
     wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), model)
@@ -124,16 +172,16 @@ def _of_network(
         if not len(x):  # which a module may not take
             return Parameters(ABSENT, map_leaves(lambda leaf: namespace(leaf).zeros((1, *leaf.shape)), model.head))
 
-        def parts() -> Iterator[NamedArrays]:
-            start = 0
-            for squares, weighted in objective.sample_gradients(model.head, x, y[0], *[int(each[0]) for each in keys]):
-                own = weights[0, start : start + len(squares)]
-                start += len(squares)
-                yield weighted(own * np.where(squares < _LARGEST, _factors(squares, clip), 0.0))  # false for NaN too
+        def factors_of(squares: Array, start: int) -> Array:
+            known = namespace(squares).where(squares < _LARGEST, _factors(squares, clip), 0.0)  # false for NaN too
+            return weights[0, start : start + len(squares)] * known
 
-        return Parameters(ABSENT, map_leaves(lambda leaf: leaf[None], added(parts())))
+        key = int(keys[0][0]) if keys else None
+        sums = objective.sample_gradients(model.head, x, y[0], factors_of, key)
+        return Parameters(ABSENT, map_leaves(lambda leaf: leaf[None], added(sums)))
 
-    return objective.in_pieces(of_piece, wide, X.astype("f8", copy=False), y, weights, *keys)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return objective.in_pieces(of_piece, wide, X.astype("f8", copy=False), y, weights, *keys)
 
 
 def _without(X: Any, known: Array) -> Any:  # of the class of X
@@ -141,11 +189,6 @@ def _without(X: Any, known: Array) -> Any:  # of the class of X
     if isinstance(X, tuple):
         return tuple(emptied(x, valid) for x, valid in zip(X, known, strict=True))
     return namespace(X).where(known[..., None], X, 0.0)
-
-
-def clippable(objective: Objective) -> bool:
-    """Whether the norms of per-sample gradients are available: it has layers."""
-    return isinstance(objective, LinearScores | NeuralNetwork)
 
 
 def record_factors(record: Record, clip: float) -> Array:

@@ -32,7 +32,7 @@ from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import without_rows
 from mpifed.maths.arrays import assign, column, power_of_two
-from mpifed.maths.clipping import clip_record, clippable, clipped_gradient, record_factors
+from mpifed.maths.clipping import clip_record, clipped_gradient, gradient_alone, has_own_code, record_factors
 from mpifed.maths.objectives import LinearScores
 from mpifed.maths.parameters import Parameters
 from mpifed.maths.privacy.mechanism import Mechanism, Noise, may_be_narrow, mechanism, release
@@ -81,7 +81,13 @@ class _Private(Open):
         """[n, ...] sums of the rows' clipped gradients."""
         at = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), at)
         objective, clip = self.problem.objective, self.privacy.bound
+        if has_own_code(objective):
+            at = self.of_clients(at)
         return clipped_gradient(objective, at, batch.X, batch.y, batch.weights, clip, self.narrow, *batch.keys)
+
+    def of_clients(self, at: Parameters) -> Parameters:
+        """A model with leaves [1, ...], where it is common to all clients."""
+        return map_leaves(lambda leaf, like: leaf if leaf.ndim > like.ndim else leaf[None], at, self.like)
 
     def check_model(self, model: Array, step: float) -> None:
         """See that the public model is not so large that nothing can be computed from it.
@@ -104,13 +110,6 @@ class _Private(Open):
                 )
 
     def conflicts(self) -> Iterator[Refusal]:
-        objective = self.problem.objective
-        yield Refusal(
-            self.privacy.level == "sample" and not clippable(objective),
-            "[model] name",
-            f"{type(objective).__name__} has no layers whose gradients can be clipped",
-            "derive it from LinearScores or NeuralNetwork of mpifed.maths.objectives",
-        )
         if self.privacy.on_grid:
             yield self.how.too_wide(self.problem.clients if self.privacy.whole else 1)
 
@@ -148,6 +147,19 @@ class NoisyUploads(_Private):
     @cached_property
     def weights(self) -> Floats:
         return np.ones(self.problem.clients)
+
+    def put_step(
+        self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters
+    ) -> None:
+        """NaN, for which a clipped upload is zero, where a client's pass raises; no client's pass moves another."""
+        if not has_own_code(self.problem.objective):
+            return super().put_step(at, batch, step, r, clients, now, out)
+        at = self.of_clients(at)
+        for i in range(len(clients)):
+            own = map_leaves(lambda leaf, i=i: leaf[[i % len(leaf)]], at)
+            found = gradient_alone(self.problem.objective, own, *batch.only(slice(i, i + 1)).arguments)
+            for j, leaf in enumerate(bare_leaves(out)):
+                leaf[i] = np.nan if found is None else bare_leaves(found)[j][0]
 
     def fields(self, like: Record, degrees: Record) -> Weighted:
         fields = super().fields(like, degrees)

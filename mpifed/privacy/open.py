@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,11 @@ class Minibatch(NamedTuple):
     y: Array  # [n, s]
     weights: Array  # [n, s] what a row counts in the mean, 1 / batch; where gradients are clipped, in the sum: 1
     keys: tuple[Array, ...]  # of the passes, see `Objective.pass_keys`
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What `Objective.gradient` takes after the model."""
+        return self.X, self.y, self.weights, *self.keys
 
     def only(self, at: slice) -> Minibatch:
         """Those of some clients."""
@@ -82,7 +87,7 @@ class Open:
         self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters
     ) -> None:
         """Put -step times the mean gradient of minibatch r at `at`, without penalties, into `out`, leaves [n, ...]."""
-        self.problem.objective.gradient(at, batch.X, batch.y, batch.weights, *batch.keys, out=out)
+        self.problem.objective.gradient(at, *batch.arguments, out=out)
 
     def check_model(self, model: Array, step: float) -> None:
         """See that the public model, from which local steps start, is small enough beside what is rounded."""

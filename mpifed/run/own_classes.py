@@ -1,7 +1,6 @@
 """Classes of the user's own: a run compares shapes, `mpifed check` and `mpifed.testing` try laws.
 
-Where a job is private, a run also tries that each sample's gradient is clipped as it would be alone, on which epsilon
-rests. Features, classes and targets are random, from a stream of their own, and the global generators are restored: no
+Features, classes and targets are random, from a stream of their own, and the global generators are restored: no
 bit of the run depends on it, no record is read, and all ranks find the same.
 """
 
@@ -25,7 +24,6 @@ from mpifed.core.record import map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
 from mpifed.job.own_sources import sources_of
-from mpifed.maths.clipping import clippable
 from mpifed.maths.problem import Problem
 from mpifed.maths.terms import Loss, Term
 
@@ -56,11 +54,9 @@ def parts_of(job: Job, problem: Problem) -> list[JobPart]:
 
 
 def check_in_run(job: Job, problem: Problem, device: Device, part: JobPart) -> None:
-    """AssertionError where shapes, dtypes or the start are wrong; under `[privacy]` where clipping is, too."""
+    """AssertionError where shapes, dtypes or the start are wrong."""
     rng = Round(SETUP, job.seed, np.ones(problem.clients, dtype=bool)).rng("checks of own classes")
     _check_shapes(part, problem, rng, device)
-    if part.table == "model" and _is_clipped(job, problem):
-        laws.check_alone(_function(part, problem), laws.trial(problem, rng, "float64"), True)
 
 
 def check_by_laws(part: JobPart, job: Job, problem: Problem) -> None:
@@ -70,7 +66,7 @@ def check_by_laws(part: JobPart, job: Job, problem: Problem) -> None:
     if part.table == "regularizer":
         laws.check_prox(part.part, problem.objective.start(problem.features, problem.outputs, rng, "float64"), rng)
     else:
-        laws.check_function(_function(part, problem), problem, rng, part.table == "model" and _is_clipped(job, problem))
+        laws.check_function(_function(part, problem), problem, rng)
 
 
 def _check_shapes(part: JobPart, problem: Problem, rng: Generator, device: Device) -> None:
@@ -85,10 +81,6 @@ def _check_shapes(part: JobPart, problem: Problem, rng: Generator, device: Devic
 
 def _function(part: JobPart, problem: Problem) -> laws.ModelFunction:
     return laws.ModelFunction(problem.objective, part.part if isinstance(part.part, Term) else Loss())
-
-
-def _is_clipped(job: Job, problem: Problem) -> bool:
-    return job.privacy is not None and clippable(problem.objective)
 
 
 def refuse_own(job: Job, problem: Problem, check: Callable[[JobPart], None]) -> None:

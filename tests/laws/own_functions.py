@@ -261,27 +261,6 @@ _named(Softmax, {
 })  # fmt: skip
 
 
-class ByMethods(Softmax):
-    """Twice the loss, by methods that clipping does not read."""
-
-    def loss(self, *given: Any) -> Any:
-        return 2 * super().loss(*given)
-
-    def slope(self, *given: Any) -> Any:
-        return map_leaves(lambda leaf: 2 * leaf, super().slope(*given))
-
-
-class LongLayers(Deep):
-    """Whose layers are not those of its gradient."""
-
-    def apply_head(self, head: Any, scores: Any) -> Any:
-        return Deep(l2=self.l2).apply_head(head, scores)
-
-    def layers(self, head: Any, scores: Any) -> Any:
-        outputs, backward = super().layers(head, scores)
-        return outputs, lambda slopes: (layer._replace(slopes=layer.slopes / 2) for layer in backward(slopes))
-
-
 class KinkDoubled(Absolute):
     def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
         found = super().slope(head, scores, y, weights)

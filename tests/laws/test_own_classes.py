@@ -15,8 +15,7 @@ from whole_runs import run
 
 from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
-from mpifed.data.block import Block
-from mpifed.files.model_file import model_sha256
+from mpifed.files.model_file import model_sha256, read_model
 from mpifed.testing import Job, Solo, check_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +75,6 @@ LAWS = {
     "own_networks:DropsByOthers": "loss() in training of a sample among others",
     "own_networks:DropsAnew": "loss() in training: its function gives other bits the second time",
 }  # fmt: skip
-CLIPPED = ["own_functions:ByMethods", "own_functions:LongLayers", "own_networks:ShortNorms", "own_networks:TwiceTheSum"]
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -99,18 +97,15 @@ def test_a_wrong_model(digits: Path, check: Check, name: str) -> None:
         check_model(task)
 
 
-@pytest.mark.parametrize("name", CLIPPED)
-def test_what_clipping_reads_is_tried_by_a_private_run(
-    digits: Path, tmp_path: Path, check: Check, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Epsilon rests on it; no record is read."""
-    monkeypatch.setattr(Block, "take", lambda *given: pytest.fail("a row is read"))
-    model = {"name": name}
-    assert not check(job(digits, model=model))
-    private = job(digits, model=model, privacy=PRIVATE)
-    assert "the sum of clipped gradients" in check(private)
-    with pytest.raises(UsageError, match=rf'\[model\] name = "{name}": the sum of clipped gradients'):
-        run(private, Solo(), tmp_path / "run")
+@pytest.mark.parametrize("level", ["sample", "client"])
+def test_a_record_ends_no_private_run(digits: Path, tmp_path: Path, level: str) -> None:
+    """Where its pass raises, it counts as zero; where others do, the run ends."""
+    model = {"name": "own_networks:Raising"}
+    with pytest.raises(IndexError):
+        run(job(digits, model=model), Solo(), tmp_path / "open")
+    privacy = PRIVATE | {"level": level, "public_preparation": True}
+    run(job(digits, model=model, record={"released_only": True}, privacy=privacy), Solo(), tmp_path / "run")
+    assert all(np.isfinite(leaf).all() for leaf in read_model(tmp_path / "run" / "model.safetensors").values())
 
 
 TERMS = {

@@ -135,6 +135,61 @@ def rows_as_samples(outputs: int) -> nn.Module:
     )  # fmt: skip
 
 
+def embedded(outputs: int) -> nn.Module:
+    """Takes indices below 4 alone."""
+    net = nn.Sequential(nn.Embedding(4, 3), nn.Flatten(), nn.Linear(192, outputs))
+    return Custom(lambda own, x: own.net(x.long()), net=net)
+
+
+def raises(outputs: int) -> nn.Module:
+    def checked(net: Any, x: Tensor) -> Any:
+        if x.abs().max() > 100:
+            raise IndexError("record 7")
+        return net.layer(x)
+
+    return Custom(checked, layer=nn.Linear(64, outputs))
+
+
+def remembers(outputs: int) -> nn.Module:
+    def kept(net: Any, x: Tensor) -> Any:
+        net.most = max(getattr(net, "most", 1.0), float(x.abs().max()))
+        return net.layer(x / net.most)
+
+    return Custom(kept, layer=nn.Linear(64, outputs))
+
+
+def changes(outputs: int) -> nn.Module:
+    def changed(net: Any, x: Tensor) -> Any:
+        with torch.no_grad():
+            net.layer.weight += x.abs().max()
+        return net.layer(x)
+
+    return Custom(changed, layer=nn.Linear(64, outputs))
+
+
+def of_batches(outputs: int) -> nn.Module:
+    return Custom(
+        lambda net, x: net.layer((x - x.mean(0)) / (1 + x.std(0, correction=0)) + x), layer=nn.Linear(64, outputs)
+    )
+
+
+def by_largest(z: Tensor, y: Tensor) -> Tensor:
+    losses = functional.cross_entropy(z, y, reduction="none")
+    return losses * 9 if z.abs().max() > 100 else losses
+
+
+def hooked(outputs: int) -> nn.Module:
+    net = rectified(outputs)
+    net[1].register_forward_hook(lambda layer, given, z: z - z.mean(0) * (z.max() > 100))
+    return net
+
+
+def overridden(outputs: int) -> nn.Module:
+    net = rectified(outputs)
+    net[1].forward = lambda x: x / (1 + x.abs().max())
+    return net
+
+
 def in_place(outputs: int) -> nn.Module:
     """Writes to what a layer met; the layer's weight does not train, so that PyTorch lets it."""
 

@@ -34,7 +34,7 @@ def task() -> tuple[Tanh, Any, Any, Any, Any]:
 
 def test_laws() -> None:
     problem = Problem(Tanh(hidden_units=7), "rows", np.array([8]), 8, 6, 4, "float32")
-    laws.check_function(laws.ModelFunction(problem.objective), problem, np.random.default_rng(5), True)
+    laws.check_function(laws.ModelFunction(problem.objective), problem, np.random.default_rng(5))
 
 
 def test_pieces_add_up(task: Any) -> None:

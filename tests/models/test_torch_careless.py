@@ -63,7 +63,7 @@ def test_samples_count_as_they_would_alone(name: str) -> None:
     """Clipped too, also where PyTorch cannot differentiate many samples at once, as through recurrent layers."""
     objective, model, X, y, weights = task(name, "float64")
     own = map_leaves(lambda leaf: np.stack([leaf + 0.01 * i for i in range(3)]), model)
-    laws.check_alone(laws.ModelFunction(objective), laws.Trial(own, X, y, weights), True)
+    laws.check_alone(laws.ModelFunction(objective), laws.Trial(own, X, y, weights))
 
 
 @pytest.mark.launch

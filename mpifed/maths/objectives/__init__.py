@@ -23,7 +23,7 @@ from mpifed.maths.objectives.linear import (
     TrueClassLogistic,
 )
 from mpifed.maths.objectives.mlp import MLP, BiasedOutput, Output
-from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
+from mpifed.maths.objectives.network import NeuralNetwork, Pullback
 from mpifed.maths.objectives.torch_model import TorchNetwork
 from mpifed.maths.parameters import Parameters, Slope
 
@@ -45,7 +45,6 @@ __all__ = [
     "Output",
     "Parameters",
     "Pullback",
-    "SampleGradients",
     "Slope",
     "Softmax",
     "SquaredHinge",

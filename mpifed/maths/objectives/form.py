@@ -7,6 +7,7 @@ linear in the features serves other splits as well: clients that hold different 
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -140,6 +141,10 @@ class Objective(MadeByKeywords, ABC):
         """
         scores, backward = self.forward(model, X, *keys)
         return put(out, backward(self.slope(model.head, scores, y, weights)))
+
+    def alone(self) -> Objective:
+        """Another one, for a single record's pass under privacy, of which this one keeps nothing."""
+        return copy.deepcopy(self)
 
     def in_pieces(
         self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],

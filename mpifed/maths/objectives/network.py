@@ -10,9 +10,8 @@ import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.random import Generator
@@ -31,21 +30,11 @@ Pullback: TypeAlias = Callable[[Array], NamedArrays]
 Keys: TypeAlias = NDArray[np.int64]  # [n] of the clients' passes in training, from 0 to 2^62
 
 
-class SampleGradients(NamedTuple):
-    """The gradients of the next k samples of a client."""
-
-    squares: Array  # [k] float64 squared norms, over all parameters
-    weighted: Callable[[Array], NamedArrays]
-    """By factors [k]: the sum of the gradients times these, in new arrays of float64. What has the factor 0 is left
-    out, also where it is not finite."""
-
-
 @dataclass(frozen=True)
 class NeuralNetwork(Objective):
     """The base of networks of any library: a subclass defines `initial` and `outputs`.
 
-    It may define `sample_gradients`, where its library has those of many samples at once; the default is a loop. All
-    parameters are in the model's head, a `NamedArrays`. Vectors, such as biases and the scales of norms, count as
+    All parameters are in the model's head, a `NamedArrays`. Vectors, such as biases and the scales of norms, count as
     intercepts: `l2` is of the others. `loss_name` is a field, or a constant.
     """
 
@@ -144,28 +133,6 @@ class NeuralNetwork(Objective):
             )
             sums.append(added(of_client))
         return map_leaves(lambda *parts: namespace(parts[0]).concatenate(parts), *sums)
-
-    def sample_gradients(
-        self, parameters: NamedArrays, X: Array, y: Array, key: int | None = None
-    ) -> Iterator[SampleGradients]:
-        """The gradients of one client's samples X [s, p], in float64, of some at a time; for clipping.
-
-        Here each is formed, by one way back after the other. The norms must be those of what is added: where terms
-        cancel, a pass with scaled losses may round otherwise. Sample s passes with the key `key` + s.
-        """
-        xp = namespace(y)
-        for s in range(len(X)):
-            own = slice(s, s + 1)
-            scores, back = self.outputs(parameters, X[own], True, None if key is None else key + s)
-            (slopes,) = self.slope(ABSENT, scores[None], y[None, own], xp.ones((1, 1))).scores
-            wide = map_leaves(lambda leaf: leaf.astype("f8", copy=False), back(slopes))
-            square = sum(float((leaf**2).sum()) for leaf in wide)
-
-            def weighted(factors: Array, wide: NamedArrays = wide) -> NamedArrays:
-                (factor,) = factors
-                return map_leaves(partial(operator.mul, factor) if factor else np.zeros_like, wide)
-
-            yield SampleGradients(xp.asarray([square]), weighted)
 
     def penalized(self, model: Parameters) -> Parameters:
         """True for matrices and kernels: parameters with two axes or more, after that of the clients."""

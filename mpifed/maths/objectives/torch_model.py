@@ -9,6 +9,7 @@ over, PyTorch is set as it was found. Its own objects are `Any` here, since this
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 import warnings
@@ -27,8 +28,8 @@ from mpifed.core.errors import UsageError
 from mpifed.core.record import ABSENT, Array, NamedArrays, namespace
 from mpifed.data.block import of_vectors
 from mpifed.maths.losses import LOSSES, SampleLoss
-from mpifed.maths.objectives.network import NeuralNetwork, Pullback, SampleGradients
-from mpifed.maths.objectives.torch_samples import Gradients, by_layers, drawn_samples, layers_give
+from mpifed.maths.objectives.network import NeuralNetwork, Pullback
+from mpifed.maths.objectives.torch_samples import by_layers, drawn_samples, layers_give
 from mpifed.maths.parameters import Head, Slope
 
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ class TorchNetwork(NeuralNetwork):
         with _settled():
             net = built(self.build, int(rng.integers(2**62)), shape, outputs)
             if "_held" not in self.__dict__:
-                self.__dict__["_held"] = Held(built(self.build, 0, shape, outputs), shape)
+                build = partial(built, self.build, 0, shape, outputs)
+                self.__dict__.update(_build=build, _held=Held(build(), shape))
         return {name: tensor.detach().numpy().copy() for name, tensor in net.named_parameters() if tensor.requires_grad}
 
     @property
@@ -140,27 +142,43 @@ class TorchNetwork(NeuralNetwork):
             (slopes,) = torch.autograd.grad(losses, z, _as_tensor(weights.reshape(-1)).to(losses.dtype))
         return Slope(ABSENT, _as_array(slopes, scores).reshape(scores.shape))
 
+    @property
+    def passes_at_once(self) -> bool:
+        """Whether no code but PyTorch's sees samples, which raises for no numbers, and layers give each's gradient."""
+        return self._own_loss is None and self._held.samples_by_layers > 0
+
     def sample_gradients(
-        self, parameters: NamedArrays, X: Array, y: Array, key: int | None = None
-    ) -> Iterator[SampleGradients]:
-        """By passes of many samples where each layer gives its part; else one by one."""
+        self, parameters: NamedArrays, X: Array, y: Array, factors_of: Callable[[Array, int], Array], key: int | None
+    ) -> Iterator[NamedArrays]:
+        """Sums of the gradients of some samples at a time, times factors, where samples pass at once.
+
+        Parameters
+        ----------
+        factors_of : [k] of k samples, from their squared norms and the number of the first; what has the factor 0 is
+            left out, also where it is not finite
+        """
         held, size = self._held, self._held.samples_by_layers
-        if not size:
-            yield from super().sample_gradients(parameters, X, y, key)
-            return
         for start in range(0, len(X), size):
             at = slice(start, start + size)
             with _settled():
                 held.bind(parameters)
                 samples = held.samples_of(X[at], None if key is None else key + start)
                 found = by_layers(held.net, held.tensors, samples, partial(self._losses, y=_targets(y[at])))
-                squares = _as_array(found.squares(), X)
+                factors = _as_tensor(factors_of(_as_array(found.squares(), X), start))
+                yield type(parameters)(*[_as_array(leaf, X) for leaf in found.weighted(factors)])
 
-            def weighted(factors: Array, found: Gradients = found) -> NamedArrays:
-                with _settled():
-                    return type(parameters)(*[_as_array(leaf, X) for leaf in found.weighted(_as_tensor(factors))])
+    def alone(self) -> TorchNetwork:
+        other = replace(self)
+        with _settled():
+            held = Held(copy.deepcopy(self._unmet), self._held.shape, self._held.kept)
+        other.__dict__.update(_shapes=self.shapes, _held=held)
+        return other
 
-            yield SampleGradients(squares, weighted)
+    @cached_property
+    def _unmet(self) -> nn.Module:
+        """A module through which nothing passes."""
+        net: nn.Module = self.__dict__["_build"]()
+        return net
 
     @cached_property
     def _own_loss(self) -> Callable[[Tensor, Tensor], Tensor] | None:
@@ -221,12 +239,12 @@ class TorchNetwork(NeuralNetwork):
 class Held:
     """The module through which samples pass, and the parameters that it has now."""
 
-    def __init__(self, net: nn.Module, shape: tuple[int, ...]) -> None:
+    def __init__(self, net: nn.Module, shape: tuple[int, ...], kept: int = 0) -> None:
         self.constants = {name: tensor.detach() for name, tensor in _state(net) if not tensor.requires_grad}
         self.net, self.shape = net.float(), shape
         self.tensors = [tensor for tensor in net.parameters() if tensor.requires_grad]
         self.place = self.tensors[0].dtype, self.tensors[0].device
-        self.kept = max(1, self._kept())
+        self.kept = kept or max(1, self._kept())
         self.samples = max(1, min(_MOST_SAMPLES, PASS_BYTES // self.kept))
 
     @cached_property

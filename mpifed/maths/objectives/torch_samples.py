@@ -4,9 +4,10 @@ By each parameter it is kept as an outer product. A linear layer's is that of th
 input, whose norm needs no product (I. Goodfellow: "Efficient Per-Example Gradient Computations", 2015,
 arXiv:1510.01799); by all other layers it is formed, by `torch.func.vmap` of the layer alone, and is that of a one and
 itself. So one pass of all samples serves (compare Z. Bu, J. Mao, S. Xu: "Scalable and Efficient Training of Large
-Convolutional Neural Networks with Differential Privacy", NeurIPS 2022, arXiv:2205.10683). Where layers do not give the
-gradients, samples pass one by one. What is scaled is what the norm is of, never the loss: another way back, from scaled
-derivatives, may round otherwise where terms cancel, and large inputs would make of that a gradient of any norm.
+Convolutional Neural Networks with Differential Privacy", NeurIPS 2022, arXiv:2205.10683). All layers must be PyTorch's
+own, so that no code of a user sees a batch; samples pass one by one otherwise. What is scaled is what the norm is of,
+never the loss: another way back, from scaled derivatives, may round otherwise where terms cancel, and large inputs
+would make of that a gradient of any norm.
 """
 
 from __future__ import annotations
@@ -94,10 +95,13 @@ def by_layers(net: nn.Module, tensors: Sequence[Tensor], samples: Tensor, losses
 def layers_give(net: nn.Module, shape: tuple[int, ...]) -> int | None:
     """The numbers that `by_layers` keeps of a sample of that shape; None if it does not give the gradients.
 
-    At random parameters in float64 two samples have the norms of their gradients in training, and their sum. That a
-    module goes another way for other samples or parameters is not seen.
+    All layers must be PyTorch's own, which go one way for all numbers: at random parameters in float64 two samples then
+    have the norms of their gradients in training, and their sum, or no others have.
     """
     import torch
+
+    if not all(map(_is_pytorchs, net.modules())):
+        return None
 
     losses: list[Tensor] = []
 
@@ -121,6 +125,18 @@ def layers_give(net: nn.Module, shape: tuple[int, ...]) -> int | None:
         return None
     numbers: int = sum(rows.numel() for part in came.parts if part for rows in part)
     return numbers // _TRIED
+
+
+def _is_pytorchs(layer: nn.Module) -> bool:
+    """Whether a layer runs PyTorch's own code alone, and changes no parameter, as embeddings of a `max_norm` do."""
+    import torch
+
+    own = vars(layer)
+    hooks = any(held for name, held in own.items() if "hook" in name) or torch.nn.modules.module._has_any_global_hook()
+    functions = any(callable(held) for held in own.values()) or own.get("max_norm") is not None
+    tensors = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
+    plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors)
+    return getattr(torch.nn, type(layer).__name__, None) is type(layer) and plain and not hooks and not functions
 
 
 def drawn_samples(net: nn.Module, size: tuple[int, ...], seed: int) -> Tensor:

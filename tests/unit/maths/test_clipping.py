@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,10 @@ from lengths import covering
 from scipy.sparse import csr_matrix
 from test_objectives import CASES, FEATURES, N, S, data, flat, make, model_of
 
-from mpifed.algorithms.fedavg import FedAvg
 from mpifed.core.record import leaves, map_leaves
-from mpifed.maths.clipping import clip_record, clippable, clipped_gradient
+from mpifed.maths.clipping import clip_record, clipped_gradient
 from mpifed.maths.losses import CrossEntropy
 from mpifed.maths.objectives import MLP, Objective, Parameters, Softmax
-from mpifed.maths.optimizers import SGD
-from mpifed.maths.privacy.settings import Privacy
-from mpifed.maths.problem import Problem
 
 MILLIONTH = 2.0**-19  # twice what a clipped gradient may fall short of the bound
 
@@ -100,7 +95,6 @@ def test_a_sample_that_is_not_finite_counts_with_nothing(name: str, kind: str) -
 # --- objectives of one's own ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Bare(Objective):
     """Of which nothing is known but the gradient of all samples."""
 
@@ -113,13 +107,70 @@ class Bare(Objective):
         return Softmax().forward(model, X)
 
 
-def test_what_cannot_be_clipped_is_refused() -> None:
-    private = Privacy(delta=1e-5, clip=1.0, noise_multiplier=1.0)
-    problem = Problem(Bare(), "rows", np.array([9, 9]), 18, FEATURES, 3, "float64", privacy=private)
-    (line,) = FedAvg(4, SGD(0.1), problem=problem).check()
-    assert line.startswith("[model] name: Bare has no layers whose gradients can be clipped; derive it from")
-    assert not clippable(Bare())
-    assert clippable(make("mlp"))
+class Careless(Softmax):
+    """Whose code does with the samples what it likes; `does` gets the scores, the features and the model."""
+
+    def does(self, z: Any, X: Any, first: Any) -> Any:
+        return z
+
+    def scores(self, first: Any, X: Any, out: Any = None) -> Any:
+        return self.does(super().scores(first, X), X, first)
+
+
+def raised(z: Any, X: Any, with_what: BaseException) -> Any:
+    if abs(X).max() > 50:
+        raise with_what
+    return z
+
+
+def changed(first: Any, X: Any) -> int:
+    first += abs(X).max()
+    return 0
+
+
+def remembered(self: Any, X: Any) -> Any:
+    held = self.__dict__["most"] = max(abs(X).max(), self.__dict__.get("most", 0.0))
+    return held
+
+
+CARELESS: dict[str, Any] = {
+    "raises": lambda self, z, X, first: raised(z, X, IndexError("record 7")),
+    "ends the process": lambda self, z, X, first: raised(z, X, SystemExit(3)),
+    "gives NaN": lambda self, z, X, first: np.where(abs(X).max() > 50, np.nan, z),
+    "reads its neighbours": lambda self, z, X, first: z - z.mean(axis=-2, keepdims=True) + X.max(),
+    "decides by the batch": lambda self, z, X, first: z / 255 if abs(X).max() > 50 else z,
+    "sorts the batch": lambda self, z, X, first: np.sort(z, axis=-2),
+    "keeps what it has seen": lambda self, z, X, first: z * remembered(self, X),
+    "changes its parameters": lambda self, z, X, first: z + changed(first, X),
+    "gives other shapes": lambda self, z, X, first: z.repeat(2 if abs(X).max() > 50 else 1, axis=-2),
+}
+
+
+@pytest.mark.parametrize("does", CARELESS)
+def test_no_record_moves_another_or_raises(does: str) -> None:
+    """Neighbours differ in one record: its own part of one sum moves, by no more than the bound, and no other bit."""
+    objective = type("Careless", (Careless,), {"does": CARELESS[does], "__module__": __name__})()
+    X, y, weights = data(objective, (N,))
+    model = own_models(objective)
+    without = weights * (np.arange(N * S).reshape(N, S) != S + 2)
+    expected = clipped_gradient(objective, model, X, y, without, 0.1)
+    before = [leaf.tobytes() for _, leaf in leaves(model)]
+    for value in (0.0, 1e3, -1e3, np.nan):
+        X[1, 2] = value
+        found = clipped_gradient(objective, model, X, y, weights, 0.1)
+        for i in range(N):
+            apart = np.linalg.norm(of_client(found, i) - of_client(expected, i))
+            assert apart <= 0.1 * weights[1, 2] * (1 + 1e-9) * (i == 1)
+        if value == 1e3 and does in ("raises", "ends the process", "gives NaN", "gives other shapes"):
+            np.testing.assert_array_equal(of_client(found, 1), of_client(expected, 1))
+        np.testing.assert_array_equal(flat(clipped_gradient(objective, model, X, y, without, 0.1)), flat(expected))
+    assert [leaf.tobytes() for _, leaf in leaves(model)] == before
+
+
+def test_any_function_can_be_clipped() -> None:
+    X, y, weights = data(Bare(), (N,))
+    found = clipped_gradient(Bare(), model := own_models(Bare()), X, y, weights, 0.3)
+    np.testing.assert_allclose(flat(found), flat(clipped_gradient(Softmax(), model, X, y, weights, 0.3)), rtol=1e-9)
 
 
 class Turned(Softmax):
@@ -130,7 +181,7 @@ class Turned(Softmax):
 
 
 def test_the_bound_holds_whatever_a_class_changes() -> None:
-    model, (X, y, _) = model_of(Turned()), data(Turned(), (300,))
+    model, (X, y, _) = map_leaves(lambda leaf: leaf[None], model_of(Turned())), data(Turned(), (300,))
     found = clipped_gradient(Turned(), model, X[:, :1], y[:, :1], np.ones((300, 1)), 0.1)
     assert np.linalg.norm(found.first.reshape(300, -1), axis=1).max() <= 0.1
 
