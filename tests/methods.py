@@ -63,7 +63,7 @@ BIASED = {"name": "softmax", "bias": True, "l2": 1e-3}
 SHORT_HINGE = {"name": "hinge", "bias": False, "l2": 5e-3}
 SHORT_LOGISTIC = {"name": "logistic", "bias": False, "l2": 1e-3}
 WIDE = {"name": "mlp", "bias": False, "hidden": 16}
-ROW, FEW, PRODUCTS, LINEAR, MOVED = "reconstruction", "inversion", "inner-products", "linear-system", "moved-row"
+ROW, FEW, PRODUCTS, LINEAR = "reconstruction", "inversion", "inner-products", "linear-system"
 
 
 def always(settings: dict[str, Any]) -> bool:
@@ -181,7 +181,7 @@ METHODS = {
         least=None,
         control=SSCA | {"batch_size": 5},
         reveals=Reveals(
-            {FEW, PRODUCTS, LINEAR},
+            {PRODUCTS, LINEAR},
             "hundred",
             1,
             WIDE,
@@ -340,7 +340,7 @@ METHODS = {
         single=[GRADIENTS + LOSSES, GRADIENTS + LOSSES + SLOPES],
         least={"server_optimizer": HALF},
         control={"batch_size": 7, "server_optimizer": HALF},
-        reveals=Reveals({FEW, PRODUCTS}, "hundred", 2, WIDE, {"batch_size": 2, "server_optimizer": HALF}, {}),
+        reveals=Reveals({PRODUCTS}, "hundred", 2, WIDE, {"batch_size": 2, "server_optimizer": HALF}, {}),
     ),
     "hybrid-fedavg": Method(
         data="cells",
@@ -388,7 +388,7 @@ METHODS = {
         least=None,
         control={"rule": "damped"},
         reveals=Reveals(
-            {PRODUCTS, LINEAR, MOVED},
+            {PRODUCTS, LINEAR},
             "squares",
             30,
             SHORT_HINGE,
@@ -408,7 +408,7 @@ METHODS = {
         single=[[]],
         least=None,
         control={},
-        reveals=Reveals({PRODUCTS, MOVED}, "squares", 12, SHORT_HINGE, {}, {"record": {"evaluate_every": 1}}),
+        reveals=Reveals({PRODUCTS}, "squares", 12, SHORT_HINGE, {}, {"record": {"evaluate_every": 1}}),
     ),
     "hyfem": Method(
         data="cells",
@@ -437,7 +437,7 @@ METHODS = {
         single=[[]] * 2,
         least=None,
         control={},
-        reveals=Reveals({MOVED}, "alone", 2, SHORT_HINGE, {}, {}),
+        reveals=Reveals(set(), "alone", 2, SHORT_HINGE, {}, {}),
     ),
 }
 

@@ -513,7 +513,6 @@ class HyFDCA(Grid):
             (
                 self.rule == "paper" and self.primal == "sealed",
                 '[algorithm] rule = "paper" moves few rows in a round, on small data one: then w moves along that row, '
-                "and who receives w has it up to its length, in every channel; `mpifed audit` looks for it "
-                '("moved-row"), and rule = "damped" moves all rows',
+                'and who receives w has it up to its length, in every channel; rule = "damped" moves all rows',
             )
         )

@@ -29,7 +29,6 @@ class Received(NamedTuple):
     clients: tuple[int, ...]  # whose answers are in it
     rows: Array  # indices among all rows of those that any of these clients holds
     columns: Array  # which it is about: those that each of these clients holds, or all where they put them together
-    sealed: bool  # whether it is only read as if it were numbers: it should be random ones
     now: Round  # who took part in the round, and what all have drawn for it
     earlier: Any = None  # `Received`: what the same clients answered to the exchange before, in the same round
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mpifed.core.errors import UsageError
 
-Floats = NDArray[np.float64]
 NAMES = {
     "undeclared": "the algorithm declares nothing of what its uploads reveal, so that they were not attacked",
     "answers": "the server reads the uploads of single clients",
     "in-the-clear": "the server reads single clients' uploads in an exchange that is neither masked nor encrypted",
-    "determined": "a party receives as many numbers as there are private unknowns behind them",
     "no-mask": "numbers that should be masked were sent unmasked",
     "repeated-mask": "a mask was reused, possibly with the opposite sign, or the randomness of a ciphertext",
     "mask-left": "masks do not cancel in a sum for the server, which differs from the sum of the clients' uploads",
@@ -23,10 +18,8 @@ NAMES = {
     "inversion": "rows were reconstructed from the gradient of a small minibatch",
     "inner-products": "rows were reconstructed from their inner products with known weights",
     "linear-system": "rows were reconstructed by solving linear equations between messages",
-    "moved-row": "a row was reconstructed from how a sum over dual variables changed, of which one had moved",
     "membership": "the last model distinguishes rows that entered from others",
 }
-SHOWN = 8  # most rows in a picture
 
 
 class AttackResult(NamedTuple):
@@ -39,8 +32,6 @@ class AttackResult(NamedTuple):
     success: bool = False
     recovered: int = 0  # number of rows
     of: int = 0  # number of rows that might have been recovered
-    pairs: tuple[tuple[Floats, Floats], ...] = ()  # (recovered, true) rows [p], for pictures
-    party: str = "server"
 
 
 class Finding(NamedTuple):

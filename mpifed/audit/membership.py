@@ -35,7 +35,7 @@ def membership_attack(replay: Replay) -> AttackResult:
     members, strangers = map(len, drawn)
     if min(members, strangers) < FEWEST:
         why = f"{members} rows of clients who trained entered, and {strangers} did not; {FEWEST} are needed of each"
-        return AttackResult("membership", seen, why, party="anybody")
+        return AttackResult("membership", seen, why)
     model = map_leaves(np.float64, replay.algorithm.model(replay.server))
     scores = problem.objective.scores_of(model, replay.full_rows(np.concatenate(drawn))[None])
     losses = np.float64(problem.objective.loss(model.head, scores, y[np.concatenate(drawn)][None])[0])
@@ -46,7 +46,7 @@ def membership_attack(replay: Replay) -> AttackResult:
         f"by the loss: area under the curve {auc:.3f} ({low:.3f} to {high:.3f}; 0.5 is chance), "
         f"{members} rows that entered against {strangers} of the same clients that did not"
     )
-    return AttackResult("membership", seen, text, True, low > 0.5, party="anybody")
+    return AttackResult("membership", seen, text, True, low > 0.5)
 
 
 def area(members: Array, strangers: Array, confidence: float = CONFIDENCE) -> tuple[float, float, float]:

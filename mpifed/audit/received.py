@@ -1,9 +1,8 @@
-"""Messages received in a recorded run, decoded, and what they reveal."""
+"""Messages received in a recorded run, decoded, and what they reveal. What is sealed is not read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -12,11 +11,10 @@ from mpifed.algorithms.local import LocalSteps
 from mpifed.algorithms.reveals import Received, Revealed
 from mpifed.audit.recording import Play, Replay
 from mpifed.audit.reveals import revealed
-from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array, Record, map_leaves
 from mpifed.job.participation import round_of
 
-EACH, SUM, SEALED = "each client's upload", "the decoded sum", "masked uploads, read as if they were plain"
+EACH, SUM = "each client's upload", "the decoded sum"
 
 Kind = TypeVar("Kind", bound=Revealed)
 
@@ -26,27 +24,15 @@ class Reader:
 
     def __init__(self, replay: Replay) -> None:
         self.replay = replay
-        self._round = cache(lambda index: round_of(replay.job, replay.problem.clients, index))
-
-    def seen(self, exchange: Exchange) -> str:
-        """Which form of the uploads the server has: EACH or SEALED."""
-        return EACH if self.replay.in_clear(exchange) else SEALED
-
-    def nothing(self, what: str) -> tuple[str, str]:
-        """What the attacker was given, and why an attack on `what` does not apply."""
-        if self.replay.channel == "encrypted" and not all(one.clear for one in self.replay.algorithm.exchanges):
-            return "encrypted uploads", "uploads are ciphertexts, which cannot be read without the key"
-        return EACH, f"no client sends {what}, as the algorithm declares"
 
     def of_client(self, play: Play, client: int) -> Received | None:
-        """One client's upload; a masked one is decoded as if it were plain. None if it cannot be read."""
-        message, upload = play.message, (play.sealed or play.uploads).get(client)
-        if upload is None or upload.dtype != np.int64:  # ciphertexts are bytes
+        """One client's upload; None if it cannot be read."""
+        if client not in play.uploads or play.sealed:
             return None
-        numbers = np.zeros(message.size, np.int64)
-        numbers[message.own(client)] = upload
+        numbers = np.zeros(play.message.size, np.int64)
+        numbers[play.message.own(client)] = play.uploads[client]
         earlier = None if play.before is None else self.of_client(play.before, client)
-        return self._received(play, message.decode(numbers), [client], self.replay.shards[client].columns, earlier)
+        return self._received(play, play.message.decode(numbers), [client], self.replay.shards[client].columns, earlier)
 
     def of_sum(self, play: Play) -> Received | None:
         """The sum that the server decodes, over all columns; None where there is none."""
@@ -60,11 +46,9 @@ class Reader:
         self, play: Play, answer: Record, clients: list[int], columns: Array, earlier: Received | None
     ) -> Received:
         rows = np.unique(np.concatenate([self.replay.shards[client].rows for client in clients]))
-        sealed = bool(play.sealed) and answer is not play.total
-        wide, now = map_leaves(np.float64, answer), self._round(play.round)
-        return Received(
-            play.exchange, play.round, play.asked, wide, tuple(clients), rows, columns.copy(), sealed, now, earlier
-        )
+        now = round_of(self.replay.job, self.replay.problem.clients, play.round)
+        wide = map_leaves(np.float64, answer)
+        return Received(play.exchange, play.round, play.asked, wide, tuple(clients), rows, columns.copy(), now, earlier)
 
     def revealed(self, received: Received | None, kind: type[Kind]) -> Iterator[Kind]:
         """What of a kind a message reveals; UsageError where the algorithm's own declaration is wrong."""
@@ -74,7 +58,7 @@ class Reader:
             yield from (item for item in revealed(here, received) if isinstance(item, kind))
 
     def of_clients(
-        self, kind: type[Kind], most: int | None = None, plays: Iterable[Play] = ()
+        self, kind: type[Kind], most: int | None = None, plays: Sequence[Play] = ()
     ) -> Iterator[tuple[Play, int, Kind]]:
         """(occurrence, client, item) of a kind in uploads of the first `most` clients of each occurrence, in order."""
         for play in plays or self.replay.plays:

@@ -20,13 +20,12 @@ from mpifed.comm.mpi import Comm, Solo
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.sums import Message
 from mpifed.core.device import host_record
-from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States
 from mpifed.core.record import Array, Flags, Record, bare_leaves, map_leaves, nbytes
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData
 from mpifed.job.job import Job
-from mpifed.job.participation import next_attempt, next_round
+from mpifed.job.participation import next_round
 from mpifed.maths.problem import Problem
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import measures_of, prepare
@@ -151,8 +150,7 @@ class Replay(NamedTuple):
     shards: dict[int, ClientData]
     plays: list[Play]
     nbytes: int  # of what was sent
-    rounds: int  # that were not void
-    now: Round  # the last of these
+    rounds: int
     server: ServerRecord  # at the end
 
     @property
@@ -177,35 +175,23 @@ class Replay(NamedTuple):
             values[np.ix_(here[order], shard.columns)] = self.features(client, positions[order])
         return values
 
-    def in_clear(self, exchange: Exchange) -> bool:
-        """Whether the server can read every client's upload."""
-        return self.channel == "plain" or exchange.clear
-
 
 def replay_job(job: Job, rounds: int, limit: float = float("inf")) -> Replay:
-    """Record the set-up, `rounds` rounds of a job, and evaluations before and after.
+    """Record the set-up, `rounds` rounds of a job, each played once, and evaluations before and after.
 
     The result depends on the job's seed alone, except for keys and secret noise. `limit`: bytes of messages from which
-    on no further round is recorded. Raises UsageError, DataError or TooFewClients as the run itself would.
+    on no further round is recorded. Raises UsageError or DataError as the run itself would.
     """
     ready = prepare(job, Solo(), make_ranks=RecordedRanks)
     ranks, algorithm = cast("RecordedRanks", ready.ranks), ready.algorithm
     measures = measures_of(job, algorithm) if job.record.evaluate_every else ()
     server, clients = play(algorithm.setup, ready.server, ready.clients, ready.everybody, ranks)
     measure(measures, algorithm, server, ranks.blocks, clients, ready.everybody, ranks)
-    index, attempt, last = 0, 0, ready.everybody
+    index = 0
     while index < min(rounds, job.rounds) and not (index and ranks.nbytes > limit):
-        if attempt == job.participation.attempts:
-            raise TooFewClients(
-                f"round {index} was void in all of {attempt} attempts, since too many clients dropped out: the run "
-                "itself ends here; raise [participation] max_dropouts or attempts"
-            )
-        now = next_round(job, ranks.clients, algorithm.exchanges, index, attempt, ready.key)
+        now = next_round(job, ranks.clients, algorithm.exchanges, index, 0, ready.key)
         server, clients = play(algorithm.exchanges, server, clients, now, ranks)
-        again = next_attempt(job, now, algorithm.exchanges, attempt)
-        attempt = again or 0
-        if again is None:
-            index, last = index + 1, now
+        index += 1
     measure(measures, algorithm, server, ranks.blocks, clients, ready.everybody, ranks)
     shards = {shard.client: shard for block in ranks.blocks for shard in block.shards}
-    return Replay(job, algorithm, ranks.channel.name, shards, ranks.plays, ranks.nbytes, index, last, server)
+    return Replay(job, algorithm, ranks.channel.name, shards, ranks.plays, ranks.nbytes, index, server)

@@ -55,7 +55,7 @@ def revealed(method: Algorithm, received: Received) -> list[Revealed]:
         functions = line if answer in line else [answer]  # what is overridden reveals what it did
         known = [_OF_ANSWERS[function] for function in functions if function in _OF_ANSWERS]
         items = list(known[0](method, received)) if known else []
-    return [item for item in items if _finite(item)]  # masked numbers are arbitrary, and may be divided by zero
+    return [item for item in items if _finite(item)]
 
 
 def undeclared(method: Algorithm) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     Of several parts it is the first; and a whole gradient beside it. One that was sent before has been taken off.
     """
     upload, sent, clients = received.answer.value, received.question, np.array(received.clients)
-    model, total, gain = method.record(np.float64(sent.model)), _weight(method, received), method.guard.work.gain
+    model, total, gain = method.record(np.float64(sent.model)), float(received.answer.weight), method.guard.work.gain
     whole = isinstance(upload, WithGradient)
     if whole:
         yield _of_loss(method, model, method.record(np.float64(upload.gradient) / total))
@@ -98,7 +98,7 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     if drift is not None:
         gradient -= drift
     if before is not None:
-        gradient += np.float64(before.answer.value) / _weight(method, before)
+        gradient += np.float64(before.answer.value) / float(before.answer.weight)
     drawn = method.taken(received.now, clients) * method.batch_size
     yield _of_loss(method, model, method.record(gradient))._replace(
         first=method.guard.work.remembers and before is None,
@@ -109,7 +109,7 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
 def _of_preparation(method: LocalMethod, received: Received) -> Iterator[MeanGradient]:
     """Of methods of this package: the gradient of whole shards."""
     if _prepares(method):
-        x, mean = np.float64(received.question.model), np.float64(received.answer.value) / _weight(method, received)
+        x, mean = np.float64(received.question.model), np.float64(received.answer.value) / float(received.answer.weight)
         yield _of_loss(method, method.record(x), method.record(mean))
 
 
@@ -140,20 +140,13 @@ def _of_loss(method: LocalSteps, model: Parameters, gradient: Parameters) -> Mea
     return MeanGradient(model, map_leaves(lambda g, slope, w: g - slope - decay * w, gradient, slopes, model))
 
 
-def _weight(method: Algorithm, received: Received) -> float:
-    """The weight of a `Weighted` upload or sum; where it is sealed, the one it must have."""
-    clients = np.array(received.clients)
-    weights = method.guard.weight(clients) if isinstance(method, LocalMethod) else method.problem.weights[clients]
-    return float(weights.sum() if received.sealed else received.answer.weight)
-
-
 def _of_objective(method: Algorithm, received: Received) -> Iterator[MeanGradient]:
     """The first gradient of SSCA's uploads, which has no penalty.
 
     With recursive variance reduction it is a difference of two gradients on the same rows: of one row still a matrix
     of rank one.
     """
-    weight = _weight(method, received)
+    weight = float(received.answer.weight)
     gradient = map_leaves(lambda leaf: leaf[0] / weight, received.answer.value.gradient)
     yield MeanGradient(received.question.model, gradient)
 
@@ -220,11 +213,12 @@ def _own(method: Algorithm, received: Received) -> list[Revealed]:
     try:
         items = list(method.reveals(received))
         for item in items:
-            came, wanted = _shapes(item, len(received.columns))
-            if came != wanted:
-                raise ValueError(f"{type(item).__name__} with arrays of shapes {came}, and {wanted} are expected")
-            if not received.sealed and not _finite(item):
-                raise ValueError(f"{type(item).__name__} with numbers that are not finite")
+            if not isinstance(item, Revealed):
+                raise ValueError(f"{type(item).__name__} is no kind of `mpifed.algorithms.reveals`")
+            if isinstance(item, MeanGradient):
+                came, wanted = ([np.shape(leaf) for leaf in bare_leaves(part)] for part in (item.gradient, item.model))
+                if came != wanted:
+                    raise ValueError(f"MeanGradient of shapes {came}; those of its model, {wanted}, are expected")
     except Exception as error:
         raise UsageError(
             f"{type(method).__name__}.reveals of client {', '.join(map(str, received.clients))} in "
@@ -232,25 +226,6 @@ def _own(method: Algorithm, received: Received) -> list[Revealed]:
             "mpifed/algorithms/reveals.py says what is expected"
         ) from error
     return items
-
-
-def _shapes(item: Revealed, columns: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """The shapes of a declared item's arrays, and those that they must have; ValueError where it is of no kind."""
-    match item:
-        case MeanGradient(model, gradient):
-            arrays, wanted = bare_leaves(gradient), list(map(np.shape, bare_leaves(model)))
-        case InnerProducts(rows, weights, products):
-            scores = np.shape(products)[1]
-            arrays, wanted = [weights, products], [(columns, scores), (len(rows), scores)]
-        case ScoreDerivatives(rows, derivatives):
-            arrays, wanted = [derivatives], [(len(rows), np.shape(derivatives)[1])]
-        case DualVariables(rows, values):
-            arrays, wanted = [values], [(len(rows),)]
-        case DualSum(values):
-            arrays, wanted = [values], [(columns,)]
-        case _:
-            raise ValueError(f"{type(item).__name__} is no kind of `mpifed.algorithms.reveals`")
-    return list(map(np.shape, arrays)), wanted
 
 
 def _finite(item: Revealed) -> bool:

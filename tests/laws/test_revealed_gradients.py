@@ -58,7 +58,7 @@ def test_it_is_the_mean_gradient(skewed: Path, method: dict[str, Any], clients: 
     question = exchange.ask(ready.server._replace(model=at, memory=memory), now)
     sent = exchange.answer(states, question, block, now)[1]
     answer = Weighted(map_leaves(lambda leaf: leaf[who].sum(axis=0), sent.value), sent.weight[who].sum())
-    received = Received(exchange, 1, question, answer, clients, np.arange(0), np.arange(data.features), False, now)
+    received = Received(exchange, 1, question, answer, clients, np.arange(0), np.arange(data.features), now)
     found = revealed(one.in_round(now), received)
 
     total, weight, model = 0.0, 0.0, one.record(at)

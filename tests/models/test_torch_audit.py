@@ -22,7 +22,7 @@ MLP = {"name": "torch", "build": "mpifed.models:mlp"}
 
 @pytest.mark.parametrize(("model", "batch", "says"), [
     (MLP, 1, "with each client's upload SUCCEEDS: 2 of 2 rows recovered"),
-    (MLP, 2, "inversion, server with each client's upload SUCCEEDS: "),
+    (MLP, 2, "inversion, with each client's upload SUCCEEDS: "),
     (nets.IMAGE, 20, "does not apply: gradients of 20 rows, for which it is not made"),
 ])  # fmt: skip
 def test_rows_of_single_gradients(

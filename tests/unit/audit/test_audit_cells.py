@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from jobs_in_python import checked
 
 from mpifed.audit.command import Audit, as_text, audited
-from mpifed.audit.counts import conditions
 from mpifed.audit.recording import replay_job
 from mpifed.cli import main
 
@@ -53,7 +52,7 @@ def audit(write_job: Callable[..., Path], tmp_path: Path) -> Callable[..., Audit
 @pytest.fixture(scope="module")
 def masked(squares: Path, write_job: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Audit:
     """Twelve rounds in which about one sample of each group of rows moves."""
-    accepted = {"accept": ["in-the-clear", "moved-row"]}
+    accepted = {"accept": ["in-the-clear"]}
     path = tmp_path_factory.mktemp("masked") / "job.toml"
     return audited(write_job(path, table(squares, ONE, "masked", audit=accepted)), (), 12)
 
@@ -84,55 +83,22 @@ def held(folder: Path) -> Any:
 def test_who_sees_duals_and_products_solves_for_the_rows(squares: Path, audit: Callable[..., Audit]) -> None:
     """What HyFDCA's paper says of a server without encryption, section 3.2."""
     found = audit(squares, ONE, "plain", 30)
-    assert names(found) == ["answers", "inner-products", "linear-system", "moved-row"]
+    assert names(found) == ["answers", "inner-products", "linear-system"]
     products, duals = (attack(found, name, "each client's") for name in ("inner-products", "linear-system"))
     assert (products.recovered, products.of) == (48, 48)  # 12 rows of each of four clients, from three weights each
     assert "3 equations, 3 needed" in products.text
     assert duals.recovered >= 24
-    data = held(squares)
-    parts = [data[:12, :3], data[:12, 3:], data[12:, :3], data[12:, 3:]]
-    for one in (products, duals):
-        assert all(min(np.abs(part - row).max(axis=1).min() for part in parts) < 1e-3 for row, _ in one.pairs)
 
 
 def test_no_channel_but_the_plain_one_shows_them(masked: Audit) -> None:
-    """The same attacks on what is sealed are the control; X'alpha of each client is in the clear all the same."""
+    """X'alpha of each client is in the clear all the same."""
     found = masked
-    assert names(found) == ["in-the-clear", "moved-row"]
+    assert names(found) == ["in-the-clear"] and not found.leaks
     for name in ("inner-products", "linear-system"):
-        one = attack(found, name, "masked uploads")
-        assert one.applies and not one.success and one.recovered == 0
+        assert not attack(found, name, "each client's").applies
     text = "\n".join(as_text(found))
     assert "the server knows w, and X'alpha, of every client; dual variables and inner products are for" in text
     assert "24 samples have two holders: each of them learns what the other one sent of them" in text
-
-
-# --- X'alpha in the clear --------------------------------------------------------------------------------------------
-
-
-def test_a_sample_that_moves_alone_is_seen(squares: Path, masked: Audit) -> None:
-    """Each client tells its columns of it."""
-    one, data = attack(masked, "moved-row", "each client's"), held(squares)
-    assert one.recovered >= 6
-    for row, _ in one.pairs:
-        parts = (data[:, at] for at in (slice(3), slice(3, 6)))
-        assert max((np.abs(part @ row) / np.linalg.norm(part, axis=1)).max() for part in parts) > (
-            1 - 1e-6
-        ) * np.linalg.norm(row)
-    assert not masked.leaks  # since the job accepts them by name
-
-
-def test_what_a_holder_hears_of_the_other(squares: Path) -> None:
-    """Twelve inner products in three columns that it does not have; of one round, one equation a row."""
-    replay = replay_job(checked(table(squares, ALL, "masked")), 2)
-    found = {(one.exchange, one.party): one for one in conditions(replay)}
-    one = found["products", "client 0"]
-    assert (one.rows, one.unknowns, one.numbers, one.determined) == (12, 36, 12, False)
-    assert found["products", "server"].numbers == found["duals", "server"].numbers == 0
-    own = found["primal", "server"]
-    assert (own.receives, own.unknowns) == ("each client's upload", 36)
-    after = found["primal", "client 0"]
-    assert (after.receives, after.numbers) == ("the next broadcast", 6)  # at most, in the columns that it shares
 
 
 def test_rows_are_put_together_from_all_who_hold_parts(patchwork: Path, squares: Path) -> None:
