@@ -185,7 +185,7 @@ def measured(name: str, options: argparse.Namespace, machine: Machine) -> dict[s
     for where, size in {"cpu": 1, options.device: block}.items():
         seconds, ranks, problem = rounds(case, folder, where, size, options.rounds)
         found[where] = {"round_s": median(seconds), "rounds_s": seconds, "block": size}
-        here = machine if where == options.device else Machine(open_device("cpu", 0, 1))
+        here = machine if where == options.device else Machine(open_device("cpu", 0))
         least, flop = floor_of(case, here, problem, size if case.split == "rows" else 1)
         found[where] |= {"floor_s": least, "flop": flop, "device": ranks.device.name}
     return found
@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="little data: to try this program")
     options = parser.parse_args()
-    machine, console = Machine(open_device(options.device, 0, 1)), Console()
+    machine, console = Machine(open_device(options.device, 0)), Console()
     large = 512 if options.quick or machine.xp is np else 8192
     found: dict[str, Any] = {
         "host": host(), "commit": commit(), "versions": versions() | dict(machine.device.versions),

@@ -257,7 +257,7 @@ class Ranks:
             if after is not before:  # most clients have no state, or do not change it
                 if block is not whole:
                     after = put(state, who, after, in_place=not (measured or void))
-                states.put(i, self.device.states(after), void)
+                states.put(i, after if self.device.on_host else host_record(after), void)
             if plan.kept is not None:
                 states.changed.add(i)  # though its state is not
         if self._drawn is None:  # where participation is secret, so is how many have drawn

@@ -25,10 +25,6 @@ class Device:
         """The record on the device, but for fields that stay in host memory (`record.in_memory`)."""
         return record
 
-    def states(self, states: AnyRecord) -> AnyRecord:
-        """Client states as they are kept between exchanges: there, if there is room for all of them."""
-        return states
-
 
 def host_record(record: AnyRecord) -> AnyRecord:
     """The record in memory."""

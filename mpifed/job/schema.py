@@ -142,8 +142,6 @@ class Compute(Settings):
 
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """gpu: a CUDA device, by CuPy; auto: one if there is any."""
-    memory_gib: Size | None = None
-    """Memory of the device for rows of data, in GiB; most of what is free where absent."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of models and of local arithmetic."""
 

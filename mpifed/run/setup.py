@@ -197,9 +197,7 @@ def prepare(
         if job.compute.device != "cpu" and not here_alone(data):
             from mpifed.maths.device import open_device
 
-            asked, memory = job.compute.device, job.compute.memory_gib
-            open_it = partial(open_device, asked, comm.node_rank, comm.node_size, memory)
-            device = _kept(cache, "device", None, open_it)
+            device = _kept(cache, "device", None, partial(open_device, job.compute.device, comm.node_rank))
     tables = (job.algorithm, job.model, job.minimize, *job.constraint, job.regularizer or {})
     if any(own_module(value) for table in tables for value in table.values()):
         from mpifed.run.own_classes import check_in_run, refuse_other_sources, refuse_own
