@@ -107,19 +107,14 @@ def multipliers(constants: Floats, gram: Floats, curvatures: Floats, cost: Float
     NumericalError : when inputs are not finite, a curvature has the wrong sign, or numbers overflow; and where the
         interior-point method does not converge, as it may where a multiplier and its level both are 0.
     """
-    for what, numbers in ("constant", constants), ("inner products", gram), ("curvature", curvatures):
-        for bad in np.argwhere(~np.isfinite(numbers)):
-            k = int(bad.max()) + (what == "constant")  # the objective has none
-            raise NumericalError(
-                f"the convex problem of SSCA: {what} of {f'constraint {k}' if k else 'the objective'}: "
-                f"{numbers[tuple(bad)]}: expected finite numbers; lower the step size gamma, or raise tau"
-            )
     c = np.full(constants.shape, cost, dtype=np.float64)
-    if not (curvatures[0] > 0 and (curvatures >= 0).all() and (c > 0).all() and np.isfinite(c).all()):
+    given = {"constants": constants, "inner products": gram, "curvatures": curvatures, "slack_cost": c}
+    wrong = [f"{what} {numbers.tolist()}" for what, numbers in given.items() if not np.isfinite(numbers).all()]
+    if wrong or not (curvatures[0] > 0 and (curvatures >= 0).all() and (c > 0).all()):
         raise NumericalError(
-            f"the convex problem of SSCA: curvatures {curvatures.tolist()} and slack_cost {c.tolist()}: expected a "
-            "positive curvature of the objective, none below 0 of the constraints, and a positive, finite cost; raise "
-            "tau"
+            f"the convex problem of SSCA: {', '.join(wrong) or f'curvatures {curvatures.tolist()}, slack_cost {c}'}: "
+            "expected finite numbers (of the objective first), a positive curvature of the objective, none below 0 of "
+            "the constraints, and a positive cost; lower the step size gamma, or raise tau"
         )
     with np.errstate(all="ignore"):  # overflow leads to the error below
         problem = _Problem(constants, gram, np.sqrt(np.maximum(gram.diagonal(), 0)), curvatures, c)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from annotated_types import Gt, Le
@@ -25,11 +25,13 @@ class StepSize(NamedTuple):
         return float(self.scale / float(t) ** self.decay)
 
 
+@dataclass(frozen=True)
 class Schedule(MadeByKeywords):
     """Learning rates by rounds; a subclass is a frozen dataclass of the keys of a table."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "strict": True}
-    warmup: Count | None
+    warmup: Count | None = field(default=None, kw_only=True)
+    """Rounds of a linear warm-up, of which round t has t / warmup of the rate; none where absent."""
 
     def at(self, t: int) -> float:
         """The learning rate of round t = 1, 2, ..."""
@@ -52,8 +54,6 @@ class PowerDecay(Schedule):
     """Added to t^exponent."""
     name: Literal["power"] = "power"
     """Says that it is this schedule; may be left out."""
-    warmup: Count | None = None
-    """Rounds of a linear warm-up, of which round t has t / warmup of the rate; none where absent."""
 
     def without_warmup(self, t: int) -> float:
         return float(self.initial / (self.offset + float(t) ** self.exponent))
@@ -71,8 +71,6 @@ class StepDecay(Schedule):
     """Rounds between two changes."""
     name: Literal["step"] = "step"
     """Says that it is this schedule; may be left out."""
-    warmup: Count | None = None
-    """Rounds of a linear warm-up, of which round t has t / warmup of the rate; none where absent."""
 
     def without_warmup(self, t: int) -> float:
         return float(self.initial * self.factor ** ((t - 1) // self.every))
@@ -90,8 +88,6 @@ class CosineDecay(Schedule):
     """In the last of them."""
     name: Literal["cosine"] = "cosine"
     """Says that it is this schedule; may be left out."""
-    warmup: Count | None = None
-    """Rounds of a linear warm-up, of which round t has t / warmup of the rate; none where absent."""
 
     def without_warmup(self, t: int) -> float:
         """`final` from round `rounds` on, also where that is the first."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from mpifed import SGD, CosineDecay, StepDecay, StepSize
+from mpifed import CosineDecay, PowerDecay, StepDecay, StepSize
 from mpifed.maths.schedules import unmet
 
 ALL = [
@@ -13,32 +15,18 @@ ALL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("scale", "decay", "t", "expected"), [(0.5, 0.0, 9, 0.5), (0.4, 0.5, 4, 0.2), (1.0, 1.0, 8, 0.125)]
-)
-def test_step_sizes(scale: float, decay: float, t: int, expected: float) -> None:
-    assert StepSize(scale, decay).at(t) == pytest.approx(expected)
-
-
-def test_a_learning_rate_falls_in_steps() -> None:
-    rate = StepDecay(0.8, 0.5, every=3)
-    assert [SGD(rate).at(t) for t in range(1, 8)] == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]
-
-
-def test_a_learning_rate_falls_along_half_a_cosine() -> None:
-    """That of PyTorch's CosineAnnealingLR after t - 1 steps, T_max = 4, eta_min = 0.1."""
-    rate = CosineDecay(1.1, rounds=5, final=0.1)
-    expected = [1.1, 0.1 + (1 + 0.5**0.5) / 2, 0.6, 0.1 + (1 - 0.5**0.5) / 2, 0.1]
-    assert [SGD(rate).at(t) for t in (1, 2, 3, 4, 5)] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("rounds", [1, 2, 3, 10])
-@pytest.mark.parametrize("final", [0.0, 0.25, 2.0])
-def test_a_cosine_ends_at_its_final_value(rounds: int, final: float) -> None:
-    rates = [CosineDecay(1.0, rounds=rounds, final=final).at(t) for t in range(1, rounds + 3)]
-    assert rates[0] == (1.0 if rounds > 1 else final)
-    assert rates[rounds - 1 :] == [final] * 3
-    assert rates == sorted(rates, reverse=final < 1)
+@pytest.mark.parametrize(("rate", "expected"), [
+    (StepSize(0.5), [0.5] * 3),
+    (StepSize(0.4, 1.0), [0.4, 0.2, 0.4 / 3]),
+    (PowerDecay(0.6, exponent=1.0, offset=1.0, warmup=2), [0.15, 0.2, 0.15]),
+    (StepDecay(0.8, 0.5, every=3), [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]),
+    # PyTorch's CosineAnnealingLR after t - 1 steps, T_max = 4, eta_min = 0.1
+    (CosineDecay(1.1, rounds=5, final=0.1), [1.1, 0.6 + 0.5**1.5, 0.6, 0.6 - 0.5**1.5, 0.1, 0.1]),
+    (CosineDecay(1.0, rounds=1, final=0.25), [0.25] * 3),
+    (CosineDecay(1.0, rounds=2, final=2.0), [1.0, 2.0, 2.0]),
+])  # fmt: skip
+def test_rates(rate: Any, expected: list[float]) -> None:
+    assert [rate.at(t) for t in range(1, len(expected) + 1)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
