@@ -244,12 +244,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _make_data(out: Path, *arguments: str) -> Path:
     """A data folder, made by `mpifed data` on rank 0."""
     from click.testing import CliRunner
+    from mapped import with_map
 
     from mpifed.cli import main
 
     failed = None
     if _guard is None or _guard.comm.rank == 0:
-        done = CliRunner().invoke(main, ["data", *arguments, "--out", str(out)])
+        done = CliRunner().invoke(main, ["data", *with_map(arguments), "--out", str(out)])
         failed = done.output if done.exit_code else None
     if _guard is not None:
         failed = _guard.comm.bcast(failed)

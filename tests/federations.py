@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-import pyarrow as pa
 from click.testing import CliRunner
+from mapped import with_map
 from PIL import Image
 
 from mpifed.cli import main
@@ -21,7 +20,7 @@ from mpifed.data.store import Federation, open_federation
 
 def make(out: Path, *words: object) -> Federation:
     """What the command makes of these words, in the place of what was there; its errors are raised."""
-    arguments = [*map(str, words), "--out", str(out), "--force"]
+    arguments = [*with_map(words), "--out", str(out), "--force"]
     CliRunner().invoke(data, arguments, catch_exceptions=False, standalone_mode=False)
     return open_federation(out, verify=True)
 
@@ -70,16 +69,6 @@ def hdf5(**arrays: Any) -> bytes:
         for name, values in arrays.items():
             file[name] = values
     return content.getvalue()
-
-
-def write_arrow(path: Path, *parts: pa.Table) -> None:
-    """A folder as `datasets.save_to_disk` lays it out, with a stream for each part."""
-    path.mkdir(parents=True, exist_ok=True)
-    names = [f"data-{number:05d}-of-{len(parts):05d}.arrow" for number in range(len(parts))]
-    for name, part in zip(names, parts, strict=True):
-        with pa.OSFile(str(path / name), "wb") as file, pa.ipc.new_stream(file, part.schema) as stream:
-            stream.write_table(part)
-    (path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
 
 
 def leaf(**users: tuple[Any, Any]) -> dict[str, object]:

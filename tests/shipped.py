@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from mapped import with_map
 from methods import METHODS, class_of
 from numpy.typing import NDArray
 from written_files import points_of
@@ -254,7 +255,7 @@ class Data:
         """The shards of a row."""
         words = tuple(self.mapped(row.split) if row.split else self.reduced(shards_command(row.job)))
         if words not in self.made:
-            invoke("data", *words, "--out", self.folder / f"shards-{len(self.made)}")
+            invoke("data", *with_map(words), "--out", self.folder / f"shards-{len(self.made)}")
             self.made[words] = self.folder / f"shards-{len(self.made)}"
         return self.made[words]
 
@@ -366,7 +367,7 @@ class RealData:
         words = tuple(self.found(word) for word in shards_command(row.job))
         if words not in self.made:
             path = self.folder / f"shards-{len(self.made)}"
-            invoke("data", *words, "--out", path)
+            invoke("data", *with_map(words), "--out", path)
             self.made[words] = path
         return self.made[words]
 

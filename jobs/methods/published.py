@@ -238,7 +238,7 @@ def niid() -> bool:
     found = {}
     for skew in ("dirichlet:0.5", "classes:1"):
         data = mf.FederatedDataset.from_arrays(
-            X.toarray(), y.astype(int), clients=10, partition=skew, min_samples=10, test=tests, seed=1
+            X.toarray(), y.astype(int), clients=10, partition=skew, test=tests, seed=1
         )
         for name, method in methods.items():
             run = played(method, data, mf.MLP(hidden=32, bias=True), 50, evaluate_every=10)

@@ -67,8 +67,7 @@ def _command(name: str, kind: type[Source]) -> click.Command:
     from mpifed.data.options import Options
 
     common = {field.name for field in fields_of(Options)} - {"name", "source"}
-    shared = {"missing"} if own_module(name) is None else set()  # of mpifed's own sources: a field by that option
-    if taken := (common - shared) & {field.name for field in fields_of(kind)}:
+    if taken := common & {field.name for field in fields_of(kind)}:
         raise UsageError(f"{name}: {min(taken)}: every source has that option; rename the field")
     of_class = {field.name: option for field in fields_of(kind) if (option := _parameter(kind, field))}
     of_all = {field.name: option for field in fields_of(Options) if (option := _parameter(Options, field))}

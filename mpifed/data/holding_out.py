@@ -11,7 +11,6 @@ from mpifed.core.record import Array, Flags
 from mpifed.data.partition import Partition
 from mpifed.data.partitioners import by_kind, stream
 from mpifed.data.samples import Samples, stack_rows
-from mpifed.data.source_files import listed
 
 
 def hold_out(data: Samples, fraction: float, seed: int) -> Samples:
@@ -36,19 +35,6 @@ def hold_out(data: Samples, fraction: float, seed: int) -> Samples:
         )
     training = data.rows(np.flatnonzero(~out))
     return replace(training, test=replace(data, partition=None).rows(np.flatnonzero(out)))
-
-
-def without_small(data: Samples, least: int) -> tuple[Samples, str]:
-    """(the data without the rows of natural clients that have fewer than `least` to train on, who they are)."""
-    present, counts = np.unique(data.ids, return_counts=True)
-    small = counts < least
-    if small.all():
-        raise UsageError(f"--min-rows {least}: the largest client has {counts.max()} training rows; lower it")
-    if not small.any():
-        return data, ""
-    whose = listed([data.owners[at] for at in present[small]], 3)
-    left_out = f"{counts[small].sum()} rows of {small.sum()} clients with fewer than {least} are left out: {whose}"
-    return data.rows(np.flatnonzero(~np.isin(data.ids, present[small]))), left_out
 
 
 def with_owners_tests(data: Samples) -> Samples:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from mpifed.core.errors import UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array, Flags, Integers
 from mpifed.data.partitioners import deal
 
@@ -21,7 +21,6 @@ class Partition(NamedTuple):
     rows: list[Integers]  # R groups [s_r] of global row indices, ascending
     columns: list[Integers]  # C groups [p_c] of global column indices, ascending
     holds: Integers  # [N, 2] group of rows and group of columns of each client
-    missing: int = 0  # cells that no client holds, which count as zero
 
     @property
     def clients(self) -> int:
@@ -48,7 +47,10 @@ def by_rectangles(held: Iterable[tuple[Integers, Integers]]) -> Partition:
     """A partition of the ascending rows [s] and columns [p] that each client holds; equal ones are stored once."""
     places: tuple[dict[bytes, int], dict[bytes, int]] = {}, {}
     holds = [
-        [place.setdefault(members.tobytes(), len(place)) for place, members in zip(places, pair, strict=True)]
+        [
+            place.setdefault(np.asarray(members, np.int64).tobytes(), len(place))
+            for place, members in zip(places, pair, strict=True)
+        ]
         for pair in held
     ]
     rows, columns = ([np.frombuffer(members, np.int64) for members in place] for place in places)
@@ -56,15 +58,28 @@ def by_rectangles(held: Iterable[tuple[Integers, Integers]]) -> Partition:
     return Partition(split, rows, columns, np.array(holds))
 
 
-def training_rows(partition: Partition, keep: Flags, features: int) -> Partition:
+def check_partition(partition: Partition, samples: int, features: int) -> None:
+    """Raise DataError unless one client holds each cell, a pair of one of the rows and one of the columns."""
+    held, said = np.zeros((samples, features), np.bool_), "expected each with one client"
+    for client, members in enumerate(map(partition.of, range(partition.clients))):
+        for group, size in zip(members, held.shape, strict=True):
+            if not len(group) or group[0] < 0 or group[-1] >= size or (np.diff(group) <= 0).any():
+                raise DataError(f"partition: client {client}: expected indices from 0 to {size - 1}, ascending")
+        if held[np.ix_(*members)].any():
+            raise DataError(f"partition: client {client} holds a row and column that another one holds; {said}")
+        held[np.ix_(*members)] = True
+    for row, column in np.argwhere(~held)[:1].tolist():
+        raise DataError(f"partition: row {row} and column {column} are held by no client; {said}")
+
+
+def training_rows(partition: Partition, keep: Flags) -> Partition:
     """The partition of the rows where `keep` [s] is True, numbered anew; UsageError when a client has none of them."""
     number = np.cumsum(keep) - 1
     groups = [number[group[keep[group]]] for group in partition.rows]
     empty = [len(groups[group]) == 0 for group in partition.holds[:, 0]]
     if any(empty):
         raise UsageError(f"--test-fraction: all rows of client {empty.index(True)} would be test rows; lower it")
-    training = partition._replace(rows=groups)
-    return training._replace(missing=int(keep.sum()) * features - int(training.counts @ training.widths))
+    return partition._replace(rows=groups)
 
 
 def by_grid(
@@ -75,7 +90,6 @@ def by_grid(
     how: str = "iid",
     skew: str | float | None = None,
     seed: int = 0,
-    min_samples: int = 1,
 ) -> Partition:
     """R groups of rows times C groups of columns; client r * C + c holds group r of rows, c of columns.
 
@@ -88,21 +102,17 @@ def by_grid(
     shape : (R, C), at most s and `features`
     how : "iid"; "dirichlet:A", where each class is divided in proportions drawn from a symmetric Dirichlet
         distribution with parameter A; "classes:K", where each group has rows of (at most) K classes, and classes
-        have equally many groups; "random-classes:K", where each group draws its classes; "shards:K", where the rows
-        in the order of their classes are cut into K R equal runs, and each group has K at random (McMahan et al.,
-        AISTATS 2017, with K = 2))
+        have equally many groups; "shards:K", where the rows in the order of their classes are cut into K R equal runs,
+        and each group has K at random (McMahan et al., AISTATS 2017, with K = 2)
     skew : how the groups' sizes are drawn, up to a factor: "dirichlet:A", or A alone, from a symmetric Dirichlet
-        distribution; "lognormal:S", exp of normal numbers with standard deviation S; "power:A", the numbers k^-A for
-        k = 1, ..., R at random; None for equal sizes
+        distribution; "power:A", the numbers k^-A for k = 1, ..., R at random; None for equal sizes
     seed : of all random numbers
-    min_samples : the partition is drawn again, with other numbers, until each group has so many rows
 
     Raises
     ------
-    UsageError : when there are too few rows, columns or classes for the partition, or `DRAWS` partitions had a smaller
-        group.
+    UsageError : when there are too few rows, columns or classes for the partition.
     """
-    rows, parts = deal(y, shape[0], how, skew, seed, min_samples), shape[1]
+    rows, parts = deal(y, shape[0], how, skew, seed), shape[1]
     if not 1 <= parts <= features:
         raise UsageError(f"{parts} clients for {features} columns: every client needs one; give 1 to {features}")
     holds = np.stack(np.divmod(np.arange(len(rows) * parts), parts), axis=1)

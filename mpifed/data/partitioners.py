@@ -13,9 +13,8 @@ from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array, Integers
 
-DRAWS = 1000  # partitions that are tried for one whose smallest client is large enough
-KINDS = ("iid", "dirichlet", "classes", "random-classes", "shards")
-_FORMS = r"iid|dirichlet:.+|(classes|random-classes|shards):0*[1-9]\d{0,17}"
+KINDS = ("iid", "dirichlet", "classes", "shards")
+_FORMS = r"iid|dirichlet:.+|(classes|shards):0*[1-9]\d{0,17}"
 
 
 def stream(seed: int, purpose: str, *index: int) -> Generator:
@@ -23,25 +22,19 @@ def stream(seed: int, purpose: str, *index: int) -> Generator:
     return np.random.default_rng([seed, crc32(purpose.encode()), *index])
 
 
-def deal(
-    y: Array, clients: int, how: str, skew: str | float | None = None, seed: int = 0, min_samples: int = 1
-) -> list[Integers]:
+def deal(y: Array, clients: int, how: str, skew: str | float | None = None, seed: int = 0) -> list[Integers]:
     """N ascending arrays [s_n] of row indices, none of them empty: a partition of the rows.
 
     The parameters are those of `mpifed.data.partition.by_grid`, with its errors.
     """
     if not 1 <= clients <= len(y):
         raise UsageError(f"{clients} clients for {len(y)} rows: every client needs one; give 1 to {len(y)} clients")
-    if not 1 <= min_samples <= len(y) // clients:
-        raise UsageError(
-            f"--min-samples {min_samples}: {clients} clients share {len(y)} rows; give 1 to {len(y) // clients}, or "
-            "fewer clients"
-        )
     name, parameter = _parsed(how)
     if name != "iid" and not np.issubdtype(y.dtype, np.integer):
         raise UsageError(
             f"--partition {how}: the labels are real targets, or several of a row, not classes; use --partition iid"
         )
+    rng = stream(seed, "rows")
     if name == "shards":
         if skew is not None or parameter * clients > len(y):
             raise UsageError(
@@ -49,24 +42,15 @@ def deal(
                 f"run needs a row: give K from 1 to {len(y) // clients}, and no --skew"
             )
         runs = np.array_split(np.argsort(y, kind="stable"), int(parameter) * clients)
-        holders = stream(seed, "rows").permutation(len(runs)).reshape(clients, -1)
+        holders = rng.permutation(len(runs)).reshape(clients, -1)
         return [np.sort(np.concatenate([runs[i] for i in numbers])) for numbers in holders]
-    smallest, owner = 0, np.empty(len(y), dtype=np.int64)
-    for attempt in range(DRAWS):
-        rng = stream(seed, "rows", *([attempt] if attempt else []))
-        kind, shares = _shares(y, how, name, parameter, _sizes(clients, skew, rng), rng)
-        for rows, share in zip(by_kind(kind, len(shares)), shares, strict=True):
-            ends = np.rint(np.cumsum(share)[:-1] / share.sum() * len(rows))
-            owner[rng.permutation(rows)] = np.searchsorted(ends, np.arange(len(rows)), side="right")
-        least = int(np.bincount(owner, minlength=clients).min())
-        if min_samples == 1 or least >= min_samples:
-            _leave_nobody_out(owner, clients)
-            return list(by_kind(owner, clients))
-        smallest = max(smallest, least)
-    raise UsageError(
-        f"--min-samples {min_samples}: of {DRAWS} partitions by {how}, none had so many rows for each of {clients} "
-        f"clients, the best {smallest} for its smallest; lower it, or give fewer clients or a larger parameter"
-    )
+    owner = np.empty(len(y), dtype=np.int64)
+    kind, shares = _shares(y, how, name, parameter, _sizes(clients, skew, rng), rng)
+    for rows, share in zip(by_kind(kind, len(shares)), shares, strict=True):
+        ends = np.rint(np.cumsum(share)[:-1] / share.sum() * len(rows))
+        owner[rng.permutation(rows)] = np.searchsorted(ends, np.arange(len(rows)), side="right")
+    _leave_nobody_out(owner, clients)
+    return list(by_kind(owner, clients))
 
 
 def _sizes(clients: int, skew: str | float | None, rng: Generator) -> Array:
@@ -75,14 +59,9 @@ def _sizes(clients: int, skew: str | float | None, rng: Generator) -> Array:
         return np.full(clients, 1.0)
     name, _, text = str(skew).rpartition(":")
     A = _positive(text)
-    if name not in ("", "dirichlet", "lognormal", "power") or np.isnan(A):
-        raise UsageError(
-            f"--skew {str(skew)[:40]}: expected A, or one of dirichlet:A, lognormal:A, power:A, with a number A above 0"
-        )
-    if name == "lognormal":
-        sizes = A * rng.standard_normal(clients)
-        sizes = np.exp(sizes - sizes.max())
-    elif name == "power":
+    if name not in ("", "dirichlet", "power") or np.isnan(A):
+        raise UsageError(f"--skew {str(skew)[:40]}: expected A, dirichlet:A or power:A, with a number A above 0")
+    if name == "power":
         sizes = rng.permutation(np.arange(1.0, clients + 1) ** -A)
     else:
         sizes = rng.dirichlet(np.full(clients, A))
@@ -106,23 +85,13 @@ def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: 
     if name == "dirichlet":
         return y, (rng.dirichlet(np.full(clients, parameter), size=classes) + np.finfo(float).tiny) * sizes
     each = int(parameter)
-    least = -(-classes // clients) if name == "classes" else 1
+    least = -(-classes // clients)
     if not least <= each <= classes:
         raise UsageError(
             f"--partition {how}: {clients} clients with {each} of {classes} classes each; every class needs a holder "
             f"and a client has at most {classes}: give K from {least} to {classes}"
         )
     holders = np.zeros((classes, clients))
-    if name == "random-classes":  # client i has class i modulo the number of classes, and others at random
-        if clients < classes:
-            raise UsageError(
-                f"--partition {how}: {clients} clients for {classes} classes, each of which needs one for certain; "
-                f"give {classes} clients or more, or --partition classes:K"
-            )
-        order = rng.random((clients, classes))
-        order[np.arange(clients), np.arange(clients) % classes] = -1
-        holders[np.argsort(order, axis=1)[:, :each], np.arange(clients)[:, None]] = 1
-        return y, holders * sizes
     # clients in random order take the next K classes of a random cycle, so that all classes have equally many clients
     circle = np.arange(clients * each).reshape(clients, each) % classes
     holders[rng.permutation(classes)[circle], rng.permutation(clients)[:, None]] = 1
@@ -136,7 +105,7 @@ def _parsed(how: str) -> tuple[str, float]:
     if not re.fullmatch(_FORMS, how) or (parameter and np.isnan(number)):
         raise UsageError(
             f"--partition {how[:40]}: no partition{'' if name in KINDS else nearest(name, KINDS)}; expected iid, "
-            "dirichlet:A with A > 0, classes:K, random-classes:K or shards:K with K = 1, 2, ..."
+            "dirichlet:A with A > 0, classes:K or shards:K with K = 1, 2, ..."
         )
     return name, number
 

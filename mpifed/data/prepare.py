@@ -17,14 +17,12 @@ from mpifed.core.errors import UsageError
 from mpifed.core.record import Array, Flags
 from mpifed.core.tables import Table
 from mpifed.data.block import Piece
-from mpifed.data.cells import only_held
-from mpifed.data.holding_out import hold_out, own_tests, with_owners_tests, without_small
+from mpifed.data.holding_out import hold_out, own_tests, with_owners_tests
 from mpifed.data.labels import encode
-from mpifed.data.maps import read_map
 from mpifed.data.natural import canonical_order
 from mpifed.data.options import Options as Options
-from mpifed.data.partition import Partition, by_grid
-from mpifed.data.partitioners import by_kind, stream
+from mpifed.data.partition import Partition, by_grid, check_partition
+from mpifed.data.partitioners import by_kind
 from mpifed.data.recipe import Recipe, fit_recipe
 from mpifed.data.samples import Samples, by_pieces, pieces, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
@@ -32,8 +30,6 @@ from mpifed.data.source_files import listed
 from mpifed.data.statistics import statistics, target_scale
 from mpifed.data.store import Federation, Inputs, ScalingJson, Step, make_federation
 from mpifed.files.write import sha256
-
-NOISE_ROWS = 1024  # whose noise is drawn at once: how rows are cut changes nothing
 
 
 def prepare(options: Options) -> Federation:
@@ -59,45 +55,36 @@ def prepare(options: Options) -> Federation:
     if options.test_fraction is not None:
         data = hold_out(data, options.test_fraction, options.seed)
     remarks = _remarks(options, data)
-    if options.min_rows is not None:
-        data, remarks["small"] = without_small(data, options.min_rows)
     recipe, given_classes = Recipe(), bool(data.columns and data.columns.public.classes)
     if options.split in ("columns", "grid"):
         data, recipe = _encode(data, np.ones(len(data.y), bool))
     y, test_y, meaning, classes = encode(data, options.labels, given_classes)
     data, ids = replace(data, y=y, test=data.test and replace(data.test, y=test_y)), list[str]()
-    if options.natural:
+    if not options.natural:
+        partition = _partition(options, data.y, data.features)
+    elif data.partition is not None:
+        partition = data.partition
+        check_partition(partition, *data.X.shape)
+    else:
         if options.test_fraction is None and options.client_test_fraction is None:
             data = with_owners_tests(data)
         present, owner = np.unique(data.ids, return_inverse=True)
         ids, holds = [data.owners[at] for at in present.tolist()], np.array([(n, 0) for n in range(len(present))])
         partition = Partition("rows", list(by_kind(owner, len(present))), [np.arange(data.features)], holds)
-    else:
-        partition = data.partition or _partition(options, data.y, data.features)
     tests = own_tests(partition, data.y, data.own_tests, options.client_test_fraction, options.seed)
     trained = np.ones(len(data.y), dtype=np.bool_) if tests is None else ~tests
     if data.columns is not None:  # split by rows
         data, recipe = _encode(data, trained)
         partition = partition._replace(columns=[np.arange(data.features)])
-    if partition.missing and options.map:
-        data = replace(data, X=only_held(partition, data.X))
     is_bytes = not data.sparse and data.X.dtype == np.uint8
     kinds = options.scalings
     if not kinds and is_bytes:  # raw pixels diverge
         kinds, remarks["scale"] = ["unit"], f"bytes divided by {data.top:g}; --scale none leaves them as they are"
-    elif not kinds and recipe.columns and not partition.missing:
+    elif not kinds and recipe.columns:
         kinds, remarks["scale"] = ["standard"], "standard, which --scale none leaves out"
     top = data.top
     data, scaling, before = _scale(data, kinds, trained)
     scaling = recipe.with_ranges(scaling, kinds)
-    if partition.missing and any(np.any(step.shift) for step in (scaling, *before) if not isinstance(step, str)):
-        raise UsageError(
-            f"--scale {options.scale}, or ranges of --given: would shift columns, and so change the zeros of the "
-            f"{partition.missing} cells that no client holds; use unit or unit-rows"
-        )
-    if options.feature_noise is not None:
-        before.append(ScalingJson.of(scaling))
-        data, scaling = _with_noise(data, scaling, partition, options), IDENTITY
     summary = statistics(_training(data, trained, scaling), data.y[trained], regression=not meaning)
     names = [path.name for path in data.files]
     provenance: Table = {
@@ -117,7 +104,6 @@ def prepare(options: Options) -> Federation:
         },
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         **{name: text for name, text in remarks.items() if text},
-        "missing_cells": partition.missing,
         "statistics": summary,
         **_computed(options, data, recipe, kinds, top, given_classes, meaning),
         "inputs": asdict(Inputs(is_bytes, before)),
@@ -157,14 +143,9 @@ def _remarks(options: Options, data: Samples) -> dict[str, str]:
 
 
 def _partition(options: Options, y: Array, features: int) -> Partition:
-    if options.map:
-        partition = read_map(options.map, len(y), features, options.missing)
-        if options.split == "rows" and partition.split != "rows":
-            raise UsageError(f"--split rows: {options.map} divides columns too; give --split grid")
-        return partition
     clients, split = options.clients or 0, options.split or "rows"
     shape = options.groups or ((1, clients) if split == "columns" else (clients, 1))
-    return by_grid(split, y, features, shape, options.partition, options.skew, options.seed, options.min_samples)
+    return by_grid(split, y, features, shape, options.partition, options.skew, options.seed)
 
 
 def _encode(data: Samples, trained: Flags) -> tuple[Samples, Recipe]:
@@ -194,10 +175,8 @@ def _computed(
                 (given if by_format else fitted).append(f"scale {kind}{of_some}")
     if meaning:
         (given if given_classes or options.source.published else fitted).append("classes")
-    if not options.map and options.partition != "iid":
+    if options.partition != "iid":
         fitted.append(f"partition {options.partition}")
-    if options.missing == "drop":  # so that the places of all others depend on it
-        fitted.append("rows without gaps")
     if not options.source.published:
         in_order = data.ids is not None  # of their content, on which the place of each other row depends
         drawn = options.test_fraction is not None or options.client_test_fraction is not None
@@ -241,27 +220,3 @@ def _every_row(data: Samples, change: Callable[[Piece], Piece]) -> Samples:
     """The data with change(rows) of training and test rows."""
     test = data.test and replace(data.test, X=by_pieces(data.test.X, change))
     return replace(data, X=by_pieces(data.X, change), test=test, top=None)
-
-
-def _with_noise(data: Samples, scaling: Scaling, partition: Partition, options: Options) -> Samples:
-    """The scaled training rows with Gaussian noise of variance `feature_noise` (n + 1) / N on those of client n of N.
-
-    So NIID-Bench shifts features (Q. Li, Y. Diao, Q. Chen, B. He, ICDE 2022, "noise-based feature imbalance"). Test
-    rows are as they were. Raises UsageError for sparse rows, whose zeros it would fill.
-    """
-    variance, (samples, features) = options.feature_noise, data.X.shape
-    assert variance is not None
-    if data.sparse or partition.split != "rows":
-        raise UsageError(
-            f"--feature-noise {variance:g}: for dense rows, each of one client, by --split rows or --by; it would fill "
-            "the zeros of sparse ones"
-        )
-    deviation = np.empty((samples, 1), np.float32)  # of each row
-    for client in range(partition.clients):
-        deviation[partition.of(client)[0]] = np.sqrt(variance * (client + 1) / partition.clients)
-    data = _every_row(data, lambda X: scaling.apply(X, np.float32))
-    for block, start in enumerate(range(0, samples, NOISE_ROWS)):
-        noise = stream(options.seed, "feature noise", block).standard_normal((NOISE_ROWS, features), np.float32)
-        rows = data.X[start : start + NOISE_ROWS]
-        rows += noise[: len(rows)] * deviation[start : start + NOISE_ROWS]
-    return data

@@ -235,6 +235,8 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
                 fill = float((np.mean if raw.missing == "mean" else np.median)(here.astype(np.float64)))
             fitted.append(f"{raw.missing} of {name}")
         columns.append(Encoding(name, categories, one_hot, fill, stated.range))
+    if raw.missing == "drop":  # so that the places of all others depend on it
+        fitted.append("rows without gaps")
     return Recipe(tuple(columns), tuple(fitted), tuple(given))
 
 

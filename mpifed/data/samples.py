@@ -67,7 +67,7 @@ class Samples:
         """The training rows `at` alone, ascending positions; or all of them in this order, without a `partition`."""
         partition = self.partition
         if partition is not None:
-            partition = training_rows(partition, np.isin(np.arange(len(self.y)), at), self.features)
+            partition = training_rows(partition, np.isin(np.arange(len(self.y)), at))
         return replace(
             self, X=self.X[at], y=self.y[at], ids=None if self.ids is None else self.ids[at],
             own_tests=None if self.own_tests is None else self.own_tests[at], partition=partition,
@@ -95,7 +95,7 @@ class Source(ABC):
 
     @property
     def names_clients(self) -> bool:
-        """Whether `read` will say whose each row is (`Samples.ids`), so that no number of clients is needed."""
+        """Whether `read` will say who holds what (`Samples.ids`, `partition`): no number of clients is needed."""
         return getattr(self, "by", None) is not None
 
 

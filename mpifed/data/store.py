@@ -515,7 +515,7 @@ def make_federation(
 
     trained = np.ones(len(y), np.bool_) if client_tests is None else ~client_tests
     sparse, features = not isinstance(X, np.ndarray), X.shape[1]
-    training = training_rows(partition, trained, features)
+    training = training_rows(partition, trained)
     contents: dict[str, Array] = {"holds": training.holds, "digests": np.zeros((partition.clients, 32), np.uint8)}
     contents["scaling/scale"], contents["scaling/shift"] = map(np.atleast_1d, scaling)
     if ids:

@@ -29,10 +29,8 @@ def summary(federation: Federation) -> str:
         f"{widths.max()} features",
         "bytes": f"{nbytes.sum()} in shards, the largest {nbytes.max()}",
         "folder": federation.path or "none: in memory",
-        **{name: about[name] for name in ("names", "small", "tests", "index") if name in about},
+        **{name: about[name] for name in ("names", "tests", "index") if name in about},
     }
-    if missing := about.get("missing_cells"):
-        lines["missing"] = f"{missing} cells that no client holds, which count as zero"
     # a folder of strangers may say anything: nothing of it is obeyed by a terminal, or begins a line of its own
     return "\n".join(f"{name:9}{shown(str(value), len(str(value)))}" for name, value in lines.items())
 

@@ -35,7 +35,7 @@ from mpifed.data.recipe import (
     is_text,
 )
 from mpifed.data.samples import Samples, Source, Task
-from mpifed.data.source_files import check_choices, listed, numbers_rows, open_packed, train_and_test
+from mpifed.data.source_files import check_choices, listed, numbers_rows, open_packed
 from mpifed.files.reading import reading
 from mpifed.text import shown, wrong_line
 
@@ -73,7 +73,9 @@ class ColumnUses:
     """What columns of texts become, by the sorted texts of the training rows; by default they are refused."""
     given: Path | None = None
     """A TOML file of what is known without the rows: [columns.NAME] with categories, fill, range; and classes."""
-    missing: Literal["error", "zero", "drop", "mean", "median"] = "error"  # what becomes of gaps
+    missing: Literal["error", "zero", "drop", "mean", "median"] = "error"
+    """What becomes of gaps: an error, zero (of one-hot categories: all zeros), their row is left out, or the mean or
+    the median of the training rows, of categories the most frequent one."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -233,10 +235,6 @@ class ColumnSource(ColumnUses, Source):
     def table(self, path: Path, texts: Collection[str] = ()) -> pa.Table:
         """The whole table of a file, whose types are texts in `texts` if it has none; DataError for a damaged one."""
 
-    def files(self, path: Path) -> list[Path]:
-        """The files that are read of a path."""
-        return [path]
-
     def read(self, seed: int) -> Samples:
         """The data; DataError for a damaged file or an unsuitable cell, UsageError for a column that is not there."""
         names = [re.sub(r"\.\w+(\.(gz|bz2|xz))?$", "", path.name, flags=re.I) for path in self.path]
@@ -247,8 +245,7 @@ class ColumnSource(ColumnUses, Source):
         textual.update(name for table in parts.values() for name in table.column_names if is_text(table[name].type))
         tests = [path for path in (self.test,) if path is not None]
         test = {f"{path}{' as test rows' * (path in self.path)}": self.table(path, textual) for path in tests}
-        files = tuple(file for path in (*self.path, *tests) for file in self.files(path))
-        return replace(self.samples(parts, test, clients), files=files)
+        return replace(self.samples(parts, test, clients), files=(*self.path, *tests))
 
 
 @dataclass(frozen=True)
@@ -287,33 +284,6 @@ class ParquetTable(ColumnSource):
             if column["pandas_type"] == "categorical" and not is_text(table[name].type):  # stored as the numbers
                 table = table.set_column(table.column_names.index(name), name, table[name].dictionary_encode())
         return table
-
-
-@dataclass(frozen=True)
-class ArrowFolder(ColumnSource):
-    """A folder that `datasets.save_to_disk` wrote, of a Dataset, or of a DatasetDict with `train` and `test`."""
-
-    def read(self, seed: int) -> Samples:
-        test = [self.test] if self.path[1:] else [*train_and_test(self.path[0], self.test), None][1:]
-        return ColumnSource.read(replace(self, test=test[0]), seed)
-
-    def files(self, path: Path) -> list[Path]:
-        folder = train_and_test(path)[0] if path in self.path else path
-        files = sorted(file for file in folder.glob("*.arrow") if not file.name.startswith("cache-"))  # of its `map`
-        if not files:
-            raise DataError(f"{path}: no file *.arrow; expected a folder of datasets.save_to_disk")
-        return files
-
-    def table(self, path: Path, texts: Collection[str] = ()) -> pa.Table:
-        import pyarrow as pa
-
-        parts = []
-        for file in self.files(path):
-            with _reading(file), open_regular(file) as opened, pa.ipc.open_stream(opened) as reader:
-                parts.append(reader.read_all())
-                parts[-1].validate(full=True)  # offsets of a damaged file may point anywhere
-        with _reading(path):
-            return pa.concat_tables(parts)
 
 
 def read_csv(

@@ -36,8 +36,6 @@ def _source(data: Samples) -> Source:
 
     @dataclass(frozen=True)
     class InMemory(Source):
-        missing: str = data.columns.missing if data.columns else "error"
-
         @property
         def names_clients(self) -> bool:
             return data.ids is not None
@@ -112,8 +110,6 @@ class FederatedDataset:
         clients: Values,
         partition: str = "iid",
         skew: str | float | None = None,
-        min_samples: int = 1,
-        feature_noise: float | None = None,
         split: str = "rows",
         test: Pair | float | None = None,
         client_test: float | None = None,
@@ -139,11 +135,7 @@ class FederatedDataset:
         partition
             How labels spread over clients: "iid", "dirichlet:A", "classes:K", and others of `mpifed data --help`.
         skew
-            Of the clients' sizes: the parameter of a Dirichlet distribution, "lognormal:S" or "power:A"; None: equal.
-        min_samples
-            Draw the partition again until every client has so many training rows.
-        feature_noise
-            V: add Gaussian noise of variance V n / N to the scaled rows of client n = 1, ..., N.
+            Of the clients' sizes: the parameter of a Dirichlet distribution, or "power:A"; None: equal.
         split
             "rows" or "columns".
         test
@@ -169,9 +161,8 @@ class FederatedDataset:
             data, *tests = parts_of(given, names, shape)
             data = replace(data, test=tests[0] if tests else None)
             of_all: Table = {
-                "split": split, "partition": partition, "skew": skew, "min_samples": min_samples, "scale": scale,
-                "seed": seed, "feature_noise": feature_noise, "test_fraction": fraction,
-                "client_test": client_test,
+                "split": split, "partition": partition, "skew": skew, "scale": scale, "seed": seed,
+                "test_fraction": fraction, "client_test": client_test,
             }  # fmt: skip
             if np.ndim(clients) == 0:
                 return data, {**of_all, "clients": clients}
@@ -213,7 +204,7 @@ class FederatedDataset:
         client_test
             The samples and labels with which each client tests, or the fraction of its rows for that.
         options
-            `scale`, `seed`, `feature_noise`, `min_rows`, as in `from_arrays` and `from_dataframe`.
+            `scale` and `seed`, as in `from_arrays` and `from_dataframe`.
         """
         each: dict[str, Values] = _by_client(clients)
         if label is not None:
@@ -277,10 +268,10 @@ class FederatedDataset:
             The column of labels, integers or texts of classes; several of real targets.
         by
             The column that says whose each row is: clients in the order of its sorted values, the rows of each in an
-            order of their content. It is no feature. `min_rows=N` leaves small clients out.
+            order of their content. It is no feature.
         clients
-            Without `by`: how many, as in `from_arrays`, which takes `options` too; `client_test`, `feature_noise`,
-            `scale`, `seed` and `shape` also go with `by`. Without `scale` features are standardized.
+            Without `by`: how many, as in `from_arrays`, which takes `options` too; `client_test`, `scale`,
+            `seed` and `shape` also go with `by`. Without `scale` features are standardized.
         task
             What labels are: "classification", "regression", or "auto": classes if they are integers or texts.
         ignore
@@ -445,7 +436,7 @@ def _make_data(
         for name in chosen:
             if name not in known:
                 raise UsageError(f"{name}: no argument here{nearest(name, known)}; known are {', '.join(known)}")
-        for name in ("clients", "seed", "min_samples", "min_rows"):
+        for name in ("clients", "seed"):
             if chosen.get(name) is not None:
                 chosen[name] = integer(chosen[name], name)
         chosen.setdefault("split", "rows")

@@ -42,5 +42,5 @@ def of_frame(frame: Values, test: Values, options: Table, **columns: Values) -> 
     if data.left_out:
         warnings.warn(f"from_dataframe: column {listed(data.left_out)} numbers rows, and is left out", stacklevel=2)
     shape = options.pop("shape", None)
-    options |= {"test_fraction": fraction, "missing": columns["missing"]}
+    options |= {"test_fraction": fraction}
     return replace(data, shape=None if shape is None else tuple(shape)), options

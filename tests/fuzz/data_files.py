@@ -29,7 +29,6 @@ SVMLIGHT = "".join(
     f"{i % 2} " + " ".join(f"{j + 1}:{x}" for j, x in enumerate(row) if (i + j) % 3) + "\n"
     for i, row in enumerate(ROWS)
 ).encode()  # fmt: skip
-MAP = b"client,rows,columns\n0,0-3 8-11,all\n1,4-7,0 2\n2,4-7,1 3\n"
 # what cells, names, labels, column numbers, options may be; many of them are fine in some places
 NUMBERS = [
     "", " ", "0", "1", "-1", "2", "-0", "+1", "007", "1.", ".5", "-2.5e3", "1e-400", "1e38", "3.5e38", "1e39", "-1e308",
@@ -80,14 +79,8 @@ def formats() -> dict[str, bytes]:
         save(file := io.BytesIO())
         files[name] = file.getvalue()
 
-    def stream(file: io.BytesIO) -> None:
-        with pa.ipc.new_stream(file, content.schema) as written_to:
-            written_to.write_table(content)
-
     saved("t.csv", lambda file: table.to_csv(file, index=False))
     saved("t.parquet", lambda file: parquet.write_table(content, file, row_group_size=5))
-    saved("folder/data.arrow", stream)
-    files["folder/state.json"] = b'{"_data_files": [{"filename": "data.arrow"}]}'
     X, y = rng.integers(0, 9, (12, 2, 3), np.uint8), np.arange(12, dtype=np.uint8) % 3
     saved("a.npz", lambda file: np.savez_compressed(file, X=X, y=y, who=y.astype(str)))
     with h5py.File(whole := io.BytesIO(), "w") as file:

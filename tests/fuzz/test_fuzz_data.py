@@ -5,13 +5,12 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import CSV, MAP, SVMLIGHT, WORDS, formats, lines, make, written
+from data_files import CSV, SVMLIGHT, WORDS, formats, lines, make, written
 from fuzzing import examples, mutated, seeds
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,18 +22,12 @@ pytestmark = pytest.mark.long
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress
 }  # fmt: skip
-TABLES = {
-    "a.csv": b"id,height,label\nann,1.5,0\nbob,1.25,1\ncat,2,0\n",
-    "b.csv": b"id,weight,label\nbob,70,1\nann,60,0\n",
-    "c.csv": b'id,"age",pulse\ncat,7,90\nbob,8,80\n',
-}
 SPLITS = st.sampled_from([
     "rows --clients 2", "columns --clients 2", "grid --grid 2x2", "rows --clients 1 --test-fraction 0.3",
     "rows --clients 2 --partition dirichlet:0.5", "rows --clients 2 --scale standard", "rows --clients 3 --skew 1",
     "rows --clients 2 --scale minmax,unit-rows", "rows --clients 2 --labels even-odd", "rows --clients 2 --scale unit",
     "rows --clients 2 --task regression --scale standard", "rows --clients 2 --task classification",
 ])  # fmt: skip
-BY_TABLE = st.sampled_from(["", "--scale standard", "--test-fraction 0.3 --missing zero", "--missing zero"])
 
 
 @pytest.mark.parametrize("kind", ["csv", "svmlight"])
@@ -87,15 +80,6 @@ def test_strange_svmlight(
     make(tmp_path, "svmlight", own, *other, *dense.split(), "--split", *split.split())
 
 
-@given(seed=seeds, which=st.sampled_from(list(TABLES)), more=BY_TABLE)
-@examples(8)
-def test_damaged_tables(tmp_path: Path, seed: int, which: str, more: str) -> None:
-    shutil.rmtree(tmp_path / "clients", ignore_errors=True)
-    for name, content in TABLES.items():
-        written(tmp_path / "clients" / name, mutated(content, seed) if name == which else content)
-    make(tmp_path, "tables", tmp_path / "clients", "--id", "id", "--label", "label", *more.split())
-
-
 def idx(shape: tuple[int, ...]) -> bytes:
     """The header of a file of unsigned bytes."""
     return bytes([0, 0, 8, len(shape)]) + np.array(shape, ">u4").tobytes()
@@ -112,15 +96,15 @@ OPTIONS = {  # and what each may be, beside that
         "iid", "dirichlet:1e-300", "dirichlet:1e308", "dirichlet:inf", "dirichlet:nan", "dirichlet:", "classes:1",
         "classes:1000000000", "classes:2", "classes:" + "9" * 5000, "dirichlet:" + "9" * 5000,
     ],
-    "--split": ["rows", "columns", "grid"], "--map": ["map.csv"], "--missing": ["zero", "error"], "--skew": ["0.1"],
+    "--split": ["rows", "columns", "grid"], "--skew": ["0.1"],
     "--labels": ["below:2", "class:1", "class:x", "even-odd", "all", "class:", "class:\u0663"],
     "--scale": ["unit", "none", "standard,unit,unit-rows", "minmax," * 50, "minmax", "standard", "unit-rows"],
     "--test-fraction": ["0.5", "0.999999", "1e-9", "0.2"], "--seed": ["17"],
 }  # fmt: skip
 TASKS = {"--task": ["classification", "regression", "auto"]}
 TESTS = {"--test": ["a.csv", "a.svm"], **TASKS}
-CELLS = {"--separator": [",", ";", "tab"], "--decimal": [",", "."], "--given": ["a.csv", "public.toml", "map.csv"]}
-FILLS, GROUPS = ["drop", "mean", "median", "zero"], {"--min-rows": ["3"]}
+CELLS = {"--separator": [",", ";", "tab"], "--decimal": [",", "."], "--given": ["a.csv", "public.toml"]}
+FILLS = ["drop", "mean", "median", "zero"]
 SOURCES = {  # and what options each has of its own
     "digits": {}, "csv a.csv --label y": {"--label": ["y", "0", "-1"], **TESTS, **CELLS},
     "csv a.csv t.csv --label y": {"--label": ["y", "0", "-1"], **TESTS, **CELLS},
@@ -129,18 +113,16 @@ SOURCES = {  # and what options each has of its own
         "--samples": ["50"], "--features": ["5"], "--noise": ["0", "1e29"], "--classes": ["4"],
         "--dtype": ["uint8", "float32"], **TASKS,
     },
-    "tables clients --id id --label label": {"--key": ["a.csv", "map.csv"], "--id": ["id"], **TASKS},
     "mnist .": {}, "csv /dev/zero": TESTS, "svmlight /dev/zero": TESTS, "csv .": TESTS,
-    "csv": TESTS, "tables a.csv --id id": {},
-    "csv t.csv --label ill --by ward": {"--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **GROUPS, **TASKS},
+    "csv": TESTS,
+    "csv t.csv --label ill --by ward": {"--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **TASKS},
     "csv t.csv --label ill --categorical one-hot": {"--by": ["ward", "ill", "0"], "--missing": FILLS, **TESTS},
     "parquet t.parquet --label ill": {
-        "--by": ["ward", "x"], "--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **GROUPS, **TESTS,
+        "--by": ["ward", "x"], "--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **TESTS,
     },
-    "arrow folder --label ill": {"--by": ["ward", "x"], "--categorical": ["one-hot"], "--missing": FILLS, **TESTS},
-    "npz a.npz": {"--by": ["who", "X"], "--samples": ["X", "y"], "--label": ["y", "who", "X"], **GROUPS, **TASKS},
-    "leaf a.json": {"--test": ["a.json", "."], **GROUPS, **TASKS}, "leaf .": GROUPS,
-    "idx images": {}, "hdf5 shards": {**GROUPS, **TASKS}, "images pictures": {}, "cifar .": {},
+    "npz a.npz": {"--by": ["who", "X"], "--samples": ["X", "y"], "--label": ["y", "who", "X"], **TASKS},
+    "leaf a.json": {"--test": ["a.json", "."], **TASKS}, "leaf .": {},
+    "idx images": {}, "hdf5 shards": TASKS, "images pictures": {}, "cifar .": {},
 }  # fmt: skip
 
 
@@ -155,7 +137,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     """A source with one to three options, of which some have values that nobody expects."""
     source = draw(st.sampled_from(list(SOURCES)))
     words = source.split()
-    if draw(st.integers(0, 9)) and not source.startswith("tables"):
+    if draw(st.integers(0, 9)):
         words += draw(st.sampled_from(["--split rows --clients 2", "--split grid --grid 2x2"])).split()
     for _ in range(draw(st.integers(0, 3))):
         of_source = draw(st.booleans()) and SOURCES[source]
@@ -172,10 +154,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 def test_strange_options(tmp_path: Path, words: list[str]) -> None:
     written(tmp_path / "a.csv", CSV)
     written(tmp_path / "a.svm", SVMLIGHT)
-    written(tmp_path / "map.csv", MAP)
     written(tmp_path / "public.toml", b"classes = ['0', '1', '2']\n[columns.a]\nrange = [-9, 9]\nfill = 1\n")
-    for name, content in TABLES.items():
-        written(tmp_path / "clients" / name, content)
     for name, content in formats().items():
         written(tmp_path / name, content)
     make(tmp_path, *words)
@@ -184,8 +163,6 @@ def test_strange_options(tmp_path: Path, words: list[str]) -> None:
 FORMATS = {  # the file that is damaged, of those of `formats`, and the words that read it
     "t.csv": "csv t.csv --label ill --by ward --categorical one-hot --missing mean",
     "t.parquet": "parquet t.parquet --label ill --by ward --categorical one-hot --missing median",
-    "folder/data.arrow": "arrow folder --label ill --by ward --categorical ordinal --missing drop",
-    "folder/state.json": "arrow folder --label ill --by ward --categorical one-hot --missing drop",
     "a.npz": "npz a.npz --by who",
     "a.json": "leaf a.json",
     "images/train-images-idx3-ubyte": "idx images --split rows --clients 2",

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from jobs_in_python import checked
 from lengths import covering
+from mapped import with_map
 from rounds import Seen, rounds_of
 
 from mpifed.cli import main
@@ -42,7 +43,7 @@ SPLITS = {
 def made(out: Path, *arguments: Any) -> Path:
     """A data folder."""
     if not out.exists():
-        done = CliRunner().invoke(main, ["data", *map(str, arguments), "--out", str(out)])
+        done = CliRunner().invoke(main, ["data", *with_map(arguments), "--out", str(out)])
         assert done.exit_code == 0, done.output
     return out
 

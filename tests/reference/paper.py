@@ -29,11 +29,12 @@ from mpifed.testing import Job, Solo, rounds
 def make_data(out: Path, *arguments: object) -> Path:
     """A data folder, made by `mpifed data` unless it is there."""
     from click.testing import CliRunner
+    from mapped import with_map
 
     from mpifed.cli import main
 
     if not out.exists():
-        done = CliRunner().invoke(main, ["data", *map(str, arguments), "--out", str(out)])
+        done = CliRunner().invoke(main, ["data", *with_map(arguments), "--out", str(out)])
         assert done.exit_code == 0, done.output
     return out
 

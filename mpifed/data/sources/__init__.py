@@ -14,8 +14,6 @@ from mpifed.data.sources.leaf import Leaf as Leaf
 from mpifed.data.sources.npz import Npz as Npz
 from mpifed.data.sources.svmlight import Svmlight as Svmlight
 from mpifed.data.sources.synthetic import Synthetic as Synthetic
-from mpifed.data.sources.tables import Tables as Tables
-from mpifed.data.table import ArrowFolder as ArrowFolder
 from mpifed.data.table import CsvTable as CsvTable
 from mpifed.data.table import ParquetTable as ParquetTable
 
@@ -25,13 +23,11 @@ SOURCES: dict[str, type[Source]] = {
     "svmlight": Svmlight,
     "csv": CsvTable,
     "parquet": ParquetTable,
-    "arrow": ArrowFolder,
     "npz": Npz,
     "leaf": Leaf,
     "hdf5": Hdf5,
     "idx": Idx,
     "cifar": Cifar,
     "images": Images,
-    "tables": Tables,
     "synthetic": Synthetic,
 }

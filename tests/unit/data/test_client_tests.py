@@ -15,8 +15,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.data.prepare import Options, prepare
 from mpifed.data.samples import Samples, Source
 from mpifed.data.shards import shard_of
-from mpifed.data.store import Federation, open_federation
-from mpifed.python.arrays import FederatedDataset
+from mpifed.data.store import Federation
 
 ROWS = 120
 X = np.stack([np.arange(1, ROWS + 1), np.arange(ROWS) % 7, np.ones(ROWS)], axis=1).astype("f4")  # the first is the row
@@ -110,23 +109,3 @@ def test_rows_that_the_source_determines(tmp_path: Path) -> None:
         made(tmp_path / "both", Numbered(tests=tuple(tests.tolist())))
     with pytest.raises(DataError, match=r"all its \d+ rows are test rows"):
         made(tmp_path / "none", Numbered(tests=(True,) * ROWS), client_test_fraction=None)
-
-
-def test_noise_of_features_grows_with_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variance V n / N on the scaled rows of client n of N, the same however rows are read; tests are as they were."""
-    rows, y = np.full((3000, 20), 6.0, np.float32), np.arange(3000) % 3
-
-    def noisy(seed: int) -> list[np.ndarray]:
-        more = {"scale": "unit", "test": (rows[:5], y[:5]), "seed": seed, "feature_noise": 0.4}
-        folder = open_federation(FederatedDataset.from_arrays(rows, y, clients=4, **more).path)
-        assert (common(folder)[0] == 1).all()
-        return [held(folder, client, dtype="f4") - 1 for client in range(4)]
-
-    noise = noisy(0)
-    for client, of_client in enumerate(noise):
-        variance = 0.4 * (client + 1) / 4
-        assert of_client.var() == pytest.approx(variance, rel=4 * np.sqrt(2 / of_client.size))  # four standard errors
-        assert abs(of_client.mean()) < 4 * np.sqrt(variance / of_client.size)
-    assert abs(np.corrcoef(noise[0][:500].ravel(), noise[1][:500].ravel())[0, 1]) < 4 / np.sqrt(500 * 20)
-    monkeypatch.setattr("mpifed.data.samples.CHUNK_VALUES", 140)
-    assert all(map(np.array_equal, noise, noisy(0))) and not np.array_equal(noise[0], noisy(1)[0])

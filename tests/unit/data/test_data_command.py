@@ -1,10 +1,7 @@
-"""`mpifed data`: from words to the opened federation; columns of texts and gaps, and tables joined by identifiers."""
+"""`mpifed data`: from words to the opened federation; columns of texts and gaps."""
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import hmac
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +14,6 @@ from sklearn.datasets import load_digits
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data.shards import shard_of
-from mpifed.data.sources import Tables
 from mpifed.data.store import Federation, open_federation
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -118,18 +114,6 @@ def test_sparse_grid(tmp_path: Path) -> None:
     assert set(federation.provenance["files"]) == {"a.svm", "t.svm"}
 
 
-def test_a_published_split_of_rows(tmp_path: Path) -> None:
-    table, split = tmp_path / "a.csv", tmp_path / "split.csv"
-    table.write_text("".join(f"{row},{row % 2}\n" for row in range(6)))
-    split.write_text("row,client\n5,1\n0,0\n1,1\n2,2\n3,0\n4,0\n")
-    words = ("csv", table, "--label", -1, "--scale", "none", "--split", "rows", "--map", split)
-    federation = run(*words)
-    assert federation.split == "rows"
-    assert [held(federation, number).tolist() for number in range(3)] == [[[0], [3], [4]], [[1], [5]], [[2]]]
-    federation = run(*words, "--client-test-fraction", 0.4)
-    assert federation.counts.tolist() == [2, 1, 1] and federation.test_counts.tolist() == [1, 1, 0]
-
-
 def test_out_is_replaced_by_force_alone_and_by_data_that_are_whole(here: Path) -> None:
     run("digits", "--split", "rows", "--clients", 5)
     code, text = command(*["data", "digits", "--split", "rows", "--clients", "3", "--out", "out"])
@@ -145,30 +129,6 @@ def test_importing_the_command_is_cheap() -> None:
     code = f"import sys, mpifed.data.command; print(sorted({heavy} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "[]"
-
-
-@pytest.mark.parametrize("source", ["csv", "svmlight"])
-def test_cells_that_nobody_holds_are_zero(tmp_path: Path, source: str) -> None:
-    table, who = tmp_path / "table", tmp_path / "map.csv"
-    rows = np.array([[3, 4, 12], [1, 2, 2], [6, 0, 8]])
-    form = {"csv": "{0},{1},{2},{y}", "svmlight": "{y} 1:{0} 2:{1} 3:{2}"}[source]
-    table.write_text("".join(form.format(*row, y=i % 2) + "\n" for i, row in enumerate(rows)))
-    who.write_text("client,rows,columns\n0,0 2,0 1\n1,1,all\n")
-    more = "--sparse" if source == "svmlight" else "--label -1"
-    words = f"{source} {table} {more} --split grid --map {who}".split()
-    with pytest.raises(DataError, match="row 0 and column 2 is held by no client"):
-        run(*words)
-    federation = run(*words, "--missing", "zero", "--scale", "unit-rows")
-    assert federation.provenance["missing_cells"] == 2
-    np.testing.assert_allclose(held(federation, 0), [[0.6, 0.8], [1, 0]], rtol=1e-6)
-    np.testing.assert_allclose(held(federation, 1), [[1 / 3, 2 / 3, 2 / 3]], rtol=1e-6)
-    reason = {
-        "csv": "would shift columns, .* the 2 cells that no client",
-        "svmlight": "fills the zeros of sparse",
-    }
-    for kinds in ("minmax", "minmax,unit-rows"):
-        with pytest.raises(UsageError, match=f"--scale {kinds.partition(',')[0]}.*{reason[source]}"):
-            run(*words, "--missing", "zero", "--scale", kinds)
 
 
 # --- columns of texts and gaps ---------------------------------------------------------------------------------------
@@ -254,100 +214,3 @@ def test_columns_that_are_left_out(tmp_path: Path, source: str, ignored: str) ->
     frame.to_csv(path, index=False) if source == "csv" else frame.to_parquet(path)
     folder = of_one(source, path, "--ignore", ignored)
     assert folder.names() == ("age", "ward") and rows(folder) == [[30, 1], [40, 2], [50, 1]]
-
-
-# --- tables of several clients, against a join by dictionaries -------------------------------------------------------
-
-
-# a bank and two shops, which know different things about overlapping people
-BANK = "person,income,age,paid\nann,3,40,1\nbob,1,31,0\n cem ,2,50,1\ndua,2.5,28,0\n"
-NORTH = "age,person,visits\n33,eva,7\n61,fay,2\n"
-SOUTH = 'visits,likes,person,paid\n5,0.5,bob,0\n4,0.25,"cem",1\n9,1,eva,1\n1,0,fay,0\n'
-FILES = {"bank.csv": BANK, "north.csv": NORTH, "south.csv": SOUTH}
-KEY = b"sixteen bytes or more"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "key").write_bytes(KEY)
-    folder = tmp_path / "clients"
-    folder.mkdir()
-    for name, text in FILES.items():
-        (folder / name).write_text(text)
-    (folder / "notes.txt").write_text("no table")
-    return folder
-
-
-def in_order_of_hashes(ids: set[str]) -> list[str]:
-    return sorted(ids, key=lambda name: hmac.new(KEY, name.encode(), hashlib.sha256).hexdigest())
-
-
-def join(folder: Path, *words: str) -> Federation:
-    return run("tables", folder, "--id", "person", "--label", "paid", "--key", folder.parent / "key", *words)
-
-
-def test_tables_are_joined(folder: Path) -> None:
-    """North and south overlap in rows and columns, but south has no ages, and visits are of other people."""
-    (folder / "south.csv").write_text(SOUTH.replace("9,1,eva,1", "9,1,ann,1").replace("1,0,fay,0", "1,0,dua,0"))
-    (folder / "north.csv").write_text("visits,person,age,paid\n7,eva,33,1\n2,fay,61,0\n")  # in another order
-    federation = join(folder, "--missing", "zero", "--scale", "unit")
-    assert federation.split == "grid"
-    names = ("income", "age", "visits", "likes")
-    assert federation.names() == names and set(federation.provenance["files"]) == set(FILES)
-    people: list[dict[str, dict[str, float]]] = []  # by client
-    for name in FILES:
-        lines = csv.DictReader((folder / name).read_text().splitlines())
-        people.append({line.pop("person").strip(): {key: float(x) for key, x in line.items()} for line in lines})
-    ids = in_order_of_hashes({person for rows in people for person in rows})
-    assert federation.provenance["missing_cells"] == 4 * len(ids) - sum(
-        len(row) - ("paid" in row) for rows in people for row in rows.values()
-    )
-    paid = {person: row["paid"] for rows in people for person, row in rows.items() if "paid" in row}
-    for client, rows in enumerate(people):
-        shard = shard_of(federation, client)
-        assert [ids[row] for row in shard.rows] == in_order_of_hashes(set(rows))
-        assert shard.y.tolist() == [paid[ids[row]] for row in shard.rows]
-        expected = [[rows[ids[row]][names[column]] / 61 for column in shard.columns] for row in shard.rows]
-        np.testing.assert_allclose(held(federation, client), expected, rtol=1e-12)
-    stored = b"".join(path.read_bytes() for path in federation.path.iterdir())
-    assert not any(person.encode() in stored for person in ids)
-
-
-@pytest.mark.parametrize(("name", "text", "words"), [
-    ("bank.csv", BANK + "ann,1,1,1\n", r"bank.csv: 2 rows have the identifier 'ann'; every"),
-    ("bank.csv", BANK + " ,1,1,1\n", r"bank.csv: 1 rows have the identifier ''"),
-    ("bank.csv", BANK.replace("person", "who"), r"bank.csv: no column 'person', .*; of "),
-    ("bank.csv", "1,2,4\n", r"bank.csv: no column 'person', .*; of "),
-    ("bank.csv", BANK.replace("income", "age"), r"bank.csv: 2 columns are called 'age'"),
-    ("bank.csv", "person,paid\nann,1\n", r"bank.csv: no column besides person, paid"),
-    ("bank.csv", BANK.replace("2.5", "much"), r"bank.csv: row 4, column 'income': 'much' is not a number"),
-    ("bank.csv", BANK.replace("ann,3,40", "ann,3"), r"bank.csv: .*Expected 4 columns, got 3"),
-    ("south.csv", SOUTH.replace("bob,0", "bob,1"), "sample 'bob' has the label 1, but 0 in another file"),
-    ("south.csv", SOUTH.replace("eva", "eve"), r"north.csv: sample 'eva' has no label in any file"),
-    ("bank.csv", BANK.replace("2.5", ""), r"bank.csv: row 4, column 'income' is a missing value"),
-    ("bank.csv", "person,id\nann,16777217\nbob,16777216\n", "column 'id': 2 different numbers.* are 1 in"),
-    ("south.csv", SOUTH, r"'visits' of sample '(eva|fay)' is held by north.csv and south.csv; leave it to one"),
-])  # fmt: skip
-def test_faulty_tables(folder: Path, name: str, text: str, words: str) -> None:
-    (folder / name).write_text(text)
-    with pytest.raises(DataError, match=words):
-        join(folder, "--missing", "zero")
-
-
-def test_identifiers_that_are_not_utf8_are_not_joined(folder: Path) -> None:
-    """Read with replaced letters, Müller and Möller would be one sample."""
-    (folder / "bank.csv").write_bytes(BANK.replace("ann", "Möller").encode("latin-1"))
-    with pytest.raises(DataError, match=r"bank.csv: cannot be read .*; save it as UTF-8"):
-        join(folder, "--missing", "zero")
-
-
-def test_short_key_and_no_tables(folder: Path) -> None:
-    (folder.parent / "key").write_bytes(b"secret")
-    with pytest.raises(UsageError, match="6 bytes; expected 16 or more"):
-        join(folder)
-    with pytest.raises(DataError, match="key"):
-        Tables(folder, "person", "paid", folder / "nowhere").read(0)
-    with pytest.raises(DataError, match=r"no file \*.csv"):
-        Tables(folder / "nowhere", "person", "paid").read(0)
-    with pytest.raises(DataError, match=r"no file \*.csv"):
-        Tables(folder.parent, "person", "paid").read(0)

@@ -42,7 +42,6 @@ OVERLAPPING = Partition(
     [np.arange(50), np.arange(40, 90)],
     [np.arange(3), np.array([3, 5]), np.array([4, 6])],
     np.array([[0, 0], [0, 1], [1, 2], [1, 0]]),
-    1,
 )
 
 

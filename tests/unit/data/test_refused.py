@@ -30,7 +30,6 @@ from scipy import sparse
 from mpifed.core.errors import DataError, MpifedError, UsageError
 from mpifed.core.io_errors import explaining
 from mpifed.data.command import data
-from mpifed.data.maps import read_map
 from mpifed.data.options import Options
 from mpifed.data.prepare import prepare
 from mpifed.data.samples import Samples, Source
@@ -85,16 +84,14 @@ WORDS = {  # after these words, of which the last ones count
         ("--test-fraction 0", "--test-fraction 0"),
         ("--client-test-fraction 1.5", "above 0 and below 1"),
         ("--clients 1797 --client-test-fraction 0.4", "no client has rows enough"),
-        ("--clients 5 --min-samples 999", "--min-samples 999: 5 clients share 1797 rows"),
-        ("--clients 10 --partition dirichlet:0.05 --min-samples 170", "none had so many rows"),
         ("--labels odd", "with K one of 0, 1"),
     ],
     "digits": [
         ("--split grid --grid 100000x100000", "100000 clients for 1797 rows"),
         (f"--split grid --grid {'9' * 5000}x2", "expected R groups of rows"),
-        ("--split grid", "either --grid RxC or --map FILE"),
+        ("--split grid", "--split grid: --grid is missing"),
         ("--split grid --grid 2x3 --clients 5", "--clients: --grid says how many groups there are; leave it out"),
-        ("--split rows", "--clients N is missing"),
+        ("--split rows", "--split rows: --clients is missing"),
         ("--clients 2", "--split is missing; expected rows, columns or grid"),
         ("--split columns --clients 2 --skew 1", "--skew: --split columns gives all rows to each client"),
         ("--split columns --clients 2 --client-test-fraction 0.2", "split by columns.*--test-fraction"),
@@ -136,15 +133,12 @@ def of_toml(train: str, toml: str, named: str, words: str = "") -> Bad:
 OF_WARDS = "x,ward,y\n1,a,0\n2,b,1\n3,b,0\n"
 NATURAL = {
     "--by who": "--by who: .* has no such column; expected the names x, ward",
-    "--by ward --clients 3": "--clients: --by says whose each row is; leave it out",
-    "--by ward --partition dirichlet:1": "--partition: --by says whose each row is",
-    "--by ward --feature-noise -1": "expected a variance above 0",
-    "--by ward --min-rows 0": "--min-rows 0: expected 1 or more",
+    "--by ward --clients 3": "--clients: the data say whose each row is; leave it out",
+    "--by ward --partition dirichlet:1": "--partition: the data say whose each row is",
     "": "--split is missing; .* as --split rows --clients 10, or --by NAME for a client of each",
 }
 TWO = "x,y\n1,0\n2,1\n"
 TEXTS = "x,y\n1,no\n2,yes\n3,no\n"
-OF_PARTS = "client,rows,columns\n0,all,0\n1,all,1\n"
 CSV = [
     of_csv("x;y\n1;0\n", r"a.csv: line 1: 'x;y' has no ','; give --separator ';'"),
     of_csv("x\ty\n1\t0\n", "a.csv: .*has no ','"),
@@ -212,11 +206,6 @@ CSV = [
         {"\u00e9.csv": TWO, "e\u0301.csv": TWO}),
     Bad("csv none.csv --label y " + ONE, "none.csv: cannot be read .*No such file"),
     *(Bad(f"csv a.csv --label y {words}", named, {"a.csv": OF_WARDS}, USAGE) for words, named in NATURAL.items()),
-    Bad("csv a.csv --label y --split rows --map m.csv --min-samples 2",
-        r"--(skew|partition|min-samples): --map says who holds what; leave it out",
-        {"a.csv": TWO, "m.csv": "row,client\n0,0\n1,1\n"}, USAGE),
-    Bad("csv a.csv --label y --split rows --map m.csv", "divides columns too; give --split grid",
-        {"a.csv": "x,z,y\n1,2,0\n2,3,1\n", "m.csv": OF_PARTS}, USAGE),
 ]  # fmt: skip
 
 
@@ -260,8 +249,6 @@ def test_what_has_no_end_is_no_file(kind: Any, tmp_path: Path) -> None:
     for path, words in ((Path("/dev/zero"), "a pipe, a device or a folder"), (tmp_path, "Is a directory")):
         with pytest.raises(DataError, match=words):
             kind(path).read(0)
-        with pytest.raises(DataError, match=words):
-            read_map(path, 3, 3)
     with pytest.raises(DataError, match=r"cannot be read .*File name too long"):
         kind(tmp_path / ("x" * 300)).read(0)
 
@@ -439,8 +426,6 @@ FOLDERS = [
     Bad("images . " + ONE, "b/c: a folder within that of a class", {**GREY, "b/c/9.png": GREY["b/0.png"]}),
     Bad(f"parquet a.parquet --label y --categorical ordinal {ONE}", "'a' has ordered categories; state their order",
         {"a.parquet": UNSAID.getvalue()}),
-    Bad(f"arrow . --label y {ONE}", r"no file \*.arrow; expected a folder of datasets.save_to_disk"),
-    Bad(f"arrow . --label y {ONE}", "x.arrow: cannot be read", {"x.arrow": "no table"}),
 ]  # fmt: skip
 
 

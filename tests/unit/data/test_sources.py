@@ -19,7 +19,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from federations import common, hdf5, held, idx, in_order, labelled, leaf, make, png, write_arrow
+from federations import common, hdf5, held, idx, in_order, labelled, leaf, make, png
+from pyarrow import parquet
 from scipy import sparse
 
 import mpifed as mf
@@ -287,8 +288,6 @@ def test_a_federation_of_leaf(tmp_path: Path, more: Users) -> None:
     said = f"{named}: no rows to train on, so no client; rows to test with: 4"
     assert folder.provenance["tests"] == said and said in summary(folder)
     assert set(folder.provenance["files"]) == {"a.json.gz", "b.json", "a.json"}
-    large = make(tmp_path / "out", "leaf", path, "--min-rows", 2)  # for which test rows do not count
-    assert large.client_names() == ("u9",) and labelled(large, 0, True) == in_order(*TEST["u9"])
     by_rows = make(tmp_path / "out", "leaf", path, "--split", "rows", "--clients", 2)
     assert by_rows.clients == 2 and not by_rows.test_counts.any() and "tests" not in by_rows.provenance
     for words in ((), ("--client-test-fraction", 0.5), ("--test-fraction", 0.5)):
@@ -315,55 +314,41 @@ def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def as_folder(table: pd.DataFrame, path: Path, features: object = None) -> None:
-    """In two streams, with `features` in their metadata."""
+def as_parquet(table: pd.DataFrame, path: Path, features: object) -> None:
+    """As `datasets` writes it, with `features` in its metadata."""
     content = pa.Table.from_pandas(table, preserve_index=False)
-    if features is not None:
-        content = content.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
-    write_arrow(path, content.slice(0, 20), content.slice(20))
+    about = {"huggingface": json.dumps({"info": {"features": features}})}
+    parquet.write_table(content.replace_schema_metadata(about), path)
 
 
 NAMED = ("--label", "label", "--by", "who")
 
 
 def with_names(path: Path, names: object, labels: list[int]) -> Path:
-    """A folder of `datasets` whose labels are of a ClassLabel."""
+    """A file of `datasets` whose labels are of a ClassLabel."""
     table = pd.DataFrame({"a": np.arange(len(labels)) / 8, "who": [f"w{n % 2}" for n in range(len(labels))]})
     features = {"a": {"dtype": "float64", "_type": "Value"}, "label": {"names": names, "_type": "ClassLabel"}}
-    as_folder(table.assign(label=labels), path, features)
+    as_parquet(table.assign(label=labels), path, features)
     return path
 
 
 def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
     """In its own order; the numbers, and so the checksum of the data, are those of labels without names."""
     labels = [n % 3 for n in range(40)]
-    named = make(tmp_path / "out", "arrow", with_names(tmp_path / "a", ["zebra", "ant", "cat"], labels), *NAMED)
+    named = make(tmp_path / "out", "parquet", with_names(tmp_path / "a", ["zebra", "ant", "cat"], labels), *NAMED)
     assert named.provenance["classes"] == ["zebra", "ant", "cat"] and named.provenance["named"]
     lines = summary(named).splitlines()
     assert "classes  3: zebra (14), ant (13), cat (13)" in lines
-    numbers = make(tmp_path / "out", "arrow", with_names(tmp_path / "b", None, labels), *NAMED)
+    numbers = make(tmp_path / "out", "parquet", with_names(tmp_path / "b", None, labels), *NAMED)
     assert numbers.provenance["classes"] == ["0", "1", "2"] and not numbers.provenance["named"]
     assert numbers.sha256 == named.sha256
-    digits = make(tmp_path / "out", "arrow", with_names(tmp_path / "c", ["0", "1", "2"], labels), *NAMED)
+    digits = make(tmp_path / "out", "parquet", with_names(tmp_path / "c", ["0", "1", "2"], labels), *NAMED)
     assert digits.provenance["classes"] == ["0", "1", "2"] and not digits.provenance["named"]  # as of MNIST
-    one = make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED, "--labels", "class:ant")
+    one = make(tmp_path / "out", "parquet", tmp_path / "a", *NAMED, "--labels", "class:ant")
     assert one.provenance["classes"] == ["not ant", "ant"]
-    assert make(tmp_path / "out", "arrow", tmp_path / "a", *NAMED, "--task", "regression").classes == 0
+    assert make(tmp_path / "out", "parquet", tmp_path / "a", *NAMED, "--task", "regression").classes == 0
     many = list(range(40))  # too many different integers to be classes, but for their names
-    assert make(tmp_path / "out", "arrow", with_names(tmp_path / "d", [f"n{n}" for n in many], many), *NAMED).classes
-
-
-@pytest.mark.parametrize("order", ["north south", "south north"])
-def test_folders_with_train_are_named_by_themselves(tmp_path: Path, order: str) -> None:
-    """And of several the rows in `test` are none to test with."""
-    labels = [n % 2 for n in range(40)]
-    for name in ("south", "north/train", "north/test"):
-        with_names(tmp_path / name, None, labels)
-    folder = make(tmp_path / "out", "arrow", *(tmp_path / name for name in order.split()), "--label", "label",
-                  "--ignore", "who")  # fmt: skip
-    assert folder.client_names() == ("north", "south") and folder.test_samples == 0
-    one = make(tmp_path / "out", "arrow", tmp_path / "north", *NAMED)
-    assert (one.samples, one.test_samples) == (40, 40)
+    assert make(tmp_path / "out", "parquet", with_names(tmp_path / "d", [f"n{n}" for n in many], many), *NAMED).classes
 
 
 # --- text ------------------------------------------------------------------------------------------------------------

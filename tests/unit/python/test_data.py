@@ -169,8 +169,8 @@ def test_labels_of_a_frame_are_scored_by_their_names() -> None:
 def test_a_run_is_applied_without_its_data(tmp_path: Path) -> None:
     """Its folder alone says how samples become inputs, of bytes and frames too, and after what was done for good."""
     for samples, settings in (
-        (X, {"scale": "minmax,unit-rows"}), (X, {"scale": "standard,unit-rows,minmax", "feature_noise": 0.1}),
-        (BYTES, {"feature_noise": 0.1}), (NAMED, {}), (sparse.csr_matrix(X), {"scale": "unit"}),
+        (X, {"scale": "minmax,unit-rows"}), (X, {"scale": "standard,unit-rows,minmax"}),
+        (BYTES, {}), (NAMED, {}), (sparse.csr_matrix(X), {"scale": "unit"}),
     ):  # fmt: skip
         data = arrays(samples, test=(samples, Y), out=tmp_path / "d", overwrite=True, **settings)
         trained = run(data, out=tmp_path / "r", overwrite=True)
@@ -276,7 +276,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: From.from_clients({"a": FRAME, "b": FRAME.drop(columns="c")}, label="ill"), "client b: other .*: c dif"),
     (lambda: From.from_clients({"a": FRAME, "b": (X, Y)}, label="ill"), "client b: a tuple .*expected a DataFrame"),
     (lambda: From.from_clients([], label="ill"), "from_clients: no clients; expected a frame of each"),
-    (lambda: From.from_clients(PAIRS, min_row=1), "min_row: no argument here; did you mean .min_rows"),
+    (lambda: From.from_clients(PAIRS, scael="unit"), "scael: no argument here; did you mean .scale"),
     (lambda: of_frame(FRAME.assign(by="b")), "column 'by': 'b' is not a number"),
     (lambda: of_frame(label="lable"), "label = lable: .*no such column"),
     (lambda: of_frame(by="a"), "give either by, the column that names clients, or clients, how many"),
