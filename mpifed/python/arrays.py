@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,12 @@ from mpifed.core.tables import Table
 from mpifed.data import store
 from mpifed.data.natural import distinct_names, identifiers
 from mpifed.data.prepare import Options, prepare
-from mpifed.data.samples import Samples, Source, Values, array
-from mpifed.data.source_files import joined, listed
+from mpifed.data.samples import Samples, Source, Values, array, stored_samples
+from mpifed.data.source_files import joined, listed, stored_parts
 from mpifed.data.summary import summary
-from mpifed.python.frames import Clients, of_frame
+from mpifed.data.table import ColumnUses, as_table
 from mpifed.python.ranks import alike, spoken, together
-from mpifed.python.values import Names, Pair, check_index, integer, pair, parts_of, samples_or_fraction
+from mpifed.python.values import Pair, check_index, integer, is_frame
 from mpifed.run.agreement import begin_call
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class FederatedDataset:
         Parameters
         ----------
         X
-            [s, ...] samples, of any shape, or a SciPy CSR matrix [s, p].
+            [s, ...] samples, of any shape, or a sparse array of SciPy [s, p]; frames are for `from_dataframe`.
         y
             [s] integers or texts of classes, or real targets; [s, t] several labels of each sample, integers or
             booleans that are 0 or 1, or real targets.
@@ -156,23 +157,20 @@ class FederatedDataset:
         """
 
         def data_and_options() -> tuple[Samples, Table]:
-            tested, fraction = samples_or_fraction(test)
-            given = [("from_arrays", (X, y)), *([] if tested is None else [("test", pair(tested, "test"))])]
-            data, *tests = parts_of(given, names, shape)
-            data = replace(data, test=tests[0] if tests else None)
-            of_all: Table = {
+            tested, fraction = _samples_or_fraction(test)
+            of_test = None if tested is None else Samples(*_pair(tested, "test"))
+            data = Samples(
+                *_pair((X, y), "from_arrays"), of_test, names=None if names is None else tuple(map(str, names)),
+                shape=None if shape is None else tuple(shape),
+            )  # fmt: skip
+            options: Table = {
                 "split": split, "partition": partition, "skew": skew, "scale": scale, "seed": seed,
                 "test_fraction": fraction, "client_test": client_test,
             }  # fmt: skip
             if np.ndim(clients) == 0:
-                return data, {**of_all, "clients": clients}
-            check_index("X, y and clients", X, y, clients)
-            if np.shape(clients) != data.y.shape[:1]:
-                raise UsageError(
-                    f"clients: {np.shape(clients)}; expected how many, or an integer or text for each of {len(data.y)} "
-                    "samples"
-                )
-            return replace(data, ids=identifiers(array(clients, "clients"), "clients")), of_all
+                return data, {**options, "clients": clients}
+            check_index("y and clients", y, clients)
+            return replace(data, ids=identifiers(array(clients, "clients"), "clients")), options
 
         return cls(_make_data(out, overwrite, data_and_options))
 
@@ -209,35 +207,37 @@ class FederatedDataset:
         each: dict[str, Values] = _by_client(clients)
         if label is not None:
             options |= {"client_test": client_test, "out": out, "overwrite": overwrite, "shape": shape}
-            return cls.from_dataframe(Clients(each), label=label, test=test, **options)  # type: ignore[arg-type]
+            return cls.from_dataframe(_Frames(each), label=label, test=test, **options)  # type: ignore[arg-type]
 
         def data_and_options() -> tuple[Samples, Table]:
-            tested, fraction = samples_or_fraction(test)
-            own, own_fraction = samples_or_fraction(client_test)
+            tested, fraction = _samples_or_fraction(test)
+            own, own_fraction = _samples_or_fraction(client_test)
             tests = {} if own is None else _by_client(own, None if isinstance(own, Mapping) else each)
             if own is not None and (differing := sorted({*tests} ^ {*each})):
                 raise UsageError(
                     f"from_clients: client_test: {len(tests)} pairs for {len(each)} clients; {listed(differing, 5)} "
                     "differ: give each client's, or a fraction such as 0.2"
                 )
-
-            rows = [(name, False, pair(value, f"client {name}")) for name, value in each.items()]
-            rows += [(name, True, pair(value, f"client {name}: test")) for name, value in tests.items()]
-            rows = [row for row in rows if len(row[2][1])]
-            trained = {name for name, is_test, _ in rows if not is_test}
+            rows = [(name, "", *_pair(value, f"client {name}")) for name, value in each.items()]
+            rows += [(name, ": test", *_pair(value, f"client {name}: test")) for name, value in tests.items()]
+            rows = [row for row in rows if len(row[3])]
+            trained = {name for name, kind, *_ in rows if not kind}
             if not trained.issuperset(name for name, *_ in rows) or not trained:
                 raise UsageError(
                     "from_clients: no samples to train on, of all clients, or of one with samples to test with; "
                     "expected a pair (X, y) of each"
                 )
-            given = [(f"client {name}{': test' * is_test}", xy) for name, is_test, xy in rows]
+            given = [(f"client {name}{kind}", X, y) for name, kind, X, y in rows]
             if tested is not None:
-                given.append(("test", pair(tested, "test")))
-            parts = parts_of(given, names, shape)
+                given.append(("test", *_pair(tested, "test")))
+            parts = stored_parts(given, shape)
             common = None if tested is None else parts.pop()
             data = joined(parts, [name for name, *_ in rows], each)
-            own_tests = np.repeat([is_test for _, is_test, _ in rows], [len(part.y) for part in parts])
-            data = replace(data, test=common, own_tests=own_tests if tests else None)
+            own_tests = np.repeat([kind != "" for _, kind, *_ in rows], [len(part.y) for part in parts])
+            data = replace(
+                data, test=common, own_tests=own_tests if tests else None,
+                names=None if names is None else tuple(map(str, names)),
+            )  # fmt: skip
             return data, {**options, "test_fraction": fraction, "client_test": own_fraction}
 
         return cls(_make_data(out, overwrite, data_and_options))
@@ -287,9 +287,31 @@ class FederatedDataset:
         """
 
         def data_and_options() -> tuple[Samples, Table]:
-            columns = {"label": label, "by": by, "task": task, "ignore": ignore, "categorical": categorical}
-            stated = None if given is None else Path(given)
-            return of_frame(frame, test, {**options, "clients": clients}, missing=missing, given=stated, **columns)
+            several = isinstance(frame, _Frames)
+            if several + (by is not None) + (clients is not None) != 1:
+                raise UsageError("from_dataframe: give either by, the column that names clients, or clients, how many")
+            tested, fraction = _samples_or_fraction(test)
+            frames = {f"from_clients: client {name}": part for name, part in frame.items()} if several else {
+                "from_dataframe: frame": frame
+            }  # fmt: skip
+            tests = {} if tested is None else {"from_dataframe: test": tested}
+            if not frames:
+                raise UsageError("from_clients: no clients; expected a frame of each")
+            columns: Table = {"label": _listed(label), "by": _listed(by), "task": task, "missing": missing}
+            columns |= {"ignore": ignore if isinstance(ignore, str) else _listed(ignore), "categorical": categorical}
+            uses = ColumnUses(**columns, given=None if given is None else Path(given))
+            train, test_rows = ({what: as_table(each, what) for what, each in part.items()} for part in (frames, tests))
+            data = uses.samples(train, test_rows, list(frame) if several else ())
+            for what, each in {**frames, **tests}.items():
+                if index := [name for name in getattr(getattr(each, "index", None), "names", ()) if name is not None]:
+                    said = f"{what}: the index {listed(index)} is left out; .reset_index() makes columns"
+                    warnings.warn(said, stacklevel=2)
+            if data.left_out:
+                said = f"from_dataframe: column {listed(data.left_out)} numbers rows, and is left out"
+                warnings.warn(said, stacklevel=2)
+            shape: Values = options.pop("shape", None)
+            data = replace(data, shape=None if shape is None else tuple(shape))
+            return data, {**options, "clients": clients, "test_fraction": fraction}
 
         return cls(_make_data(out, overwrite, data_and_options))
 
@@ -361,9 +383,11 @@ class FederatedDataset:
         return cls.from_clients(pairs(partitioner), test=test, client_test=client_test, **options)
 
 
-def _by_client(
-    values: Iterable[Values] | Mapping[str, Values], names: Collection[str] | None = None
-) -> dict[str, Values]:
+class _Frames(dict[str, Values]):
+    """Frames of clients, by their names."""
+
+
+def _by_client(values: Values, names: Collection[str] | None = None) -> dict[str, Values]:
     """By the clients' names, which those of a list have from their places, or from as many others."""
     if isinstance(values, Mapping):
         return dict(zip(distinct_names(values, "from_clients"), values.values(), strict=True))
@@ -371,6 +395,29 @@ def _by_client(
     if names is None or len(names) != len(each):
         names = list(map(str, range(len(each))))
     return dict(zip(names, each, strict=True))
+
+
+def _samples_or_fraction(value: Values) -> tuple[Values, Values]:
+    """(what is given, fraction of the rows) of an argument that is either; `Options` says whether it is a fraction."""
+    return (None, value) if isinstance(value, (Real, str)) else (value, None)
+
+
+def _pair(value: Values, what: str) -> Pair:
+    """Samples and labels, by position; UsageError for frames, whose columns have names."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise UsageError(f"{what}: a {type(value).__name__}, no pair; expected (X, y), samples and labels")
+    for part in value:
+        if is_frame(part):
+            raise UsageError(
+                f"{what}: a {type(part).__name__}, whose columns have names; FederatedDataset.from_dataframe and "
+                "from_clients(..., label=NAME) take frames with their labels; or give arrays, as of .to_numpy()"
+            )
+    return value[0], value[1]
+
+
+def _listed(names: Values) -> list[Values] | None:
+    """Names of columns, of one or several."""
+    return names if names is None else [names] if isinstance(names, (str, Integral)) else list(names)
 
 
 def _items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, as PyTorch has them
@@ -405,7 +452,7 @@ def _sample(x: Values) -> Array:  # a tensor, an array, an image of PIL
     return values.transpose(2, 0, 1) if is_image and values.ndim == 3 else values
 
 
-def _partition(part: Values, label: str, features: Names) -> Pair:  # a datasets.Dataset
+def _partition(part: Values, label: str, features: Sequence[str] | None) -> Pair:  # a datasets.Dataset
     """(samples, labels) of a partition."""
     if part is None or not len(part):
         return [], []
@@ -414,14 +461,10 @@ def _partition(part: Values, label: str, features: Names) -> Pair:  # a datasets
         if name not in part.column_names:
             raise UsageError(f"from_partitioner: no column {name!r}; there are {', '.join(part.column_names)}")
     content = part.with_format("numpy")[:]
-    X = np.moveaxis(array([content[name] for name in names], f"from_partitioner: columns {listed(names)}"), 0, 1)
-    if X.ndim > 2 and not names[1:]:  # one column of arrays or images
-        X = (
-            X[:, 0].transpose(0, 3, 1, 2)
-            if type(part.features[names[0]]).__name__ == "Image" and X.ndim > 4
-            else X[:, 0]
-        )
-    return X, np.asarray(content[label])
+    columns = [array(content[name], f"from_partitioner: column {name!r}") for name in names]
+    X = columns[0] if not names[1:] and columns[0].ndim > 1 else np.stack(columns, axis=1)
+    is_image = type(part.features[names[0]]).__name__ == "Image"
+    return X.transpose(0, 3, 1, 2) if is_image and X.ndim == 4 else X, np.asarray(content[label])
 
 
 def _make_data(
@@ -445,7 +488,12 @@ def _make_data(
     comm, chosen = begin_call(
         "FederatedDataset",
         options,
-        lambda chosen: {**vars(chosen), "out": str(out), "source": None, "data": chosen.source.read(0)},
+        lambda chosen: {
+            **vars(chosen),
+            "out": str(out),
+            "source": None,
+            "data": stored_samples("arrays", chosen.source.read(0)),
+        },
         together,
     )
     made = alike(comm, lambda: [prepare(chosen)] if out is None or comm.rank == 0 else [])

@@ -15,7 +15,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
 from mpifed.data.applied import APPLIED, Applied, applied, read_applied
-from mpifed.data.recipe import Recipe
+from mpifed.data.recipe import Encoding, Recipe
 from mpifed.data.samples import Values, check_layout, in_kind, labels_of, rows_of
 from mpifed.data.source_files import listed
 from mpifed.data.store import MEMORY, open_federation
@@ -33,7 +33,7 @@ from mpifed.maths.parameters import Head, Parameters
 from mpifed.privacy.ledger_file import spent
 from mpifed.python import describe
 from mpifed.python.ranks import spoken
-from mpifed.python.values import by_name, check_index, columns_of
+from mpifed.python.values import check_index, is_frame
 from mpifed.results.run_warnings import run_warnings
 from mpifed.run.identity import check_same_data
 
@@ -248,11 +248,16 @@ def frame(columns: Mapping[str, object] | Sequence[Mapping[str, object]]) -> Dat
 
 
 def _rows(X: Values, data: Applied, what: str) -> Array:
-    """[s, p] raw rows of samples: of a frame as the recipe of the data says, of an array by position."""
-    if data.recipe is not None and columns_of(X) is not None:
-        rows, shape = Recipe(data.recipe).rows(as_table(X, what), what), None
+    """[s, p] raw rows of samples: of a frame by the names of its columns, of an array by position."""
+    if is_frame(X):
+        names = [Encoding(name) for name in data.names or ()]
+        if not names:
+            raise UsageError(
+                f"{what}: a frame, and the data have no names of columns; give an array, as of .to_numpy()"
+            )
+        rows, shape = Recipe(data.recipe or tuple(names)).rows(as_table(X, what), what), None
     else:
-        found, shape = rows_of(by_name(X, what, data.names)[0], what)
+        found, shape = rows_of(X, what)
         rows = found if isinstance(found, np.ndarray) else found.toarray()
     check_layout(what, shape, data.shape or (data.features,))
     if rows.shape[1] != data.features:
@@ -265,8 +270,10 @@ def _rows(X: Values, data: Applied, what: str) -> Array:
 
 def _labels(y: Values, names: Sequence[str]) -> Values:
     """The labels of a frame, by the names that their columns had in training; what is no frame as it is."""
-    own = columns_of(y)
-    if own is None or not (own[1:] or names[1:]):
+    if not is_frame(y):
+        return y
+    own = list(map(str, y.column_names if hasattr(y, "column_names") else y.columns))
+    if not (own[1:] or names[1:]):
         return y
     if not names or any(own.count(name) != 1 for name in names):
         raise DataError(f"score: y: a frame with the columns {listed(own)}; expected the labels {listed(names)}, once")

@@ -111,8 +111,7 @@ def test_an_index_is_no_feature_and_said() -> None:
     read = FRAME.rename_axis("Unnamed: 0").reset_index()
     with pytest.warns(UserWarning, match="from_dataframe: column Unnamed: 0 numbers rows, and is left out"):
         data = of_frame(read)
-    with pytest.warns(UserWarning, match="X: column Unnamed: 0 numbers rows"):
-        assert arrays(read.drop(columns="ill"), test=(NAMED, Y)).names() == data.names() == tuple("abcd")
+    assert data.names() == tuple("abcd")
     assert np.array_equal(run(data).predict(read), run(data).predict(X))
     named = FRAME.rename(columns={"ill": "rownames", "a": 4})
     assert of_frame(named, label="rownames", ignore=pd.Index([4])).names() == of_frame(ignore="a").names()
@@ -124,15 +123,13 @@ def test_an_index_is_no_feature_and_said() -> None:
 
 
 @pytest.mark.parametrize("made", [
-    lambda: From.from_clients([(NAMED[:40], Y[:40]), (REVERSED[40:], Y[40:])], test=(NAMED, Y)),
-    lambda: From.from_clients([(X[:40], Y[:40]), (NAMED[40:], Y[40:])], test=(REVERSED, Y)),
-    lambda: arrays(REVERSED, test=(X, Y), names=list("abcd")),
+    lambda: arrays(X, test=(X, Y), names=list("abcd")),
     lambda: of_frame(NAMED.assign(ill=Y), test=REVERSED.assign(ill=Y)),
 ])  # fmt: skip
 def test_columns_are_matched_by_name(made: Callable[[], mf.FederatedDataset]) -> None:
     trained = run(data := made(), rounds=20)
     assert data.names() == tuple("abcd") and trained.summary["test_accuracy"] > 0.9
-    np.testing.assert_array_equal(trained.predict_proba(REVERSED), trained.predict_proba(X))
+    np.testing.assert_allclose(trained.predict_proba(REVERSED), trained.predict_proba(X))
 
 
 @pytest.mark.parametrize(("model", "y"), [
@@ -170,7 +167,7 @@ def test_a_run_is_applied_without_its_data(tmp_path: Path) -> None:
     """Its folder alone says how samples become inputs, of bytes and frames too, and after what was done for good."""
     for samples, settings in (
         (X, {"scale": "minmax,unit-rows"}), (X, {"scale": "standard,unit-rows,minmax"}),
-        (BYTES, {}), (NAMED, {}), (sparse.csr_matrix(X), {"scale": "unit"}),
+        (BYTES, {}), (X[:, :1], {}), (sparse.csr_matrix(X), {"scale": "unit"}),
     ):  # fmt: skip
         data = arrays(samples, test=(samples, Y), out=tmp_path / "d", overwrite=True, **settings)
         trained = run(data, out=tmp_path / "r", overwrite=True)
@@ -233,18 +230,18 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: arrays(X, np.array(["a", np.nan, "b"] * 20)), "y: row 1 has the label 'nan', a gap"),
     (lambda: arrays(X, ["1", 1, "2"] * 20), "y: row 1 has 1, and not a text"),
     (lambda: arrays(X, np.array(3)), r"y: labels are int64 \(\)"),
-    (lambda: arrays(NAMED, FRAME["ill"][::-1]), "X and y: the frames have other indices"),
-    (lambda: arrays(NAMED, Y, clients=FRAME["ill"][::-1]), "X, y and clients: the frames have other indices"),
-    (lambda: arrays(X, FRAME["ill"][::-1], clients=FRAME["ill"]), "X, y and clients: the frames have other indices"),
+    (lambda: arrays(NAMED), "from_arrays: a DataFrame, whose columns have names; .*from_dataframe"),
+    (lambda: arrays(pa.table({"a": X[:, 0], "d": DAYS})), "from_arrays: a Table, whose columns"),
+    (lambda: arrays(X, NAMED[["a"]]), "from_arrays: a DataFrame, whose columns"),
+    (lambda: arrays(X, test=(NAMED, Y)), "test: a DataFrame, whose columns"),
+    (lambda: From.from_clients([(NAMED, Y)]), "client 0: a DataFrame, whose columns"),
+    (lambda: run(arrays(), rounds=1).predict(NAMED), "predict: X: a frame, and the data have no names"),
+    (lambda: arrays(X, FRAME["ill"][::-1], clients=FRAME["ill"]), "y and clients: the frames have other indices"),
+    (lambda: run(of_frame(), rounds=1).score(FRAME, FRAME["ill"][::-1]), "X and y: the frames have other indices"),
     (lambda: arrays(np.arange(60)[:, None] + [1_700_000_000, 0]), "column 0: integers up"),
     (lambda: arrays(X, Y, test=(X, Y + 0.6)), "test: labels are float64 .* to train on int64"),
     (lambda: arrays(X, Y, test=1.5), "test = 1.5: expected a number above 0 and below 1"),
     (lambda: arrays(BYTES, Y, test=(BYTES / 255, Y)), "test: samples are float32, .* on uint8"),
-    (lambda: arrays(NAMED.assign(d="x")), "X: column 'd' is object; expected numbers"),
-    (lambda: arrays(NAMED.assign(d=DAY)), "X: column 'd' is datetime64.*; expected numbers"),
-    (lambda: arrays(pa.table({"a": X[:, 0], "d": DAYS})), "X: column 'd' is datetime64.*; expected numbers"),
-    (lambda: arrays(NAMED.assign(d=pd.array([1, None] * 30, "Int64"))), "X: column 'd' is float64 with gaps; expected"),
-    (lambda: arrays(NAMED.reset_index()), "X: column 'index': another integer in each of 60 rows, .*leave it out"),
     (lambda: arrays([[masked(row)] for row in X]), "X: 60 masked entries"),
     (lambda: arrays(X, Y, clients=[2**63 + 1, 2**63 + 3, -1] * 20), "clients: 9223372036854775809 and others would be"),
     (lambda: arrays(X, Y, clients=np.array([2.0**60, 1] * 30)), r"clients: float64, such as 1.15\S+; .*below 2\^53"),
@@ -253,14 +250,12 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: of_frame(ignore=0), "ignore = 0: .*no such column; expected the names a, b"),
     (lambda: of_frame(FRAME.assign(e=[2**64 + 1, 1] * 30)), "int too (large|big) to convert"),
     (lambda: arrays(X, Y, names=["a"]), "1 names for 4 features"),
-    (lambda: arrays(X, Y, clients=[1, 2]), r"clients: \(2,\); expected how many, or an integer or text for"),
+    (lambda: arrays(X, Y, clients=[1, 2]), r"ids of shape \(2,\); expected one for each of 60 rows"),
     (lambda: arrays(X, Y, clients=0), "give 1 to 60 clients"),
     (lambda: arrays(X, Y, clients=2.5), "clients = 2.5: expected an integer"),
     (lambda: arrays(X[:3], Y[:3], clients=["h1", np.nan, None]), "clients: 2 rows have no value"),
     (lambda: arrays(scale="zscore"), "scale = zscore: 'zscore' is not a scaling; expected one of none, unit"),
     (lambda: arrays(partition="diriclet:1"), 'partition = diriclet:1: no partition; did you mean "dirichlet"'),
-    (lambda: arrays(NAMED, test=(NAMED.add_suffix("_"), Y)), "a, a_, b, b_, c, c_, d, d_ differs"),
-    (lambda: arrays(pd.concat([NAMED, NAMED], axis=1)), "a name that is there twice"),
     (lambda: arrays(IMAGES, test=(LAST, Y)), f"test: .*{LAYOUT}"),
     (lambda: arrays(LAST, shape=(3, 4, 4)), f": samples.*{LAYOUT}"),
     (lambda: run(arrays(IMAGES)).predict(LAST), f"predict: X: .*{LAYOUT}"),
@@ -281,7 +276,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: of_frame(label="lable"), "label = lable: .*no such column"),
     (lambda: of_frame(by="a"), "give either by, the column that names clients, or clients, how many"),
     (lambda: of_frame(test=FRAME.drop(columns="d")), "test: other columns than .*: d differs"),
-    (lambda: run(arrays(NAMED)).predict_proba(NAMED.rename(columns={"a": "z"})), "X: a frame .* a, z differs"),
+    (lambda: run(of_frame()).predict_proba(NAMED.rename(columns={"a": "z"})), "X: no column 'a'"),
     (lambda: run(arrays()).predict(X[:, :3]), "predict: X: samples of .* 3|3 numbers"),
     (lambda: run(arrays()).score(X, Y[:5]), r"score: y is int64 \[5\], and predictions are int64 \[60\]"),
     (lambda: run(arrays()).score(X, Y + 0.5), "score: y is float64"),
