@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
@@ -13,17 +11,11 @@ from mpifed.data.samples import Samples
 from mpifed.data.source_files import listed
 
 
-class Labels(NamedTuple):
-    """Classes or targets of the training and test rows."""
+def encode(data: Samples, rule: str, given: bool = False) -> tuple[list[Array], tuple[str, ...], int]:
+    """(labels of the training rows, and of test rows if there are some, what classes are called, how many).
 
-    y: Array  # [s] int64 classes, or float64 real targets, or `vectors` of several of a row
-    test_y: Array | None  # [s] of the test rows
-    meaning: tuple[str, ...]  # label of each class in the source, or names of several of a row; () for real targets
-    classes: int  # 0 for real targets; 2 of each of several labels of a row
-
-
-def encode(data: Samples, rule: str, given: bool = False) -> Labels:
-    """Classes from the labels of a source, by a rule.
+    They are int64 classes, float64 real targets or `vectors` of several of a row; real targets have 0 classes without
+    names, and several labels of a row names of their own, and 2 classes of each.
 
     Parameters
     ----------
@@ -45,16 +37,17 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
             what = "several of a row" if several else "real targets, not classes; add --task classification"
             raise UsageError(f"--labels {rule}: the labels are {what}")
         meaning = (texts or tuple(map(str, range(data.y.shape[1])))) if several else ()
-        return _labels([vectors(y) if y.ndim > 1 else y for y in parts], meaning, 2 * several)
+        return [vectors(y) if y.ndim > 1 else y for y in parts], meaning, 2 * several
     values = np.arange(len(texts)) if texts and given else np.unique(data.y)
     names = [texts[value] if texts else str(value) for value in values.tolist()]
     if len(values) < 2:
         raise DataError(f"{where[0]}: all rows have the label {names[0]}; expected at least two classes")
     wanted = rule.removeprefix("class:")
     if rule == "even-odd" and not texts:
-        return _labels([y & 1 for y in parts], ("even", "odd"))
+        return [y & 1 for y in parts], ("even", "odd"), 2
     if wanted != rule and wanted in names:
-        return _labels([(y == values[names.index(wanted)]).astype(np.int64) for y in parts], (f"not {wanted}", wanted))
+        those = values[names.index(wanted)]
+        return [(y == those).astype(np.int64) for y in parts], (f"not {wanted}", wanted), 2
     if rule != "all":
         known = "all" if texts else "all, even-odd"
         raise UsageError(f"--labels {rule[:40]}: expected {known}, or class:K with K one of {listed(names)}")
@@ -64,8 +57,4 @@ def encode(data: Samples, rule: str, given: bool = False) -> Labels:
             f"{where[1]}: row {row + 1} has the label {label}, which no training row has; expected one of "
             f"{listed(names)}; int64 labels are classes, real targets are float64"
         )
-    return _labels([np.searchsorted(values, y) for y in parts], tuple(names))
-
-
-def _labels(parts: list[Array], meaning: tuple[str, ...], classes: int | None = None) -> Labels:
-    return Labels(parts[0], parts[1] if parts[1:] else None, meaning, len(meaning) if classes is None else classes)
+    return [np.searchsorted(values, y) for y in parts], tuple(names), len(names)

@@ -16,7 +16,7 @@ import mpifed
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array, Flags
 from mpifed.core.tables import Table
-from mpifed.data.block import Piece
+from mpifed.data.block import Piece, of_vectors
 from mpifed.data.holding_out import hold_out, own_tests, with_owners_tests
 from mpifed.data.labels import encode
 from mpifed.data.natural import canonical_order
@@ -27,7 +27,6 @@ from mpifed.data.recipe import Recipe, fit_recipe
 from mpifed.data.samples import Samples, by_pieces, pieces, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.data.source_files import listed
-from mpifed.data.statistics import statistics, target_scale
 from mpifed.data.store import Federation, Inputs, ScalingJson, Step, make_federation
 from mpifed.files.write import sha256
 
@@ -58,8 +57,8 @@ def prepare(options: Options) -> Federation:
     recipe, given_classes = Recipe(), bool(data.columns and data.columns.public.classes)
     if options.split in ("columns", "grid"):
         data, recipe = _encode(data, np.ones(len(data.y), bool))
-    y, test_y, meaning, classes = encode(data, options.labels, given_classes)
-    data, ids = replace(data, y=y, test=data.test and replace(data.test, y=test_y)), list[str]()
+    labels, meaning, classes = encode(data, options.labels, given_classes)
+    data, ids = replace(data, y=labels[0], test=data.test and replace(data.test, y=labels[-1])), list[str]()
     if not options.natural:
         partition = _partition(options, data.y, data.features)
     elif data.partition is not None:
@@ -85,7 +84,6 @@ def prepare(options: Options) -> Federation:
     top = data.top
     data, scaling, before = _scale(data, kinds, trained)
     scaling = recipe.with_ranges(scaling, kinds)
-    summary = statistics(_training(data, trained, scaling), data.y[trained], regression=not meaning)
     names = [path.name for path in data.files]
     provenance: Table = {
         "source": options.name,
@@ -104,7 +102,6 @@ def prepare(options: Options) -> Federation:
         },
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         **{name: text for name, text in remarks.items() if text},
-        "statistics": summary,
         **_computed(options, data, recipe, kinds, top, given_classes, meaning),
         "inputs": asdict(Inputs(is_bytes, before)),
     }
@@ -112,7 +109,8 @@ def prepare(options: Options) -> Federation:
         out.mkdir(parents=True, exist_ok=True)
     return make_federation(
         partition, data.y, data.X, scaling, out, (data.test.X, data.test.y) if data.test else None, ids, tests,
-        classes=classes, seed=options.seed, provenance=provenance, target_scale=target_scale(summary),
+        classes=classes, seed=options.seed, provenance=provenance,
+        target_scale=1.0 if meaning else _target_scale(data.y[trained]),
         names=data.names and list(data.names), shape=data.shape and list(data.shape),
         recipe=list(recipe.columns) or None,
     )  # fmt: skip
@@ -220,3 +218,10 @@ def _every_row(data: Samples, change: Callable[[Piece], Piece]) -> Samples:
     """The data with change(rows) of training and test rows."""
     test = data.test and replace(data.test, X=by_pieces(data.test.X, change))
     return replace(data, X=by_pieces(data.X, change), test=test, top=None)
+
+
+def _target_scale(y: Array) -> float:
+    """The power of two between half of the root mean square of targets [s] and all of it; at least 1."""
+    values = of_vectors(y)
+    size = float(np.hypot(values.mean(dtype="f8"), values.std(dtype="f8")))
+    return float(2.0 ** max(0, int(np.ceil(np.log2(size / 2))))) if size > 0 else 1.0

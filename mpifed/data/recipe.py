@@ -32,14 +32,13 @@ else:
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FILLS = ("zero", "mean", "median")  # of gaps
 GAPS = ("", "na", "n/a", "nan", "null", "?", "<na>")  # texts that are gaps, in small letters
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_CATEGORIES = 50  # of a column, and one in two rows; where the user states them, any number
 FEW = 20  # rows of which each may have another number
 _FEW_CATEGORIES = 10
 LEAVE_OUT = "leave the column out, by --ignore NAME"
-_ENCODE = f"encode categories, by --categorical one-hot or --categorical ordinal, or {LEAVE_OUT}"
+_ENCODE = f"encode categories, by --categorical one-hot, or {LEAVE_OUT}"
 
 
 def _different(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -94,22 +93,21 @@ class Encoding:
     """What becomes of a column."""
 
     name: str
-    categories: tuple[str, ...] | None = None  # of texts: 0, 1, ..., or a column of 0 and 1 each; None: numbers
-    one_hot: bool = False
-    fill: float | str | None = None  # in place of gaps; None: they are refused; 0 of one-hot categories: all zeros
+    categories: tuple[str, ...] | None = None  # of texts: a column of 0 and 1 for each; None: numbers
+    fill: float | str | None = None  # in place of gaps; None: they are refused; 0 of categories: all zeros
     range: tuple[float, float] | None = None  # what becomes 0 and 1
 
     def names(self) -> list[str]:
         """Of the columns of numbers: `colour=red` for a category."""
-        if not self.one_hot:
+        if self.categories is None:
             return [self.name]
-        printed = [text if text.isprintable() else ascii(text)[1:-1] for text in self.categories or ()]
+        printed = [text if text.isprintable() else ascii(text)[1:-1] for text in self.categories]
         return [f"{self.name}={text[:200]}" for text in printed]
 
     def encode(self, texts: Sequence[str] | None, x: Array) -> Array:
-        """[s, 1], or [s, categories] one-hot, of raw numbers x [s], which are places among `texts` if there are some.
+        """[s, 1], or [s, categories], of raw numbers x [s], which are places among `texts` if there are some.
 
-        Raises DataError for a gap or an ordinal that no training row has.
+        Raises DataError for a gap that nothing fills. A text that is no category is all zeros.
         """
         gaps = np.isnan(x)
         if gaps.any() and self.fill is None:
@@ -119,26 +117,16 @@ class Encoding:
             )
         if self.categories is None or texts is None:
             return np.where(gaps, np.nan if self.fill is None else float(self.fill), x)[:, None]
-        place: dict[object, int] = {text: at for at, text in enumerate(self.categories)}
-        codes = np.array([place.get(text, -1) for text in (*texts, self.fill)])
-        codes = codes[np.where(gaps, -1, x).astype(np.int64)]
-        if self.one_hot:
-            one_hot: Array = codes[:, None] == np.arange(len(place))
-            return one_hot
-        for row in np.flatnonzero(codes < 0)[:1].tolist():
-            raise DataError(
-                f"column {self.name!r}: {shown(texts[int(x[row])], 80)!r} in a test row, and in no training row; use "
-                "--categorical one-hot, which has zeros for it"
-            )
-        return codes[:, None]
+        one_hot = np.array([*texts, self.fill], object)[:, None] == np.array(self.categories, object)
+        rows: Array = one_hot[np.where(gaps, -1, x).astype(np.int64)]
+        return rows
 
 
 class RawColumns(NamedTuple):
     """The columns of raw rows [s, p] of float32."""
 
     texts: dict[str, tuple[str, ...] | None]  # by name all that occur; None: numbers
-    categorical: str | None  # "one-hot" or "ordinal"
-    missing: str  # one of `FILLS`, or "error" where there are no gaps
+    missing: str  # "zero", "mean", "median", "drop", or "error" where there are no gaps
     public: Public
 
 
@@ -156,7 +144,7 @@ class Recipe(NamedTuple):
     def fits(self, names: Sequence[str] | None) -> bool:
         """Whether what may be a stranger's makes columns of these names, and texts of columns of texts alone."""
         of_numbers = [column for column in self.columns if column.categories is None]
-        texts = any(column.one_hot or isinstance(column.fill, str) for column in of_numbers)
+        texts = any(isinstance(column.fill, str) for column in of_numbers)
         return bool(self.columns) and [*self.names()] == [*(names or ())] and not texts
 
     def encode(self, texts: Iterable[Sequence[str] | None], X: Iterable[Array]) -> Array:
@@ -200,7 +188,6 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
         stated = raw.public.columns.get(name, Stated())
         given += [f"{key} of {name}" for key, value in vars(stated).items() if value is not None]
         here, categories, fill = x[~np.isnan(x)], stated.categories, stated.fill
-        one_hot = texts is not None and raw.categorical == "one-hot"
         if texts is not None:
             counts = np.bincount(here.astype(np.int64), minlength=len(texts))
             met = tuple(texts[at] for at in np.flatnonzero(counts))
@@ -217,24 +204,23 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
                 raise DataError(
                     f"column {name!r}: {min(strange)!r:.80} is none of the given categories {categories!s:.80}"
                 )
-        fits = isinstance(fill, float) if categories is None else fill in categories or (one_hot and fill == 0)
+        fits = isinstance(fill, float) if categories is None else fill == 0 or fill in categories
         if fill is not None and not fits:
             expects = "a number" if categories is None else "a category"
             raise UsageError(f"--given: columns.{name}.fill = {fill!r}: expected {expects}")
-        if fill is None and raw.missing == "zero" and (one_hot or categories is None):
+        if fill is None and raw.missing == "zero":
             fill = 0.0
-        elif fill is None and raw.missing in FILLS and (raw.missing != "zero" or len(here) < len(x)):
-            if raw.missing == "zero" or not len(here):
+        elif fill is None and raw.missing in ("mean", "median"):
+            if not len(here):
                 raise DataError(
-                    f"--missing {raw.missing}: column {name!r} has no value in the training rows, or 0 is its first "
-                    "category; remove it, or use --missing median or --categorical one-hot"
+                    f"--missing {raw.missing}: column {name!r} has no value in the training rows; remove it"
                 )
             if texts is not None:
                 fill = texts[np.argmax(counts)]  # the most frequent one, of these the first
             else:
                 fill = float((np.mean if raw.missing == "mean" else np.median)(here.astype(np.float64)))
             fitted.append(f"{raw.missing} of {name}")
-        columns.append(Encoding(name, categories, one_hot, fill, stated.range))
+        columns.append(Encoding(name, categories, fill, stated.range))
     if raw.missing == "drop":  # so that the places of all others depend on it
         fitted.append("rows without gaps")
     return Recipe(tuple(columns), tuple(fitted), tuple(given))

@@ -104,21 +104,11 @@ class Inputs:
 
 
 @dataclass
-class StatisticsJson:
-    """What `mpifed.data.statistics` gives."""
-
-    constant_columns: list[Count]
-    target_mean: float = 0.0
-    target_deviation: float = 0.0
-
-
-@dataclass
 class ProvenanceJson:
     """What is read of `provenance`."""
 
     classes: list[str] = field(default_factory=list)
     options: Table = field(default_factory=dict)
-    statistics: StatisticsJson = field(default_factory=lambda: StatisticsJson([]))
     named: bool = False  # whether classes were texts
     labels: list[str] = field(default_factory=list)  # names of the columns of labels, where these have some
     inputs: Inputs | None = None  # None: of an earlier version
@@ -189,7 +179,6 @@ class Federation:
         self.test_samples, self.target_scale = about.test_samples, about.target_scale
         self.shape = None if about.shape is None else tuple(about.shape)
         self.provenance, self.sha256 = about.provenance, about.data_sha256
-        self.statistics: Table = about.provenance.get("statistics", {})
         self.fitted: list[str] = about.provenance.get("fitted", ["what nobody noted"])
         # each client holds all columns, so that X has whole rows, in the order of the groups of rows
         self.whole = about.split == "rows"
@@ -263,7 +252,6 @@ class Federation:
             or (self.targets > 1 and about.classes not in (0, 2)),
             "target_scale": self.target_scale not in 2.0 ** np.arange(128),
             "provenance.classes": len(self.provenance.get("classes", ())) not in (0, self.classes or self.targets),
-            "provenance.statistics": max(self.statistics.get("constant_columns", ()), default=0) >= features,
             **contradictions(features, about.shape, about.names, about.recipe),
         }
         for key in (key for key, contradicts in wrong.items() if contradicts):
@@ -502,7 +490,7 @@ def make_federation(
     ----------
     partition : of rows and columns
     y : [s] classes or targets
-    X : the raw rows [s, p], CSR or as they are stored; dense ones are read once, a few at a time
+    X : the raw rows [s, p], CSR or as they are stored; dense ones are read a few at a time
     scaling : of the columns, applied when rows are read
     folder : where the data are written, in place of earlier ones; None: they stay in memory
     test : raw rows [s, p], dense or CSR, and labels [s] that are no client's
@@ -510,8 +498,7 @@ def make_federation(
     client_tests : [s] True for rows with which the client that holds them tests: they do not count as samples; the data
         are split by rows, and each client has a row to train on
     """
-    from mpifed.data.partition import training_rows  # here and below: who only reads data does without
-    from mpifed.data.samples import pieces
+    from mpifed.data.partition import training_rows  # who only reads data does without
 
     trained = np.ones(len(y), np.bool_) if client_tests is None else ~client_tests
     sparse, features = not isinstance(X, np.ndarray), X.shape[1]
@@ -560,9 +547,8 @@ def make_federation(
     with _room(folder, contents, extents) as arrays:
         for name in contents.keys() - {f"{prefix}X" for prefix in stored}:
             arrays[name][...] = contents[name].reshape(-1)
-        for start, piece in () if sparse else pieces(X):
-            for prefix, part in stored.items():
-                _put(piece, start, part, arrays[f"{prefix}X"])
+        for prefix, part in () if sparse else stored.items():
+            _write(X, part, arrays[f"{prefix}X"])
         digests = b"".join(Federation(about, arrays).digests(np.arange(partition.clients)))
         arrays["digests"][...] = np.frombuffer(digests, np.uint8)
         for name, extent in extents.items():
@@ -595,16 +581,14 @@ def _room(
         (folder / ABOUT).unlink(missing_ok=True)
 
 
-def _put(piece: Array, start: int, stored: Partition, out: Array) -> None:
-    """Write what clients hold of the rows `piece` [b, p], of which the first has the index `start`, into `out`."""
-    places = [np.flatnonzero((rows >= start) & (rows < start + len(piece))) for rows in stored.rows]
-    done = 0
-    for client, group in enumerate(stored.holds[:, 0].tolist()):
-        rows, columns = stored.of(client)
-        block = out[done : done + len(rows) * len(columns)].reshape(len(rows), len(columns))
-        here = rows[places[group]] - start
-        block[span(places[group])] = piece[here if stored.split == "rows" else span(here)][:, span(columns)]
-        done += block.size
+def _write(X: Array, stored: Partition, out: Array) -> None:
+    """Write what each client holds of the rows X [s, p], one after the other, into `out`; a few at a time."""
+    size, done = max(1, PART // X[:1].nbytes), 0
+    for rows, columns in map(stored.of, range(stored.clients)):
+        for start in range(0, len(rows), size):
+            part = X[rows[start : start + size]][:, span(columns)]
+            out[done : done + part.size] = part.reshape(-1)
+            done += part.size
 
 
 def _csr(prefix: str, parts: list[Piece]) -> dict[str, Array]:

@@ -14,7 +14,7 @@ _NAME = 24  # characters of the name of a class
 
 def summary(federation: Federation) -> str:
     """A few lines on the data of a folder."""
-    counts, widths, nbytes, about = federation.counts, federation.widths, federation.nbytes(), federation.provenance
+    counts, widths, about = federation.counts, federation.widths, federation.provenance
     tests, names = federation.test_counts, federation.client_names()
     own = f", and {tests.sum()} of {(tests > 0).sum()} clients' own" if tests.any() else ""
     few = names if len(names) < 4 else (*names[:2], "...", names[-1])
@@ -27,7 +27,6 @@ def summary(federation: Federation) -> str:
         "clients": f"{federation.clients}, split by {federation.split}{', natural: ' * bool(few)}{', '.join(few)}",
         "shards": f"{counts.min()} to {counts.max()} rows (median {np.median(counts):g}), {widths.min()} to "
         f"{widths.max()} features",
-        "bytes": f"{nbytes.sum()} in shards, the largest {nbytes.max()}",
         "folder": federation.path or "none: in memory",
         **{name: about[name] for name in ("names", "tests", "index") if name in about},
     }

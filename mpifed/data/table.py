@@ -69,7 +69,7 @@ class ColumnUses:
     """Name or position of the column that says whose each row is: natural clients. It is no feature."""
     ignore: str | Sequence[str] | None = None
     """Names or positions of columns that are left out, separated by commas, such as numbers of rows."""
-    categorical: Literal["one-hot", "ordinal"] | None = None
+    categorical: Literal["one-hot"] | None = None
     """What columns of texts become, by the sorted texts of the training rows; by default they are refused."""
     given: Path | None = None
     """A TOML file of what is known without the rows: [columns.NAME] with categories, fill, range; and classes."""
@@ -148,7 +148,7 @@ class ColumnUses:
         classes = public.classes or (names.pop() if self.task != "regression" else ())
         return Samples(
             X.astype(np.float32), y, test[0] if test else None, ids, names=tuple(features), classes=classes or None,
-            columns=RawColumns(texts, self.categorical, self.missing, public), left_out=tuple(left_out),
+            columns=RawColumns(texts, self.missing, public), left_out=tuple(left_out),
             labels=tuple(labels), task="classification" if classes else self.task,
         )  # fmt: skip
 
@@ -207,11 +207,6 @@ class ColumnUses:
             return None
         if self.categorical is None:
             raise first.not_a_number()
-        if stated is None and self.categorical == "ordinal" and getattr(first.values.type, "ordered", False):
-            raise DataError(
-                f"{first} has ordered categories; state their order, as `categories = [...]` of [columns.{name}] in a "
-                "file of --given"
-            )
         texts = all_texts(cells, stated or ())
         if stated is None:
             _check_written(first, texts)

@@ -31,7 +31,6 @@ from mpifed.files.json_file import read_json
 from mpifed.forecast.counting import Counting
 from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement, receiver, test_statements
 from mpifed.job import goals
-from mpifed.job.combinations import data_warnings
 from mpifed.job.job import Job, read_table
 from mpifed.job.reading import check_data
 from mpifed.job.sweep import points
@@ -105,7 +104,6 @@ def forecast(job: Job, ranks: int) -> Table:
         "privacy": privacy,
         "warnings": [
             *algorithm.warnings(),
-            *data_warnings(job, data),
             *warnings_of(job, algorithm.problem.privacy, without_epsilon(algorithm)),
         ],
         **{f"{key}_per_round": value for key, value in per_round.items()},

@@ -17,7 +17,6 @@ from mpifed.algorithms.initial import model_template
 from mpifed.algorithms.local_method import LocalMethod
 from mpifed.core.record import bare_leaves
 from mpifed.core.refusals import Refusal, messages
-from mpifed.data.statistics import intercept_warnings
 from mpifed.data.store import Federation
 from mpifed.files.columns import column_of
 from mpifed.job.goals import has_goals
@@ -357,11 +356,3 @@ def _of_gaps(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
             "l2 > 0 of all parameters (bias = false, where l2 leaves the intercepts out) or the norm, no regularizer, "
             "and all rows measured",
         )
-
-
-def data_warnings(job: JobSettings, data: Federation) -> list[str]:
-    """Warnings on the data for this model; none with [privacy], since they are computed from all rows."""
-    bias = job.model.get("bias")
-    if job.privacy is not None or bias is None:
-        return []
-    return intercept_warnings(data.statistics, bool(bias), data.names())

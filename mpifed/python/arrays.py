@@ -277,7 +277,7 @@ class FederatedDataset:
         ignore
             Columns that are left out.
         categorical
-            What columns of texts become: "one-hot", or "ordinal", by the texts of the training rows; None: an error.
+            What columns of texts become: "one-hot", by the texts of the training rows; None: an error.
         missing
             What becomes of gaps: "error", "zero", "drop", or "mean" or "median" of the training rows.
         given
@@ -342,46 +342,6 @@ class FederatedDataset:
         tested = _items(test, "from_torch: test") if hasattr(test, "__getitem__") else test
         return cls.from_arrays(X, y, clients=clients, test=tested, **options)
 
-    @classmethod
-    def from_partitioner(
-        cls,
-        partitioner: Values,
-        *,
-        label: str,
-        features: Sequence[str] | None = None,
-        test: Values | float | None = None,
-        client_test: Values | float | None = None,
-        **options: Values,  # those of from_clients
-    ) -> FederatedDataset:
-        """The partitions of a partitioner of flwr-datasets, whose `dataset` is set: client i has load_partition(i).
-
-        Clients have the names of a partitioner that has some. Partitions without rows are left out.
-
-        Parameters
-        ----------
-        label
-            The column of labels.
-        features
-            The columns of samples; by default all others, which must be numbers, or a single one of arrays or images.
-        test
-            A `datasets.Dataset`, or test samples and labels, or the fraction of the rows that is held out.
-        client_test
-            A partitioner of the rows with which each client tests, or the fraction of its rows for that.
-        options
-            As of `from_clients`.
-        """
-
-        def pairs(of: Values) -> dict[str, Pair]:
-            numbers = range(of.num_partitions)
-            ids = getattr(of, "partition_id_to_natural_id", {})
-            return {str(ids.get(at, at)): _partition(of.load_partition(at), label, features) for at in numbers}
-
-        if hasattr(test, "column_names"):
-            test = _partition(test, label, features)
-        if hasattr(client_test, "load_partition"):
-            client_test = pairs(client_test)
-        return cls.from_clients(pairs(partitioner), test=test, client_test=client_test, **options)
-
 
 class _Frames(dict[str, Values]):
     """Frames of clients, by their names."""
@@ -434,8 +394,6 @@ def _items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, a
             raise TypeError("some samples are bytes, others are not")
         if len({label.dtype.kind == "U" for label in labels}) > 1:
             raise TypeError("some labels are texts, others are not")
-        if samples and not np.array_equal(samples[0], _sample(pairs[0][0])):
-            warnings.warn(f"{what}: items are drawn at random; each is read once, and stays as it was", stacklevel=3)
         return np.stack(samples), np.stack(labels)
     except (TypeError, ValueError) as error:
         raise DataError(
@@ -450,21 +408,6 @@ def _sample(x: Values) -> Array:  # a tensor, an array, an image of PIL
         raise TypeError("an image whose pixels are numbers of a palette; take image.convert('RGB')")
     values = array(x, "sample")
     return values.transpose(2, 0, 1) if is_image and values.ndim == 3 else values
-
-
-def _partition(part: Values, label: str, features: Sequence[str] | None) -> Pair:  # a datasets.Dataset
-    """(samples, labels) of a partition."""
-    if part is None or not len(part):
-        return [], []
-    names = [name for name in part.column_names if name != label] if features is None else list(features)
-    for name in (label, *names):
-        if name not in part.column_names:
-            raise UsageError(f"from_partitioner: no column {name!r}; there are {', '.join(part.column_names)}")
-    content = part.with_format("numpy")[:]
-    columns = [array(content[name], f"from_partitioner: column {name!r}") for name in names]
-    X = columns[0] if not names[1:] and columns[0].ndim > 1 else np.stack(columns, axis=1)
-    is_image = type(part.features[names[0]]).__name__ == "Image"
-    return X.transpose(0, 3, 1, 2) if is_image and X.ndim == 4 else X, np.asarray(content[label])
 
 
 def _make_data(

@@ -25,7 +25,6 @@ from mpifed.files.json_file import write_json
 from mpifed.files.model_file import MODEL, model_arrays, write_arrays
 from mpifed.files.scratch import this_process
 from mpifed.files.write import replace_text, sha256
-from mpifed.job.combinations import data_warnings
 from mpifed.job.time_model import Simulation, described, played_once, simulate
 from mpifed.privacy.disclosure import mark
 from mpifed.privacy.ledger import Ledger
@@ -69,7 +68,7 @@ class Results:
         if privacy is not None:
             mark(self.out / "checkpoint")
         replace_text(self.out / "job.toml", text)
-        warnings = [*data_warnings(job, self.ready.data), *self.ready.algorithm.warnings()]
+        warnings = [*self.ready.algorithm.warnings()]
         private: Table = {"private": False}
         if privacy is not None:
             private = {

@@ -115,10 +115,10 @@ SOURCES = {  # and what options each has of its own
     },
     "mnist .": {}, "csv /dev/zero": TESTS, "svmlight /dev/zero": TESTS, "csv .": TESTS,
     "csv": TESTS,
-    "csv t.csv --label ill --by ward": {"--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **TASKS},
+    "csv t.csv --label ill --by ward": {"--categorical": ["one-hot"], "--missing": FILLS, **TASKS},
     "csv t.csv --label ill --categorical one-hot": {"--by": ["ward", "ill", "0"], "--missing": FILLS, **TESTS},
     "parquet t.parquet --label ill": {
-        "--by": ["ward", "x"], "--categorical": ["one-hot", "ordinal"], "--missing": FILLS, **TESTS,
+        "--by": ["ward", "x"], "--categorical": ["one-hot"], "--missing": FILLS, **TESTS,
     },
     "npz a.npz": {"--by": ["who", "X"], "--samples": ["X", "y"], "--label": ["y", "who", "X"], **TASKS},
     "leaf a.json": {"--test": ["a.json", "."], **TASKS}, "leaf .": {},

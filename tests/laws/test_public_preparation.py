@@ -101,7 +101,7 @@ def test_what_is_known_to_all_is_said(tmp_path: Path) -> None:
 
 def test_a_frame_is_private_when_all_is_stated(tmp_path: Path) -> None:
     """Scales, categories, what fills gaps and classes from a file: one record moves nothing of the preparation."""
-    given = {"label": "ill", "clients": 2, "categorical": "ordinal"}
+    given = {"label": "ill", "clients": 2, "categorical": "one-hot"}
     said = "median of a, .*categories of kind, .*scale standard, classes; state it [(]given public.toml"
     with pytest.raises(UsageError, match=said):
         trained(mf.FederatedDataset.from_dataframe(FRAME, missing="median", **given), tmp_path / "run")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from federations import common, in_order, labelled, make
+from federations import in_order, labelled
 
 import mpifed as mf
 from mpifed.data.store import open_federation
@@ -33,26 +31,6 @@ def images() -> datasets.Dataset:
     )
 
 
-@pytest.mark.parametrize("files", [1, 3])
-def test_a_folder_of_save_to_disk(tmp_path: Path, files: int) -> None:
-    table().save_to_disk(str(tmp_path / "table"), num_shards=files)
-    words = ["--label", "label", "--by", "writer", "--scale", "none"]
-    folder = make(tmp_path / "out", "arrow", tmp_path / "table", *words)
-    assert folder.names() == ("a", "b") and folder.client_names() == ("ann", "bob", "eve")
-    for number, writer in enumerate(["ann", "bob", "eve"]):
-        assert labelled(folder, number) == in_order(VALUES[writer == WRITERS], LABELS[writer == WRITERS])
-
-
-def test_a_folder_with_train_and_test(tmp_path: Path) -> None:
-    parts = table().remove_columns("writer").train_test_split(30, seed=1)  # rows by indices, which it flattens
-    parts.save_to_disk(str(tmp_path / "table"))
-    words = ["--label", "label", "--split", "rows", "--clients", "1", "--scale", "none"]
-    folder = make(tmp_path / "out", "arrow", tmp_path / "table", *words)
-    train, test = (parts[name].with_format("numpy")[:] for name in ("train", "test"))
-    assert labelled(folder, 0) == in_order(np.column_stack([train["a"], train["b"]]), train["label"])
-    assert in_order(*common(folder)) == in_order(np.column_stack([test["a"], test["b"]]), test["label"])
-
-
 @pytest.mark.parametrize(
     "partitioner",
     [
@@ -65,7 +43,8 @@ def test_a_folder_with_train_and_test(tmp_path: Path) -> None:
 )
 def test_the_partitions_of_a_partitioner(partitioner: partitioners.Partitioner) -> None:
     partitioner.dataset = table()
-    data = mf.FederatedDataset.from_partitioner(partitioner, label="label", features=["a", "b"])
+    parts = [partitioner.load_partition(number) for number in range(partitioner.num_partitions)]
+    data = mf.FederatedDataset.from_clients(parts, label="label", ignore="writer", scale="none")
     folder = open_federation(data.path, verify=True)
     assert data.clients == partitioner.num_partitions and data.samples == len(LABELS)
     for number in range(data.clients):
@@ -73,16 +52,8 @@ def test_the_partitions_of_a_partitioner(partitioner: partitioners.Partitioner) 
         assert labelled(folder, number) == in_order(np.column_stack([part["a"], part["b"]]), part["label"])
 
 
-def test_images_of_a_partitioner_and_of_a_dataset() -> None:
-    partitioner = partitioners.LinearPartitioner(num_partitions=3)
-    partitioner.dataset = images()
-    data = mf.FederatedDataset.from_partitioner(partitioner, label="label", scale="none")
-    folder, pixels = open_federation(data.path, verify=True), PIXELS.transpose(0, 3, 1, 2)
-    assert data.shape == (3, 6, 5)
-    ends = np.cumsum([0, *folder.counts])
-    for number in range(3):
-        rows = slice(ends[number], ends[number + 1])
-        assert labelled(folder, number) == in_order(pixels[rows], LABELS[rows])
+def test_images_of_a_dataset() -> None:
+    pixels = PIXELS.transpose(0, 3, 1, 2)
     dataset = images().with_format("numpy")[:]  # as docs/how-to/python.md shows
     X = dataset["image"].transpose(0, 3, 1, 2)
     data = mf.FederatedDataset.from_arrays(X, dataset["label"], clients=WRITERS, scale="none")

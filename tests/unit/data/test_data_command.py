@@ -178,10 +178,6 @@ def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
     assert folder.names() == ("a", "b=u", "b=w")
     assert rows(folder) == [[1, 1, 0], [3, 0, 1], [2, 1, 0]]
     assert tested[0].tolist() == [[2, 0, 0], [9, 0, 1]]  # v, which no training row has
-    test.write_text("a,b,y\n5,w,0\n")
-    folder = of_one(*words, "ordinal")
-    tested = common(folder)
-    assert (folder.names(), rows(folder), tested[0].tolist()) == (("a", "b"), [[1, 0], [3, 1], [2, 0]], [[5, 1]])
 
 
 def test_rows_to_train_on_may_be_those_to_test_with(tmp_path: Path) -> None:

@@ -280,7 +280,6 @@ BAD: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (forge(classes=2**62), "classes in"),
         (forge(samples=2**60), "samples in"),
         (forge(features=2**60), "features in"),
-        (forge(**{"provenance.statistics": {"constant_columns": [99]}}), "statistics"),
         (forge(**{"provenance.classes": ["a"]}), "provenance.classes in"),
         (forge(**{"provenance.classes": ["a", ["b"], {}]}), r"classes.1 = \[\"b\"\]: expected text"),
         (forge(**{"provenance.options": [1]}), r"options = \[1\]: expected a table"),

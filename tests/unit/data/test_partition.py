@@ -161,8 +161,8 @@ def test_every_row_is_as_likely_to_be_tested_with() -> None:
 ])  # fmt: skip
 def test_rules_of_labels(rule: str, y: list[int], test_y: list[int], meaning: tuple[str, ...]) -> None:
     X = np.zeros((4, 1), np.float32)
-    labels = encode(Samples(X, np.array([7, 4, -3, 4]), Samples(X[:1], np.array([7]))), rule)
-    assert (labels.y.tolist(), np.array(labels.test_y).tolist(), labels.meaning) == (y, test_y, meaning)
+    labels, names, _ = encode(Samples(X, np.array([7, 4, -3, 4]), Samples(X[:1], np.array([7]))), rule)
+    assert ([part.tolist() for part in labels], names) == ([y, test_y], meaning)
 
 
 def test_scalings_of_sparse_rows() -> None:

@@ -365,8 +365,8 @@ def test_svmlight(tmp_path: Path) -> None:
     data = stored(path, test=test)
     assert data.features == 5  # of the wider file
     assert sparse.csr_matrix(data.X).toarray().tolist() == [[0.5, 0, 2, 0, 0], [0, 1.5, 0, 0, 0], [-1, 2, 3, 0, 0]]
-    labels = encode(data, "all")
-    assert (labels.y.tolist(), np.array(labels.test_y).tolist(), labels.meaning) == ([0, 1, 1], [0], ("-1", "1"))
+    labels, names, _ = encode(data, "all")
+    assert ([part.tolist() for part in labels], names) == ([[0, 1, 1], [0]], ("-1", "1"))
 
 
 @pytest.mark.parametrize(("label", "names"), [("0", ("1", "2")), ("-3", ("1", "2")), ("-1", ("0", "1"))])
@@ -398,12 +398,12 @@ def test_columns_with_integers_that_begin_with_0_are_texts(tmp_path: Path) -> No
 def test_svmlight_regression(tmp_path: Path) -> None:
     path = tmp_path / "a.svm"
     path.write_bytes(b"0.5 1:1\n2 1:2\n")
-    labels = encode(stored(path), "all")
-    assert (labels.y.tolist(), labels.meaning) == ([0.5, 2.0], ())
+    labels, names, _ = encode(stored(path), "all")
+    assert (labels[0].tolist(), names) == ([0.5, 2.0], ())
     with pytest.raises(DataError, match=r"row 1 has the label 0.5, not a class; .*--task regression"):
         stored(path, task="classification")
     path.write_bytes(b"1 1:1\n2 1:2\n")
-    assert encode(stored(path, task="regression"), "all").meaning == ()
+    assert encode(stored(path, task="regression"), "all")[1:] == ((), 0)
 
 
 # --- synthetic data, data of Python ----------------------------------------------------------------------------------

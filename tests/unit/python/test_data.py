@@ -202,7 +202,7 @@ def test_runs_on_other_data_at_one_path_are_no_seeds(here: Path) -> None:
 
 @pytest.mark.parametrize(("recipe", "factor", "said"), [
     ([{"name": "b"}], None, "names, recipe, shape, steps or labels do not fit 1 features"),
-    ([{"name": "a", "one_hot": True}], None, "names, recipe, shape, steps or labels do not fit 1 features"),
+    ([{"name": "a", "fill": "x"}], None, "names, recipe, shape, steps or labels do not fit 1 features"),
     (None, 1e38, "data.json: samples, scaled by its factors, are no finite numbers"),
 ])  # fmt: skip
 def test_a_stranger_s_recipe(tmp_path: Path, recipe: Any, factor: float | None, said: str) -> None:
