@@ -48,7 +48,6 @@ from mpifed.maths.objectives import MLP as MLP
 from mpifed.maths.objectives import Hinge as Hinge
 from mpifed.maths.objectives import LeastSquares as LeastSquares
 from mpifed.maths.objectives import Logistic as Logistic
-from mpifed.maths.objectives import OneVsRest as OneVsRest
 from mpifed.maths.objectives import Softmax as Softmax
 from mpifed.maths.objectives import SquaredHinge as SquaredHinge
 from mpifed.maths.objectives import TrueClassLogistic as TrueClassLogistic
@@ -57,7 +56,6 @@ from mpifed.maths.optimizers import ServerSGD as ServerSGD
 from mpifed.maths.privacy.settings import Privacy as Privacy
 from mpifed.maths.regularizers import L1 as L1
 from mpifed.maths.regularizers import Box as Box
-from mpifed.maths.regularizers import ElasticNet as ElasticNet
 from mpifed.maths.regularizers import GroupL1 as GroupL1
 from mpifed.maths.schedules import CosineDecay as CosineDecay
 from mpifed.maths.schedules import PowerDecay as PowerDecay

@@ -38,7 +38,7 @@ def forward(name: str, model: Model, X: Any, y: Any) -> tuple[Floats, Backward]:
     if name == "mlp":
         return _network(model, X, y)
     scores = X @ model["first"]
-    if name in ("softmax", "one-vs-rest", "true-class-logistic"):
+    if name in ("softmax", "true-class-logistic"):
         scores = scores + model.get("head.bias", 0.0)
         losses, slopes = _per_class(name, scores, y)
     else:
@@ -76,8 +76,6 @@ def _per_class(name: str, z: Floats, y: Any) -> tuple[Floats, Floats]:
     if name == "softmax":
         total = logsumexp(z, axis=1)
         return total - z[own == 1], np.exp(z - total[:, None]) - own
-    if name == "one-vs-rest":  # log(1 + exp(-b z)), b = 1 for the sample's class and -1 for all others
-        return np.logaddexp(0, (1 - 2 * own) * z).sum(axis=1), expit(z) - own
     return np.logaddexp(0, -z[own == 1]), own * (expit(z) - 1)
 
 

@@ -61,7 +61,7 @@ def values(job: Mapping[str, Any], rows: Rows) -> Callable[[Floats], Values]:
     """F_0 to F_M of w [d], the weights of linear scores without biases; all rows in memory."""
     ((X, y),) = rows.pieces(len(rows.y))
     tables, penalty = [job["minimize"], *job["constraint"]], job["model"].get("l2", 0.0)
-    shape = (X.shape[1], rows.outputs if job["model"]["name"] in ("softmax", "one-vs-rest") else 1)
+    shape = (X.shape[1], rows.outputs if job["model"]["name"] == "softmax" else 1)
     counted = [
         None if table["name"] == "norm" else np.isin(y, table["classes"]) if table.get("classes") else np.ones(len(y))
         for table in tables
@@ -120,7 +120,7 @@ def solve(job: Mapping[str, Any], rows: Rows, start: Floats, sharpness: float) -
 
 def starts(job: Mapping[str, Any], rows: Rows) -> list[Floats]:
     """Where to begin: at zeros, and unless the problem is convex at minima of the losses, weighted in several ways."""
-    outputs = rows.outputs if job["model"]["name"] in ("softmax", "one-vs-rest") else 1
+    outputs = rows.outputs if job["model"]["name"] == "softmax" else 1
     zeros = np.zeros(rows.raw.shape[1] * outputs)
     if convex(job):
         return [zeros]

@@ -100,29 +100,6 @@ class CrossEntropy(SampleLoss):
         return power
 
 
-class OneAgainstRest(SampleLoss):
-    """The sum over k of log(1 + exp(-b_k z_k)), b_k = 1 for the sample's class and -1 for all others."""
-
-    convex = True
-
-    def value(self, z: Array, y: Array) -> Array:
-        against = z.copy()
-        against.reshape(-1)[_places(z, y)] *= -1
-        losses: Array = namespace(z).logaddexp(z.dtype.type(0), against).sum(axis=-1)
-        return losses
-
-    def slope(self, z: Array, y: Array) -> Array:
-        slopes = sigmoid(z)
-        slopes.reshape(-1)[_places(z, y)] -= 1
-        return slopes
-
-    def probabilities(self, z: Array) -> Array:
-        """As scikit-learn's `OneVsRestClassifier` has them: each output's, over their sum."""
-        each = sigmoid(z)
-        each /= each.sum(axis=-1, keepdims=True)
-        return each
-
-
 class TrueClass(SampleLoss):
     """log(1 + exp(-z_y)), of the output of the sample's class alone."""
 

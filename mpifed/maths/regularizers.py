@@ -39,58 +39,29 @@ class Regularizer(MadeByKeywords, ABC):
         return []
 
 
-class Shrinking(Regularizer):
-    """weight * sum of |x| + square_weight * sum of x^2, of intercepts too where `biases` are counted."""
+@dataclass(frozen=True)
+class L1(Regularizer):
+    """weight * sum of |x|, which sets parameters to zero; its proximal operator is soft thresholding.
+
+    Intercepts, and all vectors of a network, are not included unless `biases = true`. Matrices and kernels are. With
+    the model's `l2` it is the elastic net.
+    """
 
     weight: Weight
-    square_weight: Weight
-    biases: bool
+    """Factor of the sum of |x|."""
+    biases: bool = False
+    """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
 
     def value(self, model: Parameters) -> float:
-        sizes = [np.abs(leaf.astype("f8")) for leaf in _leaves(model, self.biases)]
-        squares = sum(float((x * x).sum()) for x in sizes)
-        return self.weight * sum(float(x.sum()) for x in sizes) + self.square_weight * squares
+        return self.weight * sum(float(np.abs(leaf.astype("f8")).sum()) for leaf in _leaves(model, self.biases))
 
     def prox(self, model: Parameters, step: float) -> Parameters:
-        """Soft thresholding by weight * step, divided by 1 + 2 square_weight * step."""
-        threshold, shrink = self.weight * step, 1 + 2 * self.square_weight * step
-
         def soft(u: Array) -> Array:
-            limit = u.dtype.type(threshold)
-            nearer: Array = (u - u.clip(-limit, limit)) / u.dtype.type(shrink)
+            limit = u.dtype.type(self.weight * step)
+            nearer: Array = u - u.clip(-limit, limit)
             return nearer
 
         return _change(soft, model, self.biases)
-
-
-@dataclass(frozen=True)
-class L1(Shrinking):
-    """weight * sum of |x|, which sets parameters to zero.
-
-    Intercepts, and all vectors of a network, are not included unless `biases = true`. Matrices and kernels are.
-    """
-
-    square_weight: ClassVar[float] = 0.0  # type: ignore[misc]  # a key of the other
-    weight: Weight
-    """Factor of the sum of |x|."""
-    biases: bool = False
-    """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
-
-
-@dataclass(frozen=True)
-class ElasticNet(Shrinking):
-    """weight * sum of |x| + square_weight * sum of x^2; biases as in `L1`.
-
-    The squares are those of the model's `l2`, which may be used instead: here they enter by the prox, and are not part
-    of the gradients.
-    """
-
-    weight: Weight
-    """Factor of the sum of |x|."""
-    square_weight: Weight
-    """Factor of the sum of x^2."""
-    biases: bool = False
-    """Whether intercepts are counted too; a model would then be drawn towards predicting each class equally often."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +132,6 @@ def _change(function: Callable[[Array], Array], model: Parameters, biases: bool 
 
 REGULARIZERS: dict[str, type[Regularizer]] = {
     "l1": L1,
-    "elastic-net": ElasticNet,
     "group-l1": GroupL1,
     "box": Box,
 }

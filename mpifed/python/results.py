@@ -151,8 +151,8 @@ class Run:
         found = objective.sample_loss.probabilities(objective.class_scores(head, scores)[0].astype(np.float64))
         if found is None:
             raise UsageError(
-                f"predict_proba: {type(objective).__name__} has no probabilities; softmax, logistic, one-vs-rest, "
-                "multilabel and networks with a cross-entropy have some"
+                f"predict_proba: {type(objective).__name__} has no probabilities; softmax, logistic, multilabel "
+                "and networks with a cross-entropy have some"
             )
         return found
 

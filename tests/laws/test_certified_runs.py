@@ -92,8 +92,8 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "minimize": {"name": "norm"},
         "constraint": BY_CLASS,
     },
-    "one against the rest": {
-        "model": {"name": "one-vs-rest", "l2": 0.02, "bias": True},
+    "by class, and a ball": {
+        "model": {"name": "softmax", "l2": 0.02, "bias": True},
         "constraint": [{"name": "loss", "classes": [1], "limit": 1.2}, {"name": "norm", "limit": 2.0}],
     },
     "softmax without constraints": {"model": {"name": "softmax", "l2": 0.05, "bias": True}},

@@ -99,7 +99,7 @@ def random_pair(rng: Any, outputs: int, shard: type, dtype: str) -> Any:
 OBJECTIVES = {
     "least squares": (CONVEX, 1),
     "softmax": ({"name": "softmax", "bias": False, "l2": 0.2}, 3),
-    "concave penalty": ({"name": "one-vs-rest", "bias": False, "nonconvex_penalty": 0.5}, 3),
+    "concave penalty": ({"name": "true-class-logistic", "bias": False, "nonconvex_penalty": 0.5}, 3),
     "network": ({"name": "mlp", "bias": False, "hidden": 3}, 3),
 }
 
@@ -177,7 +177,7 @@ def test_a_gradient(table: dict[str, Any], array_shard: Any) -> None:
 def test_by_how_much_a_step_brings_two_models_together(table: dict[str, Any], step: float) -> None:
     """The steepest slope of x - step (pull + penalties) on a fine line, and of it what (19) states."""
     l2, beta, steps = 0.1, 0.5, 3
-    objective = {"name": "one-vs-rest", "bias": False, "l2": l2, "nonconvex_penalty": beta}
+    objective = {"name": "true-class-logistic", "bias": False, "l2": l2, "nonconvex_penalty": beta}
     guard = made((table | {"local_steps": steps}, FIXED), objective, 3).guard
     x, pull = np.linspace(-3, 3, 60001), {"fedprox": MU, "fedpdm": RHO}.get(table["name"], 0.0)
     kappa = np.abs(np.diff(x - step * (pull * x + 2 * l2 * x + 2 * beta * x / (1 + x**2) ** 2)) / np.diff(x)).max()

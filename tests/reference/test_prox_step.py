@@ -6,6 +6,7 @@ clients, FedProx's pull and the server's own step; otherwise the model rests at 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from lengths import covering
 
 import mpifed as mf
+from mpifed.core.record import map_leaves
 
 ROWS, FEATURES = (5, 9, 16), 8  # of clients who hold different numbers of rows
 CLIENTS = {"plain": (0.0, False), "momentum": (0.9, False), "nesterov": (0.9, True)}
@@ -47,6 +49,19 @@ def trained(
     return run.model["first"][:, 0]
 
 
+@dataclass(frozen=True)
+class Curved(mf.L1):
+    """With square_weight * ||w||^2 in the prox too."""
+
+    square_weight: float = 0.0
+
+    def value(self, model: Any) -> float:
+        return super().value(model) + self.square_weight * float((model.first**2).sum())
+
+    def prox(self, model: Any, step: float) -> Any:
+        return map_leaves(lambda leaf: leaf / (1 + 2 * self.square_weight * step), super().prox(model, step))
+
+
 @covering(
     {
         "mu, steps, rate": [(0.0, 1, "constant"), (0.0, 6, "power"), (3.0, 1, "constant"), (3.0, 6, "step")],
@@ -67,7 +82,7 @@ def test_gradients_that_are_constant(
     assert (signs * (X @ optimum)).max() < 0.9 and 2 <= np.count_nonzero(optimum) < FEATURES
     momentum, nesterov = CLIENTS[client]
     found = trained(
-        tmp_path, X, y, 120, mu, mf.Hinge(bias=False, l2=0.0), mf.ElasticNet(weight, square_weight=square),
+        tmp_path, X, y, 120, mu, mf.Hinge(bias=False, l2=0.0), Curved(weight, square_weight=square),
         local_steps=steps, server_optimizer=SERVERS[server],
         client_optimizer=mf.SGD(RATES[rate], momentum=momentum, nesterov=nesterov),
     )  # fmt: skip

@@ -77,16 +77,6 @@ class Softmax(PenalizedTwice):
 
 
 @dataclass(frozen=True)
-class OneVsRest(PenalizedTwice):
-    """A logistic regression for each class against the rest: loss sum over k of log(1 + exp(-b_k z_k)).
-
-    b_k is 1 for the sample's class and -1 for all others.
-    """
-
-    sample_loss = losses.OneAgainstRest()
-
-
-@dataclass(frozen=True)
 class TrueClassLogistic(PenalizedTwice):
     """The loss (25) of FedPDM-DP as printed, log(1 + exp(-z_y)): only the score of the sample's class enters.
 
@@ -94,7 +84,7 @@ class TrueClassLogistic(PenalizedTwice):
     Non-convex Problems with Non-smooth Regularization" (IEEE MLSP 2023); its beta is `nonconvex_penalty`.
     It is degenerate: no class is ever penalized, so that all scores may grow together. Intercepts alone reach a tiny
     loss at 10 % accuracy with ten classes, and accuracy may decrease with the loss. It serves to reproduce the paper;
-    otherwise use `Softmax`, or `OneVsRest`, which is (25) with b = 1 for the sample's class and -1 for all others.
+    otherwise use `Softmax`.
     """
 
     sample_loss = losses.TrueClass()

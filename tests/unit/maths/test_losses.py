@@ -24,7 +24,6 @@ def margin(z: Any, k: Any) -> float:
 # of one sample: outputs z [L], and its class or target
 WRITTEN_OUT: dict[type[SampleLoss], Any] = {
     losses.CrossEntropy: lambda z, k: log_loss([k], [np.exp(z) / np.exp(z).sum()], labels=range(L)),
-    losses.OneAgainstRest: lambda z, k: sum(math.log1p(math.exp(-x if i == k else x)) for i, x in enumerate(z)),
     losses.TrueClass: lambda z, k: math.log(1 + math.exp(-z[k])),  # (25) of FedPDM-DP
     losses.LogisticLoss: lambda z, k: math.log1p(math.exp(-margin(z, k))),
     losses.HingeLoss: lambda z, k: max(0.0, 1 - margin(z, k)),

@@ -11,13 +11,11 @@ from test_objectives import flat, unflat
 
 from mpifed.core.record import map_leaves
 from mpifed.maths.objectives import Bias, BiasedOutput, Parameters
-from mpifed.maths.regularizers import L1, Box, ElasticNet, GroupL1
+from mpifed.maths.regularizers import L1, Box, GroupL1
 
 CONVEX: dict[str, Any] = {
     "l1": L1(0.4),
     "l1, biases": L1(0.4, biases=True),
-    "elastic-net": ElasticNet(0.3, 0.25),
-    "elastic-net, biases": ElasticNet(0.3, 0.25, biases=True),
     "group-l1": GroupL1(0.35),
     "box": Box(-0.5, 1.0),
     "box, one side": Box(low=0.0),
@@ -64,8 +62,6 @@ def test_values() -> None:
     model = Parameters(np.array([[3.0, -4.0], [0.0, 1.0]]), head)
     assert L1(0.5).value(model) == 0.5 * (8 + 4)
     assert L1(0.5, biases=True).value(model) == 0.5 * (8 + 4 + 3)
-    assert ElasticNet(0.5, 0.1).value(model) == pytest.approx(0.5 * 12 + 0.1 * (26 + 8))
-    assert ElasticNet(0.0, 0.1, biases=True).value(model) == pytest.approx(0.1 * (26 + 8 + 3))
     assert GroupL1(0.5).value(model) == pytest.approx(0.5 * 2**0.5 * (5 + 1))
     assert Box(-4, 3).value(model) == 0
     assert Box(-3.9, 3).value(model) == Box(high=2.9).value(model) == np.inf

@@ -133,7 +133,7 @@ def test_columns_are_matched_by_name(made: Callable[[], mf.FederatedDataset]) ->
 
 
 @pytest.mark.parametrize(("model", "y"), [
-    (mf.Softmax(), Y), (mf.Logistic(), Y), (mf.OneVsRest(), (X[:, 0] > 0).astype(int) + (X[:, 1] > 1)),
+    (mf.Softmax(), Y), (mf.Logistic(), Y),
     (mf.MLP(hidden=4), FRAME["ill"]), (mf.Softmax(), Y.astype(str)), (mf.MultiLabel(), (X[:, :2] > 0).astype(int)),
     (mf.LeastSquares(), X[:, :2] @ [[1.0], [2.0]] + 0.1),
 ])  # fmt: skip

@@ -35,7 +35,6 @@ OPTIMIZERS: dict[str, Any] = {
 MODELS: dict[str, Any] = {
     "mlp": mf.MLP(hidden=3, l2=0.01),
     "softmax": mf.Softmax(l2=0.01, nonconvex_penalty=0.1),
-    "one-vs-rest": mf.OneVsRest(bias=False),
     "hinge": mf.Hinge(l2=0.2),
     "squared-hinge": mf.SquaredHinge(l2=0.2),
     "logistic": mf.Logistic(bias=False),
@@ -45,7 +44,6 @@ MODELS: dict[str, Any] = {
 }
 PENALTIES: dict[str, Any] = {
     "l1": mf.L1(0.01, biases=True),
-    "elastic-net": mf.ElasticNet(0.01, square_weight=0.1),
     "group-l1": mf.GroupL1(0.01),
     "box": mf.Box(0.1),
 }

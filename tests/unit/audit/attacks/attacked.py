@@ -17,7 +17,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mlp": ("mlp", {"hidden": 24}),
     "network, bias": ("mlp", {"hidden": 24, "bias": True}),
     "softmax, bias": ("softmax", {"bias": True}),
-    "one-vs-rest, bias": ("one-vs-rest", {"bias": True}),
 }
 ONE_SCORE = ("logistic", "hinge", "squared-hinge")  # of two classes
 
