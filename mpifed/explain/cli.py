@@ -20,14 +20,18 @@ from mpifed.text import command_line, prose, screen_width, wrong_name
     help='An algorithm, also of your own: "my_module:MyClass".',
 )  # fmt: skip
 @click.option("--data", type=FOLDER, help="Folder that mpifed data made.  [default: data/digits]")
-def new(job: Path | None, algorithm: str, data: Path | None) -> None:
+@click.option("--example", is_flag=True, help="The quickstart: quickstart.toml, and its data where there are none.")
+@click.pass_context
+def new(context: click.Context, job: Path | None, algorithm: str, data: Path | None, example: bool) -> None:
     """Write a short job that runs as it is; without JOB, or with -, it is printed.
 
     The model is one for the method and the data; only data/digits may be made later. An existing file is not replaced.
     """
-    from mpifed.explain.new_job import new_job
+    from mpifed.explain.new_job import EXAMPLE, new_job
     from mpifed.files.write import replace_text
 
+    if example:
+        job = job or Path("quickstart.toml")
     if data is not None and not data.exists():
         raise DataError(
             f"--data {data}: no such folder; make it with `mpifed data SOURCE ... {command_line('--out', data)}`, or "
@@ -35,14 +39,17 @@ def new(job: Path | None, algorithm: str, data: Path | None) -> None:
         )
     path = None if job is None or str(job) == "-" else job
     name = algorithm.rpartition(":")[2] if path is None or wrong_name(path.stem) else path.stem
-    text = new_job(name, algorithm, str(data or "data/digits"))
+    text = EXAMPLE.read_text(encoding="utf-8") if example else new_job(name, algorithm, str(data or "data/digits"))
     if path is None:
         click.echo(text, nl=False)
         return
     if os.path.lexists(path):
         raise UsageError(f"{path}: exists already; remove it, or choose another name")
+    if example and not Path("data/digits").exists():
+        _, *words = next(line for line in text.splitlines() if "mpifed data" in line).partition("mpifed ")[2].split()
+        context.find_root().command.main(["data", *words], standalone_mode=False)
     replace_text(path, text)
-    click.echo(f"job: {path}\nnext: {command_line('mpifed', 'check', path)}")
+    click.echo(f"job: {path}\nnext: {command_line('mpifed', 'run' if example else 'check', path)}")
 
 
 @click.command(short_help="What a name of a job or result means.")

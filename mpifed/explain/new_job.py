@@ -15,6 +15,7 @@ from mpifed.job.schema import ALGORITHM, CLIENT, SERVER
 from mpifed.job.settings import Kind, keys_of
 from mpifed.text import shown
 
+EXAMPLE = Path(__file__).with_name("quickstart.toml")  # jobs/quickstart.toml, for who has no clone
 _DUAL = {"name": "hinge", "l2": 0.001}  # of two classes, with the penalty that dual variables need
 _MODELS: dict[str, Table] = {
     "hyfdca": _DUAL, "cocoa": _DUAL, "bundle": _DUAL,
