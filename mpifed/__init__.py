@@ -16,7 +16,7 @@ _WHERE = {
     "Run": "mpifed.python.results", "check": "mpifed.python.runs",
     "load": "mpifed.python.results", "Sweep": "mpifed.python.sweeps", "sweep": "mpifed.python.sweeps",
     "compare": "mpifed.python.comparing", "tune": "mpifed.python.tuning", "Tuning": "mpifed.results.tuning",
-    "plot": "mpifed.python.comparing",
+    "plot": "mpifed.python.comparing", "submit": "mpifed.python.submitting",
     "constraint": "mpifed.python.describe", "Torch": "mpifed.python.describe",
     "Alone": "mpifed.algorithms.alone", "FedAvg": "mpifed.algorithms.fedavg", "FedProx": "mpifed.algorithms.fedprox",
     "FedExP": "mpifed.algorithms.fedexp", "FedExProx": "mpifed.algorithms.fedexp",

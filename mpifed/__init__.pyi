@@ -77,6 +77,7 @@ from mpifed.python.results import Run as Run
 from mpifed.python.results import load as load
 from mpifed.python.runs import check as check
 from mpifed.python.runs import run as run
+from mpifed.python.submitting import submit as submit
 from mpifed.python.sweeps import Sweep as Sweep
 from mpifed.python.sweeps import sweep as sweep
 from mpifed.python.tuning import tune as tune

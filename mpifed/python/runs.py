@@ -185,7 +185,7 @@ def run(
         if resume and (out is None or overwrite):
             wrong = "without out: name the folder of the run" if out is None else "with overwrite: give one of them"
             raise UsageError(f"resume=True {wrong}")
-        checked = _read_or_described("run", algorithm, data, model, settings)
+        checked = read_or_described("run", algorithm, data, model, settings)
         observers.extend(all_observers(checked, settings.get("observers", ())))
         return checked
 
@@ -206,7 +206,7 @@ def _progress_name(progress: Progress) -> str:
     return progress
 
 
-def _read_or_described(
+def read_or_described(
     caller: str,
     algorithm: Any,  # as `run` takes it
     data: object,
@@ -278,7 +278,7 @@ def check(
     from mpifed.forecast.text import forecast_text
 
     comm, written = begin_call(
-        "check", lambda: _read_or_described("check", algorithm, data, model, settings), settings_of, together
+        "check", lambda: read_or_described("check", algorithm, data, model, settings), settings_of, together
     )
 
     def forecasted() -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cluster import Job, command, until
 
+import mpifed as mf
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points as sweep_points
 
@@ -123,3 +124,18 @@ def test_tuning_is_an_array_for_each_rung(job: Make, tmp_path: Path, monkeypatch
         done = mpifed("tune", path, "--out", tmp_path / folder, *options)
         assert done.returncode == 0 and "best" in done.stdout, done.stderr
     assert (tmp_path / "tuned" / "tune.csv").read_text() == (tmp_path / "alone" / "tune.csv").read_text()
+
+
+def test_from_python(job: Make, tmp_path: Path, digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file, whose bits are those of this process, and objects; not twice."""
+    monkeypatch.chdir(tmp_path)
+    options = {"nodes": 2, "ntasks-per-node": 2, "time": 10}
+    method = mf.FedAvg(batch_size=10, local_steps=2, client_optimizer=mf.SGD(0.1))
+    submitted = mf.submit(method, digits, mf.Softmax(), rounds=5, out="python", sbatch=options)
+    with pytest.raises(mf.UsageError, match="already"):
+        mf.submit("python.toml", out="python", sbatch=options)
+    done = submitted.result(every_s=0.5)
+    alone = mf.run("python.toml", progress="none")
+    assert isinstance(done, mf.Run) and done.summary["model_sha256"] == alone.summary["model_sha256"]
+    swept = mf.submit(job(table=SWEEP), out="swept", array=True, sbatch=options).result(every_s=0.5)
+    assert isinstance(swept, list) and [run.exit for run in swept] == [0] * 3

@@ -58,7 +58,7 @@ MAY = {
     "forecast": [*_JOB, "text", "privacy", "results", "run", "forecast"],
     "batch": ["arguments", "text", "core", "data", "comm", "files", "job", "results", "run", "batch"],
     "audit": ["arguments", "text", *_JOB, "privacy", "results.text", "run", "audit"],
-    "python": [*_JOB, "text", "privacy", "results", "run", "forecast", "plots", "python"],
+    "python": [*_JOB, "text", "privacy", "results", "run", "forecast", "plots", "batch", "python"],
     "plots": ["text", "core", "data", "files", "job.reading", "job.schema", "results", "arguments", "plots"],
 }
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from pretended import Slurm
 from written_files import write_json
 
+import mpifed as mf
 from mpifed.batch.states import read_record
 from mpifed.batch.submit import SCRIPT
 from mpifed.cli import main
@@ -170,3 +171,19 @@ def test_only_the_points_that_are_left(slurm: Slurm, job: Write) -> None:
     assert "5 of 8 points are queued or running already (job 123)" in call(2, path, "--array")
     grown = job(sweep={"seeds": 9})  # a point is the same, whatever number it has
     assert "submitted job 123, 1 of 9 points" in call(0, grown, "--array")
+
+
+def test_from_python(slurm: Slurm, job: Write, digits: Path) -> None:
+    """The same command, from a file or from objects, written as a job beside the run; then what has become of it."""
+    submitted = mf.submit(job(), out="runs/a", sbatch={"nodes": 2, "time": 30})
+    assert "--nodes=2 --time=30 " in slurm.asked("sbatch")[-1]
+    method = mf.FedAvg(batch_size=8, client_optimizer=mf.SGD(0.1))
+    mf.submit(method, digits, mf.Softmax(), rounds=9, out="runs/b", sbatch={})
+    assert Job.read(Path("runs/b.toml")).rounds == 9 and slurm.asked("sbatch")[-1].endswith("runs/b.toml runs/b")
+    with pytest.raises(mf.MpifedError, match=r"runs/a: a is waiting: not begun; next: `mpifed submit .*job.toml --out"):
+        submitted.result()
+    leave(Path("runs/a"), Job.read(job()), 0)
+    done = submitted.result()
+    assert isinstance(done, mf.Run) and done.exit == 0
+    with pytest.raises(mf.UsageError, match=r"job\.toml is taken for the path of a job file"):
+        mf.submit(job(), out="runs/c", sbatch={}, rounds=9)
