@@ -74,9 +74,8 @@ def play(plan: Plan) -> dict[str, Curve | None]:
             plan.search(name, {"privacy.clip": plan.clips}, "clips")
         grid = plan.search(name, plan.grids[method])
         if (grid / "sweep.csv").exists():
-            best = choose(read(grid), by="train_loss")
-            settings = {key: value for key, value in best.settings.items() if key != "seed"}
-            folders[f"{name}-tuned"] = plan.curve(name, "tuned", runs.assigned(settings))
+            best = choose(read(grid), by=["train_loss"])
+            folders[f"{name}-tuned"] = plan.curve(name, "tuned", runs.assigned(best.settings))
     some = {name: points for name, folder in folders.items() if (points := runs.points_of(folder))}
     return {name: read_curve(name, points, plan.rounds) for name, points in some.items()}
 

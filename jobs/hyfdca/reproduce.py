@@ -16,6 +16,7 @@ from typing import Any
 from jobs.hyfdca import data, figures
 from jobs.hyfdca.names import JOBS, METHODS, QUICK, ROUNDS, Setting, change_of, job_of, label, settings
 from jobs.hyfdca.results import Curve, best_of, read_curve
+from jobs.hyfdca.selection import selected
 from jobs.reproduction import runs
 from jobs.reproduction.results import write_curves, write_table
 from mpifed.files.json_file import read_json
@@ -23,14 +24,13 @@ from mpifed.files.write import replace_text
 from mpifed.job.job import read_table
 from mpifed.job.schema import SimulatedNetwork
 from mpifed.job.time_model import KINDS
-from mpifed.results.choose import choose
 from mpifed.results.frames import read
 
 SEEDS = (1, 3)  # of a curve, without --full and with
 MEASURED = 30  # times in a run
 SEARCHED_AT = 0.5  # the fraction of clients for whom the rivals' hyper-parameters are searched
 TUNE_ROUNDS = 100
-CRITERIA = "objective:2,test_accuracy,simulated_s"  # and their weights
+CRITERIA = {"objective": 2.0, "test_accuracy": 1.0, "simulated_s": 1.0}  # and their weights
 
 # what a sweep tries, by method
 RATES = [
@@ -113,8 +113,7 @@ def searches(plan: Plan) -> dict[str, dict[str, Any]]:
         name = label(setting, method)
         folder = plan.out / "tune" / name
         if (folder / "sweep.csv").exists():
-            best = choose(read(folder), by=CRITERIA, pareto=True)
-            found[name] = {key: value for key, value in best.settings.items() if key != "seed"}
+            found[name] = selected(read(folder), CRITERIA)
     return found
 
 

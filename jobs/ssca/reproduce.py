@@ -80,7 +80,7 @@ def play(plan: Plan) -> tuple[dict[str, Curve], dict[str, list[Curve]]]:
         grid = plan.steps(name)
         if not (grid / "sweep.csv").exists():
             continue
-        best = choose(read(grid), by="train_loss")
+        best = choose(read(grid), by=["train_loss"])
         folders[name] = plan.curve(name, step_of(best.settings))
         held = tuned(grid, HELD) if name in ALSO_HELD else None
         if held is not None:

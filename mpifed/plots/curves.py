@@ -112,7 +112,8 @@ def lines_of(
     drawn = runs["folder"].isin(histories["folder"])
     if histories.empty:
         raise DataError(f"{listed(list(runs['run']))}: nothing was measured yet; run it, or go on with --resume")
-    said = [f"left out, since nothing was measured yet: {listed(list(runs.loc[~drawn, 'run']))}"] * (not drawn.all())
+    missing = [*runs.loc[~drawn, "run"], *frames.waiting]
+    said = [f"left out, since nothing was measured yet: {listed(missing)}"] if missing else []
     for end, group in runs[drawn & ~runs["finished"]].groupby("end", sort=False):
         said.append(f"drawn as far as measured, {end}: {listed(list(group['run']))}")
     if optimum is not None:

@@ -15,11 +15,13 @@ from mpifed.maths.objectives import Objective
 from mpifed.python.arrays import FederatedDataset
 from mpifed.python.ranks import together
 from mpifed.python.runs import job, points_of, run_folder, train
+from mpifed.results.points import told
 from mpifed.results.tuning import Tuning, tuned
 from mpifed.run.agreement import begin_call
 from mpifed.run.agreement import settings as settings_of
 from mpifed.run.setup import Cache
 from mpifed.run.sweep import on_server, play_trials
+from mpifed.text import say
 
 
 def tune(
@@ -34,6 +36,7 @@ def tune(
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    progress: bool = True,
     **settings: Any,  # those of `job`
 ) -> Tuning:
     """Run trials of a method; the best settings. Collective under MPI.
@@ -50,6 +53,8 @@ def tune(
         The folder of the trials; by default a temporary one.
     overwrite, resume
         Remove what is in `out`; or go on with the trials there.
+    progress
+        Print a line for each trial that begins.
 
     Raises
     ------
@@ -82,6 +87,8 @@ def tune(
     folder = run_folder(comm, out, "mpifed-tune-")
 
     def play(point: SweepPoint, run_dir: Path, begun: bool, cache: Cache, replace: Callable[[], None]) -> None:
+        if progress and comm.rank == 0:
+            say(f"{point.name}, to round {point.job.rounds}: {told(point.settings)}")
         how = {"resume": begun, "overwrite": overwrite and not begun, "replace": replace, "cache": cache}
         train(comm, point.job, run_dir, point.job.make_observers(), out, "none", point.name, **how)
 

@@ -27,16 +27,15 @@ if TYPE_CHECKING:
     "--against", metavar="NAME",
     help="Baseline of the paired comparison: the name of a row, or a run.  [default: the best]",
 )  # fmt: skip
-@click.option("--select", type=click.Choice(["best", "pareto"]), help="The best by one column, or by several.")
+@click.option("--best", is_flag=True, help="The best setting by the columns of --by, and which are on their front.")
 @click.option(
-    "--by", multiple=True, metavar="COLUMN[:WEIGHT]",
-    help="A column to choose by, or to compare in pairs; may be repeated, or several between commas. best: the next "
-    "column decides ties; by default the objective, with settings that meet their limits first. pareto: by default "
-    "objective, test accuracy, simulated or training seconds, bytes up.",
+    "--by", multiple=True, metavar="COLUMN",
+    help="A column to choose by, or to compare in pairs; may be repeated. --best: the next column decides ties; by "
+    "default the objective, with settings that meet their limits first.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def compare(
-    runs: tuple[Path, ...], targets: tuple[str, ...], against: str | None, select: str | None, by: tuple[str, ...],
+    runs: tuple[Path, ...], targets: tuple[str, ...], against: str | None, best: bool, by: tuple[str, ...],
     as_json: bool,
 ) -> None:  # fmt: skip
     """How the points of sweeps and other runs ended, which differ, and which settings were best.
@@ -45,18 +44,15 @@ def compare(
     Where at least two share three seeds, they are compared in pairs over equal seeds, by the test accuracy or else the
     objective: mean difference, its 95 % interval, and the p value of a paired t test.
 
-    --select pareto recommends, of the settings that no other dominates (the Pareto front), the one closest to the
-    best values of all criteria, by Grey Relational Analysis.
+    --best gives the settings to go on with, as --set arguments. On the front of several columns (the Pareto front) is
+    every setting than which no other is as good by all of them, and better by one.
     """
-    if select and (targets or against):
-        raise click.UsageError(f"{'--to' if targets else '--against'} goes without --select")
-    from mpifed.results.choose import choose, criteria_of
+    if best and (targets or against):
+        raise click.UsageError(f"{'--to' if targets else '--against'} goes without --best")
+    from mpifed.results.choose import choose
     from mpifed.results.compare import compare as compared
     from mpifed.results.frames import read
 
     found: Choice | Comparison
-    if select:
-        found = choose(read(*runs), ",".join(by), pareto=select == "pareto")
-    else:
-        found = compared(*runs, by=list(criteria_of(",".join(by))), against=against, to=targets)
+    found = choose(read(*runs), by) if best else compared(*runs, by=by, against=against, to=targets)
     click.echo(json.dumps(found.table(), indent=2) if as_json else shown_lines(found.text(screen_width())))

@@ -32,9 +32,8 @@ LEVEL = 0.95
 _MOST = 20  # settings that are compared in pairs though nobody asks: a grid of more is searched, not compared
 _ROUNDING = 1e-12  # relative: differences by seed that are the same but for rounding
 _COSTS = ("round", "bytes", "elapsed_s", "simulated_s", "gradients")  # what a target takes
-_MEANS = ("label", "column", "mean", "std", "n", "of")
-_PAIR = ("against", "difference", "low", "high", "p", "pairs")
 _DIGITS = 12  # of a SHA-256: enough to tell models apart
+_ROW = ["label", "column"]
 # columns in units of what is minimized, by the column of runs that says what that is
 _UNITS = {
     "objective_of": ("objectives", ("objective", "lower_bound", "dual", "duality_gap")),
@@ -48,12 +47,12 @@ class Comparison:
 
     Attributes
     ----------
-    frame : a row for each setting and column: `label`, `column`, `mean`, `std` (standard deviation, nan of one run)
-        over `n` of `of` runs; where it was compared in pairs also `against`, `difference` (the mean of label less
+    frame : a row for each setting and column: `label`, `column`, `mean`, `std` (standard deviation, nan of one seed)
+        over `n` of `of` seeds; where it was compared in pairs also `against`, `difference` (the mean of label less
         baseline), `low` and `high` of its 95 % interval, `p` of the paired t test, by Holm over the settings, and
-        `pairs`, the number of equal seeds. `best` is the mean over runs of the best measured value of the column that
+        `pairs`, the number of equal seeds. `best` is the mean over seeds of the best measured value of the column that
         decides, and `best_round` of its round. What a target takes are the columns "round to ...", "bytes to ...",
-        whose `n` is the number of runs that reached it; others are in no mean.
+        whose `n` is the number of seeds that reached it; others are in no mean.
     runs : a row for each run, with its settings as columns `job.table.key`
     notes : what was not compared, and why
     """
@@ -84,7 +83,7 @@ def records(frame: DataFrame) -> list[Table]:
 
 
 def compare(*folders: Path, by: Sequence[str] = (), against: str | None = None, to: Sequence[str] = ()) -> Comparison:
-    """The points of sweeps, and runs, compared.
+    """The points of sweeps, and runs, compared. Several runs of one job and seed count as their mean.
 
     Parameters
     ----------
@@ -101,40 +100,38 @@ def compare(*folders: Path, by: Sequence[str] = (), against: str | None = None, 
     """
     frames, targets = read(*folders), list(dict.fromkeys(map(_target, to)))
     check_columns(frames, by, [target.column for target in targets])
-    baseline = None if against is None else _baseline(frames, against)
-    columns = list(by) or _deciding(frames)
-    pairs: dict[str, list[Table]] = {}  # by column
-    if len(frames.settings) > 1:
-        pairs = {column: _pairs(frames, column, baseline or _best(frames, column)) for column in columns}
-    notes = [SWEPT] if frames.runs["private"].any() else []
-    if pairs and not by and baseline is None:  # nobody has asked for them
-        why, remedy = incomparable(frames, columns), "choose a column with --by"
-        if len(frames.settings) > _MOST:
-            why = f"{len(frames.settings)} rows, more than {_MOST}"
-        if not any("difference" in pair for pair in pairs[columns[0]]):
-            why = f"no other row shares {LEAST} finished seeds with that of the best {columns[0]}"
-            remedy = f"run both with {LEAST} equal seeds or more, as by [sweep] seeds"
-        if why:
-            pairs, notes = {}, [*notes, f"Not compared in pairs: {why}; {remedy}"]
-    for column, rows in pairs.items():
-        for row in rows:
-            if row["left_out"] and "difference" in row:
-                notes.append(f"Seeds left out, not finished by both: {row['label']}: {row['left_out']}")
+    columns, baseline = list(by) or deciding(frames), None if against is None else _baseline(frames, against)
+    notes = [f"Not run: {listed(frames.waiting)}"] if frames.waiting else []
+    notes += [SWEPT] if frames.runs["private"].any() else []
+    parts, asked = [], bool(by) or baseline is not None
+    why = "" if asked else incomparable(frames, columns)
+    if not asked and len(frames.settings) > _MOST:
+        why = f"{len(frames.settings)} rows, more than {_MOST}"
+    for column in columns if len(frames.settings) > 1 and not why else ():
+        pairs = _pairs(frames, column, baseline or str(costs_of(frames, column).idxmin()))
+        if not asked and pairs["difference"].isna().all():
+            why = f"no other row shares {LEAST} finished seeds with that of the best {column}"
+            break
+        parts.append(pairs)
         if baseline is None:
-            notes.append(
-                f"{rows[0]['against']} was chosen as the best by the same numbers of {column}: to test a claim, name "
-                "the baseline with --against"
-            )
-    finished = frames.runs[frames.runs["finished"]]
-    means = DataFrame(columns=_MEANS)
-    if frames.numbers:
-        means = _averages(finished, frames.numbers, frames.settings, frames.runs)
-    frame = pd.concat([means, *(_reached(frames, target) for target in targets)], ignore_index=True)
-    in_pairs = DataFrame([row for rows in pairs.values() for row in rows], columns=["label", "column", *_PAIR])
-    bests = [row for column in columns for row in _best_measured(frames, column)]
-    for more in (in_pairs, DataFrame(bests, columns=["label", "column", "best", "best_round"])):
-        frame = frame.merge(more, on=["label", "column"], how="left")
-    return Comparison(frame, frames.runs, tuple(notes))
+            first = pairs["against"].iloc[0]
+            notes.append(f"{first} was chosen as the best by the same numbers of {column}: to test a claim, name the "
+                         "baseline with --against")  # fmt: skip
+    if why:
+        notes.append(f"Not compared in pairs: {why}; choose a column with --by, or run {LEAST} equal seeds or more")
+    finished, ended = (frames.runs[frames.runs[name]] for name in ("finished", "ended"))
+    means = [_averages(finished, frames.numbers, frames)]
+    for target in targets:
+        hit = frames.histories[target.is_met(frames.histories[target.column])].drop_duplicates("folder")
+        costs = [name for name in _COSTS if name == "round" or (name in hit and hit[name].notna().any())]
+        rows = _averages(hit[hit["folder"].isin(ended["folder"])], costs, frames, ended)
+        means.append(rows.assign(column=rows["column"] + f" to {target}"))
+    frame = pd.concat(means, ignore_index=True)
+    bests = [_best_measured(frames, column) for column in columns if column in frames.histories]
+    for more in (parts, bests):
+        frame = frame.merge(pd.concat(more), on=_ROW, how="left") if more else frame
+    absent = [name for name in ("against", "difference", "low", "high", "p", "pairs", "best") if name not in frame]
+    return Comparison(frame.assign(**dict.fromkeys(absent, np.nan)), frames.runs, tuple(notes))
 
 
 def _target(text: str) -> HistoryTarget:
@@ -166,16 +163,11 @@ def incomparable(frames: RunFrames, columns: Sequence[str]) -> str:
     return ""
 
 
-def _deciding(frames: RunFrames) -> list[str]:
+def deciding(frames: RunFrames) -> list[str]:
     """The test accuracy where all settings have it, else the loss or objective that all have; at most one."""
-    there = everywhere(frames)
-    return list(filter(None, [of_kind("accuracy", there) or of_kind("loss", there)]))
-
-
-def everywhere(frames: RunFrames) -> list[str]:
-    """The columns that every setting of which a run has finished has."""
     having = frames.runs[frames.runs["finished"]].groupby("setting")[frames.numbers].count()
-    return [name for name in frames.numbers if (having[name] > 0).all()]
+    there = list(having.columns[(having > 0).all()])
+    return list(filter(None, [of_kind("accuracy", there) or of_kind("loss", there)]))
 
 
 def sign_of(column: str) -> int:
@@ -184,81 +176,53 @@ def sign_of(column: str) -> int:
 
 
 def costs_of(frames: RunFrames, column: str) -> Series:
-    """The mean of each setting, to be minimized; infinite where a run failed, or has no such number."""
+    """The mean of each setting, by name, to be minimized; infinite where a run failed, or has no such number."""
     runs = frames.runs[frames.runs["ended"]]
     values = (sign_of(column) * runs[column]).where(runs["finished"]).fillna(np.inf)
-    return values.groupby(runs["setting"]).mean().reindex(frames.ordered(), fill_value=np.inf)
-
-
-def _best(frames: RunFrames, column: str) -> str:
-    """The setting with the best mean; one with a run that failed is never it, unless all are."""
-    return str(costs_of(frames, column).idxmin())
+    return values.groupby(runs["setting"]).mean().reindex(sorted(frames.settings), fill_value=np.inf)
 
 
 def _baseline(frames: RunFrames, against: str) -> str:
-    runs = frames.runs
-    names = runs[["setting", "label", "run"]].assign(folder=runs["folder"].map(str))
-    matching = runs.loc[(names == against.rstrip("/")).any(axis=1), "setting"].unique()
+    names = frames.runs[["setting", "label", "run"]].assign(folder=frames.runs["folder"].map(str))
+    matching = names.loc[(names == against.rstrip("/")).any(axis=1), "setting"].unique()
     if len(matching) != 1:
-        raise UsageError(
-            f"--against {against}: expected the name of one setting, or a run; there are {'; '.join(frames.settings)}"
-        )
+        there = "; ".join(frames.settings)
+        raise UsageError(f"--against {against}: expected the name of one setting, or a run; there are {there}")
     return str(matching[0])
 
 
-def _averages(values: DataFrame, columns: Sequence[str], settings: Sequence[str], runs: DataFrame) -> DataFrame:
-    """Mean, deviation and count by setting and column, a row for each; `of`: so many `runs` the setting has."""
-    each = values.groupby("setting")[list(columns)].agg(["mean", "std", "count"])
-    means = each.reindex(settings).stack(0, future_stack=True).rename_axis(["label", "column"]).reset_index()
-    of = means["label"].map(runs.groupby("setting").size())
-    counts = {"n": means.pop("count").fillna(0).astype(int), "of": of.fillna(0).astype(int)}
+def _averages(rows: DataFrame, columns: Sequence[str], frames: RunFrames, of: DataFrame | None = None) -> DataFrame:
+    """Mean, deviation and count over seeds by setting and column; `of` so many, those of runs."""
+    each = rows.groupby(["setting", "seed"])[list(columns)].mean().groupby("setting").agg(["mean", "std", "count"])
+    means = each.reindex(frames.settings).stack(0, future_stack=True).rename_axis(_ROW).reset_index()
+    seeds = (frames.runs if of is None else of).groupby("setting")["seed"].nunique()
+    counts = {"n": means.pop("count").fillna(0).astype(int), "of": means["label"].map(seeds).fillna(0).astype(int)}
     return means.assign(**counts)
 
 
-def _reached(frames: RunFrames, target: HistoryTarget) -> DataFrame:
-    """What the runs of each setting had spent in the first measured round that reached a target."""
-    histories, ended = frames.histories, frames.runs[frames.runs["ended"]]
-    hit = histories[target.is_met(histories[target.column]) & histories["folder"].isin(ended["folder"])]
-    costs = [name for name in _COSTS if name in hit and (name == "round" or hit[name].notna().any())]
-    means = _averages(hit.drop_duplicates("folder"), costs, frames.settings, ended)
-    return means.assign(column=means["column"] + f" to {target}")
-
-
-def _best_measured(frames: RunFrames, column: str) -> list[Table]:
+def _best_measured(frames: RunFrames, column: str) -> DataFrame:
     """The best value that each run has measured, and its round: means over the finished runs of a setting."""
     histories, finished = frames.histories, frames.runs.loc[frames.runs["finished"], "folder"]
-    if column not in histories:
-        return []
     done = histories[histories["folder"].isin(finished) & histories[column].notna()]
     best = done.loc[done.groupby("folder")[column].agg("idxmax" if sign_of(column) < 0 else "idxmin")]
     means = best.groupby("setting")[[column, "round"]].mean().set_axis(["best", "best_round"], axis=1)
-    rows: list[Table] = means.rename_axis("label").reset_index().assign(column=column).to_dict("records")
-    return rows
+    return means.rename_axis("label").reset_index().assign(column=column)
 
 
-def _pairs(frames: RunFrames, column: str, against: str) -> list[Table]:
+def _pairs(frames: RunFrames, column: str, against: str) -> DataFrame:
     """Each setting less another over the seeds that both have finished; p by Holm over as many as have one."""
-    from scipy.stats import ttest_rel
+    from scipy.special import stdtr, stdtrit
 
-    runs = frames.runs.assign(value=frames.runs[column].where(frames.runs["finished"]))
-    table = runs.pivot_table("value", "seed", "setting").reindex(columns=frames.settings)
-    seeds = runs.groupby("setting")["seed"].agg(lambda each: {*each.dropna()})
-    rows: list[Table] = []
-    for setting in table.columns.drop(against):
-        both = table[[setting, against]].dropna()
-        left_out = sorted((seeds[setting] | seeds[against]) - {*both.index})
-        row: Table = {"label": setting, "column": column, "against": against, "pairs": len(both)}
-        row["left_out"] = ", ".join(f"{seed:g}" for seed in left_out)
-        if len(both) >= LEAST:
-            each = both[setting] - both[against]
-            row |= dict.fromkeys(("difference", "low", "high"), each.mean())
-            if np.ptp(each) > _ROUNDING * both.abs().max(axis=None):
-                test = ttest_rel(both[setting], both[against])
-                low, high = test.confidence_interval(LEVEL)
-                row |= {"low": low, "high": high, "p": test.pvalue}
-        rows.append(row)
-    corrected = holm(Series([row.get("p", np.nan) for row in rows]))
-    return [{**row, "p": p} for row, p in zip(rows, corrected, strict=True)]
+    values = frames.runs.assign(value=frames.runs[column].where(frames.runs["finished"]))
+    values = values.pivot_table("value", "seed", "setting", dropna=False).reindex(columns=frames.settings)
+    each = values.drop(columns=against).sub(values[against], axis=0)
+    enough = each.count() >= LEAST
+    count, mean, error = each.count(), each.mean().where(enough), each.sem()
+    vary = enough & (each.max() - each.min() > _ROUNDING * values.abs().max(axis=None))
+    half = (stdtrit(count - 1, (1 + LEVEL) / 2) * error).where(vary, 0.0)
+    p = holm((2 * stdtr(count - 1, -(mean / error).abs())).where(vary))
+    rows = {"column": column, "against": against, "difference": mean, "low": mean - half, "high": mean + half, "p": p}
+    return DataFrame(rows | {"pairs": count}).rename_axis("label").reset_index()
 
 
 def holm(p: Series) -> Series:
@@ -272,36 +236,30 @@ def holm(p: Series) -> Series:
 
 def _lines(comparison: Comparison, width: int | None) -> Iterator[str]:
     frame, runs = comparison.frame, comparison.runs
-    counts = runs.groupby("setting", sort=False)["finished"].agg(["sum", "count"])
-    repeated = bool((runs.duplicated(["setting", "seed"]) & runs["seed"].notna()).any())
-    what = "runs" if repeated else "seeds"
+    done = runs[runs["finished"]].groupby("setting")["seed"].nunique()
+    counts = DataFrame({"of": runs.groupby("setting", sort=False)["seed"].nunique()}).assign(n=done).fillna(0)
     columns = [name for column in shown("compare") for name in frame["column"].unique() if column.means(name)]
-    means = _cells(frame[frame["column"].isin(columns)], counts["sum"])
-    cells = DataFrame({what: _of(counts)}).join(means.reindex(columns=columns)).join(_of_models(runs, repeated))
-    yield table_text(cells, width)
-    if (frame["std"] > 0).any():
-        yield f"+-: standard deviation over {what}"
-    yield from end_lines(runs)
-    yield from warning_lines(runs)
+    means = _cells(frame[frame["column"].isin(columns)], counts["n"]).reindex(columns=columns)
+    cells = DataFrame({"seeds": _of(counts)}).join(means)
     for column, rows in frame[frame["best"].notna()].groupby("column", sort=False):
         if ((rows["best"] - rows["mean"]).abs() > _ROUNDING * rows["mean"].abs()).any():
-            yield f"\n{column} of the last model, which a run keeps, and of the best measured round, means over {what}:"
-            last, best = (rows[name].map(partial(value_of, str(column))) for name in ("mean", "best"))
-            cells = DataFrame({"last": last, "best": best, "best round": rows["best_round"].map("{:.6g}".format)})
-            yield table_text(cells.set_index(rows["label"]), width)
+            cells[f"best {column}"] = _texts(str(column), rows.set_index("label")["best"])
+            cells[f"round of best {column}"] = _texts("round", rows.set_index("label")["best_round"])
+    yield table_text(cells.join(_of_models(runs)), width)
+    if (frame["std"] > 0).any():
+        yield "+-: standard deviation over seeds"
+    yield from end_lines(runs)
+    yield from _warning_lines(runs)
     targets = frame["column"].str.extract("^(.*?) to (.*)$")
-    for target in targets[1].dropna().unique():
-        rows = frame[targets[1] == target].assign(column=targets[0])
+    for target, rows in frame.assign(column=targets[0]).groupby(targets[1], sort=False):
         reached = rows.groupby("label", sort=False)[["n", "of"]].first()
-        yield f"\nTo {target}: the first measured round, and what was spent by then, of the runs that reached it"
+        yield f"\nTo {target}: the first measured round, and what was spent by then, over the seeds that reached it"
         each = _cells(rows, reached["n"]).reindex(columns=rows["column"].unique())
         yield table_text(DataFrame({"reached by": _of(reached, always=True)}).join(each), width)
     for column, rows in frame[frame["against"].notna()].groupby("column", sort=False):
         points = ", in percentage points" if column_of(str(column)).unit == "%" else ""
         yield f"\n{column} less that of {rows['against'].iloc[0]}, over equal seeds{points}:"
-        low, high, difference = (
-            rows[name].map(partial(_signed, str(column))) for name in ("low", "high", "difference")
-        )
+        low, high, difference = (_texts(str(column), rows[name], 3, "+") for name in ("low", "high", "difference"))
         interval = (low + " to " + high).where(rows["p"].notna(), "the same for all seeds")
         cells = {
             "seeds": rows["pairs"].map("{:g}".format),
@@ -315,35 +273,38 @@ def _lines(comparison: Comparison, width: int | None) -> Iterator[str]:
     yield from comparison.notes
 
 
+def _texts(column: str, values: Series, digits: int = 6, sign: str = "") -> Series:
+    texts = values.map(partial(value_of, column, digits=digits), na_action="ignore")
+    return texts.where(~(values > 0), sign + texts)
+
+
 def _of(counts: DataFrame, always: bool = False) -> Series:
-    """Of each row of two numbers 3, or 3 of 5."""
-    part, whole = counts.iloc[:, 0].map(str), counts.iloc[:, 1].map(str)
+    """Of each row `n` of `of`, 3 or 3 of 5."""
+    part, whole = (counts[name].map("{:g}".format) for name in ("n", "of"))
     return part.where((part == whole) & (not always), part + " of " + whole)
 
 
 def _cells(rows: DataFrame, whole: Series) -> DataFrame:
-    """0.123 +- 0.004 by label and column; with the count, where not all of the `whole` runs have the column."""
+    """0.123 +- 0.004 by label and column; with the count, where not all of the `whole` seeds have the column."""
 
     def text(row: Series) -> str:
-        column, mean, deviation, of = row["column"], float(row["mean"]), float(row["std"]), whole[row["label"]]
+        column, mean, deviation = row["column"], float(row["mean"]), float(row["std"])
         spread = f" +- {value_of(column, deviation, 2)}" if deviation > _ROUNDING * abs(mean) else ""
-        count = "" if row["n"] == of else f" ({row['n']} of {of})"
-        return f"{value_of(column, mean)}{spread}{count}" if row["n"] else ""
+        of = whole[row["label"]]
+        return f"{value_of(column, mean)}{spread}" + (f" ({row['n']} of {of:g})" if row["n"] < of else "")
 
-    texts = rows.assign(text=[text(row) for _, row in rows.iterrows()])
-    return texts.pivot(index="label", columns="column", values="text")
+    measured = rows[rows["n"] > 0]
+    return measured.assign(text=measured.apply(text, axis=1)).pivot(index="label", columns="column", values="text")
 
 
-def _of_models(runs: DataFrame, repeated: bool) -> DataFrame:
+def _of_models(runs: DataFrame) -> DataFrame:
     """How many runs meet their limits, and the first digits of models that several runs share."""
     finished = runs[runs["finished"]]
-    met = finished[finished["limits_met"].notna()].groupby("setting")["limits_met"].agg(["sum", "count"])
+    met = finished[finished["limits_met"].notna()].groupby("setting")["limits_met"].agg(n="sum", of="count")
     models = finished.loc[finished["model_sha256"] != "", ["setting", "model_sha256"]]
     digits = models["model_sha256"].str[:_DIGITS].groupby(models["setting"]).agg(lambda each: listed(each.unique()))
     cells = {"limits met": _of(met, always=True)} if len(met) else {}
-    if repeated or models["model_sha256"].duplicated().any():
-        cells["model"] = digits
-    return DataFrame(cells)
+    return DataFrame(cells | ({"model": digits} if models["model_sha256"].duplicated().any() else {}))
 
 
 def end_lines(runs: DataFrame) -> Iterator[str]:
@@ -352,14 +313,10 @@ def end_lines(runs: DataFrame) -> Iterator[str]:
         yield f"{'In' if finished else 'Not in'} the means, {end}: {listed(list(group['run']))}"
 
 
-def warning_lines(runs: DataFrame) -> Iterator[str]:
+def _warning_lines(runs: DataFrame) -> Iterator[str]:
     """A line for each kind of warning, with the runs that have it and the numbers of the first."""
     each = runs[["run", "exit", "warnings"]].explode("warnings").dropna(subset="warnings")
     each = each.assign(kind=[warning.kind for warning in each["warnings"]])
     for kind, group in each[(each["kind"] != DIVERGED) | (each["exit"] != FAILED)].groupby("kind", sort=False):
         first = group.iloc[0]
         yield f"Warning, {kind}: {listed(list(group['run'].unique()))} ({first['run']}: {first['warnings'].text})"
-
-
-def _signed(column: str, value: float) -> str:
-    return "" if pd.isna(value) else f"{'+' * (value > 0)}{value_of(column, float(value), 3)}"

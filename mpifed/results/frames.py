@@ -6,9 +6,7 @@ name, in tables and figures alike.
 
 from __future__ import annotations
 
-import copy
 import math
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +21,7 @@ from mpifed.files.ends import FINISHED
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.run_folder import JOB, RUN, job_of, read_run, summary
-from mpifed.job.reading import dotted, put_key
+from mpifed.job.reading import dotted
 from mpifed.job.schema import free_in, is_free
 from mpifed.job.sweep import LABEL
 from mpifed.privacy.ledger_file import spent
@@ -43,7 +41,7 @@ class RunFrames(NamedTuple):
 
     `runs` has a row for each: `run` (its name), `folder`, `setting` (what sets its job apart), `seed`, `label`, `exit`
     (nan: none), `end` (in words), `finished`, `ended` (finished, or failed numerically), `limits_met`, `loss` and
-    `objective_of` (what it minimizes), `private`, `job` and `swept` (what of it sets it apart), `warnings` (a list),
+    `objective_of` (what it minimizes), `private`, `job`, `swept` (what its sweep has set), `warnings` (a list),
     `model_sha256`, the numbers of its summary as columns, and its settings as columns `job.table.key`. `histories` has
     a row for each measured round: `folder`, `run`, `setting`, `seed` and the columns of history.csv, with `bytes`, of
     both directions, and `excess`, the largest over a limit.
@@ -53,25 +51,17 @@ class RunFrames(NamedTuple):
     histories: DataFrame
     numbers: list[str]  # columns of numbers that a finished run has
     settings: list[str]
-    grid: bool  # whether it is a single sweep
-
-    def ordered(self) -> list[str]:
-        """The settings by name, numbers in it by size: an order in which nothing depends on that of the folders."""
-
-        def parts(name: str) -> list[tuple[float, str]]:
-            found = re.finditer(r"(\d+\.?\d*(?:e[-+]?\d+)?)|(\D+)", name)
-            return [(float(part[1]) if part[1] else math.inf, part[0]) for part in found]
-
-        return sorted(self.settings, key=parts)
+    grid: list[Table]  # what each point of a single sweep has set; empty of several, and of runs
+    waiting: list[str]  # names of points that have not begun, of which there are no rows
 
 
 def read(*folders: Path) -> RunFrames:
-    """All runs of these folders, each once; those of a sweep that have not begun too.
+    """All runs of these folders, each once.
 
     Raises
     ------
     UsageError
-        when a folder is of neither a run nor a sweep.
+        when a folder is of neither a run nor a sweep, or none has begun.
     DataError
         when files in it are damaged.
     """
@@ -80,71 +70,62 @@ def read(*folders: Path) -> RunFrames:
         before = members.setdefault(member.folder.resolve(), member)
         if not before.label:
             members[member.folder.resolve()] = before._replace(label=member.label, swept=member.swept)
-    grid = len(folders) == 1 and is_sweep(folders[0])
-    facts, numbers = zip(*map(_row, members.values()), strict=True)
+    single = len(folders) == 1 and is_sweep(folders[0])
+    grid = [member.swept for member in members.values()] if single else []
+
+    def name_of(folder: Path) -> str:
+        return folder.name if single else str(folder)
+
+    begun = [member for member in members.values() if member.job]
+    waiting = [name_of(member.folder) for member in members.values() if not member.job]
+    if not begun:
+        raise UsageError(f"{listed(waiting)}: not run yet; run the sweep, or go on with --resume")
+    facts, numbers = zip(*map(_row, begun), strict=True)
     runs, measured = DataFrame(facts), DataFrame(numbers, dtype=float)
-    jobs = [_keys(member.job) for member in members.values()]
-    free = {"seed", "data.path"}.union(set.intersection(*(free_in(member.job) for member in members.values())))
+    runs["data"] = _data(runs)
+    jobs = [_keys(member.job) for member in begun]
+    free = {"seed", "data.path"}.union(set.intersection(*(free_in(member.job) for member in begun)))
     texts = DataFrame([{key: toml_text(job[key]) for key in job if not is_free(key, free)} for job in jobs]).fillna("")
-    differing = [key for key in texts if texts[key].nunique() > 1]
-    number = texts.assign(data=_data(runs)).groupby([*texts, "data"], sort=False).ngroup()
+    number = texts.assign(data=runs["data"]).groupby([*texts, "data"], sort=False).ngroup()
     labels = runs[LABEL].groupby(number).transform("max")  # empty where none has one
-    naming = texts.assign(**{LABEL: labels, "name": runs["name"], "data": _data(runs)}, **_tables_of_some(texts))
+    naming = texts.assign(**{LABEL: labels, "name": runs["name"], "data": runs["data"]}, **_tables_of_some(texts))
     names = _names(naming[~number.duplicated()])
     names = names.where(names != "", labels.where(labels != "", runs["name"])[names.index])
-    runs["run"] = runs["folder"].map(lambda folder: folder.name if grid else str(folder))
+    runs["run"] = runs["folder"].map(name_of)
     names = names.where(~names.duplicated(), names + ": " + runs["run"])
     runs.insert(0, "setting", number.map(dict(enumerate(names))))
-    if not grid:
-        whole = {key.partition(".")[0] for key in differing if key.endswith(".name")}  # tables that change as a whole
-        runs["swept"] = [
-            {table: member.job.get(table, {}) for table in sorted(whole)}
-            | {key: job[key] for key in differing if key in job and key.partition(".")[0] not in whole}
-            for member, job in zip(members.values(), jobs, strict=True)
-        ]
     runs = pd.concat([runs, measured, DataFrame(jobs, dtype=object).add_prefix("job.")], axis=1)
-    histories = [_history(member.folder, member.job) for member in members.values()]
+    histories = [_history(member.folder, member.job) for member in begun]
     joined = pd.concat([DataFrame({"folder": []}, dtype=object), *histories], ignore_index=True)
     joined = joined.merge(runs[["folder", "run", "setting", "seed"]], on="folder", how="left")
     known = list(measured[runs["finished"]].dropna(axis=1, how="all"))
-    return RunFrames(runs, joined, known, list(names), grid)
+    return RunFrames(runs, joined, known, list(names), grid, waiting)
 
 
 class _Member(NamedTuple):
     folder: Path
     label: str
     swept: Table  # by "table.key", of a point
-    job: Table
+    job: Table  # empty of one that has not begun
 
 
 def _members(folder: Path) -> Iterator[_Member]:
-    """A run, or the points of a sweep; one that has not begun with the job of those that differ in their seed alone."""
+    """A run, or the points of a sweep."""
     if not is_sweep(folder):
         if not (folder / JOB).exists():
             there = "no folder of a run, a sweep or data" if folder.is_dir() else f"no such folder{leads_to(folder)}"
             raise UsageError(f"{folder}: {there} (it has no {JOB}, and no sweep.csv)")
         yield _Member(folder, "", {}, job_of(folder))
         return
-    points = [(name, str(settings.pop(LABEL, "")), settings) for name, settings in point_settings(folder)]
-    jobs = {name: job_of(folder / name) for name, *_ in points}
-    begun = {_without_seed(settings): jobs[name] for name, _, settings in points if jobs[name]}
-    for name, label, settings in points:
-        job, alike = jobs[name], begun.get(_without_seed(settings))
-        if not job:
-            job = copy.deepcopy(alike or next(iter(begun.values()), {}))
-            for key in ("seed",) if alike else settings:
-                put_key(job, key, settings.get(key))
+    for name, settings in point_settings(folder):
+        job = job_of(folder / name)
         tables = {"": job} | {key: part for key, part in job.items() if isinstance(part, dict)}
-        swept = {}
+        label, swept = str(settings.pop(LABEL, "")), {}
         for key, cell in settings.items():  # the value in the type that the job has
             table, _, inner = key.rpartition(".")
             swept[key] = tables.get(table, {}).get(inner, cell)
         swept.pop("seed", None)
         yield _Member(folder / name, label, swept, job)
-
-
-def _without_seed(settings: ReadOnlyTable) -> str:
-    return repr({key: value for key, value in settings.items() if key != "seed"})
 
 
 def _keys(job: ReadOnlyTable) -> Table:
@@ -174,11 +155,11 @@ def _row(member: _Member) -> tuple[Table, Table]:
     objective = objective_of(job)
     return {
         "folder": folder,
-        "name": str(job.get("name") or (folder.parent if member.swept else folder).name),
+        "name": str(job.get("name", "")),
         LABEL: member.label,
-        "seed": job.get("seed"),
+        "seed": job.get("seed", 1),
         "exit": math.nan if code is None else code,
-        "end": end if begun else "ended before the first round" if folder.exists() else "not run",
+        "end": end if begun else "ended before the first round",
         "finished": code in FINISHED,
         "ended": code in FINISHED or code == FAILED,
         "limits_met": all(met) if limits and len(met) == len(limits) == len(values) else None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,18 +13,21 @@ from pandas import DataFrame
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.tables import ReadOnlyTable, Table
-from mpifed.files.columns import column_of
+from mpifed.data.store import open_federation
+from mpifed.files.columns import column_of, shown
 from mpifed.files.ends import FINISHED
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.run_folder import ended, job_of
 from mpifed.files.write import replace_text
+from mpifed.job.job import Job
 from mpifed.job.sweep import SweepPoint, Tune
-from mpifed.results.choose import edges
+from mpifed.results.choose import changes, edges
 from mpifed.results.compare import sign_of
 from mpifed.results.points import BEST, TRIALS
-from mpifed.results.text import line_of, toml_text
+from mpifed.results.text import line_of
 
+_FEW = 10  # values, of which fewer are far from the ends of their range, and one of them has to be the largest
 _COST = "cost"  # of a row: the excess over a limit, and the metric to be minimized
 
 
@@ -52,16 +54,15 @@ class Tuning:
     def __repr__(self) -> str:
         rows = self.frame.drop_duplicates("point", keep="last").drop(columns=["rung", "spent", "best"])
         table = rows.sort_values("round", ascending=False, kind="stable").set_index("point").rename_axis(None)
-        best = " ".join(f"--set {shlex.quote(f'{key}={toml_text(value)}')}" for key, value in self.best.items())
         over = {"train": "training", "": "all"}.get(data := column_of(self.metric).data, data)
         lines = [
             table.to_string(),
-            line_of("best", best),
+            line_of("best", changes(self.best)),
             line_of("chosen by", f"{self.metric}, over {over} rows: judge it by rows that have not chosen it"),
             line_of("rounds of all trials", f"{self.frame['spent'].iloc[-1]:g}"),
             line_of("job", str(self.path / BEST)),
         ]
-        return "\n".join([*lines, *edges(self.best, self.frame[[*self.best]].to_dict("records"))])
+        return "\n".join([*lines, *edges(self.best, self.frame[[*self.best]].to_dict("records"), _FEW)])
 
 
 def tuned(folder: Path, plan: Tune, trials: Sequence[SweepPoint]) -> Tuning:
@@ -93,6 +94,8 @@ def rung_of(
 ) -> tuple[list[SweepPoint], list[SweepPoint], list[Table]]:
     """(the trials of the first rung that has not ended, or of the last, with its rounds; those left; rows of ends)."""
     going, left, rows = list(trials), list[SweepPoint](), list[Table]()
+    if trials[0].job.privacy is not None:
+        _check_measured(plan.metric or "train_loss", trials[0].job)
     for number, (rounds, count) in enumerate(plan.rungs(len(trials), trials[0].job.rounds)):
         best = sorted(rows[-len(going) :], key=_cost_of)[:count]
         going = [point for point in going if not number or point.name in {row["point"] for row in best}]
@@ -102,6 +105,18 @@ def rung_of(
             break
         rows += [{"rung": number, **end} for end in ends if end]
     return going, left, rows
+
+
+def _check_measured(metric: str, job: Job) -> None:
+    """UsageError for a metric that a private job cannot measure, before a trial spends its budget."""
+    data, rows = open_federation(job.data.path), column_of(metric).data
+    there = {"test": data.test_samples > 0, "own test": bool(data.test_counts.any()), "train": True, "": True}
+    known = any(column.means(metric) for column in shown("history")) or ":" in job.algorithm["name"]
+    if not (known and there[rows]) or (rows != "test" and job.released_only):
+        raise UsageError(
+            f"[tune] metric = {metric}: this private job measures no such column, and would spend its budget "
+            "first; give one of its history, such as test_loss where data have test rows"
+        )
 
 
 def _cost_of(row: ReadOnlyTable) -> tuple[float, float]:

@@ -59,8 +59,8 @@ SWEEP_READERS = (
     *READERS[:2],
     ["compare"],
     ["compare", "--json"],
-    ["compare", "--select", "best"],
-    ["compare", "--select", "pareto", "--json"],
+    ["compare", "--best"],
+    ["compare", "--best", "--json"],
 )
 
 

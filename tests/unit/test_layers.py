@@ -39,7 +39,7 @@ MAY = {
         "job",
         "privacy",
     ],
-    "results": ["arguments", "text", "core", "maths", "algorithms", "files", "job", "privacy", "results"],
+    "results": ["arguments", "text", "core", "maths", "data", "algorithms", "files", "job", "privacy", "results"],
     "explain": [
         "arguments",
         "contract",

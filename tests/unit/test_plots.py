@@ -174,7 +174,7 @@ def test_what_a_figure_lacks_is_said(tmp_path: Path, points: list[dict[str, Any]
     (["run", "--x", "rond", "--out", "f.png"], 2, "no run has measured 'rond'; did you mean .round."),
     (["run", "--x", "round", "--out", "run/job.toml/f.png"], 3, "run/job.toml/f.png: Not a directory; name a f"),
     (["run", "--out", "f.abc"], 2, "f.abc: a figure cannot be drawn as '.abc'"),
-    (["empty", "--out", "f.png"], 3, "point-0000: nothing was measured yet"),
+    (["empty", "--out", "f.png"], 2, "point-0000: not run yet"),
 ])  # fmt: skip
 def test_the_command_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, message: str

@@ -1,4 +1,4 @@
-"""Runs and sweeps compared: against brute force, numbers by hand, textbooks and scipy."""
+"""Runs and sweeps compared: against brute force, numbers by hand and scipy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ from test_show import mpifed
 from written_runs import JOB, KIB, at_end, write_made_run, write_made_sweep
 
 import mpifed as mf
+from jobs.hyfdca.selection import coefficients, selected
 from mpifed.core.errors import UsageError
-from mpifed.files.model_file import model_sha256, write_arrays
 from mpifed.files.run_folder import job_of
 from mpifed.job.reading import put_key
 from mpifed.plots.curves import lines_of
-from mpifed.results.choose import choose, edges, groups, pareto_front, relational_coefficients
+from mpifed.results.choose import choose, edges, front, groups
 from mpifed.results.compare import compare, holm
 from mpifed.results.frames import read
 from mpifed.run.folder import same_job
@@ -36,14 +35,14 @@ METHODS = [{"label": label, "algorithm": {"name": "fedavg", "batch_size": size}}
 ACCURACY = {"A": [0.80, 0.84, 0.79, 0.86, 0.83], "B": [0.83, 0.85, 0.84, 0.87, 0.88], "C": [0.5, 0.52, 0.51, 0.5, 0.56]}
 
 
-def methods(folder: Path, values: Mapping[str, Sequence[float | None]]) -> Path:
+def methods(folder: Path, values: dict[str, list[Any]]) -> Path:
     """A run for each label and seed, None: it failed."""
     each = [value for several in values.values() for value in several]
     runs = [68 if value is None else at_end(test_accuracy=value, train_loss=1.0) for value in each]
     return write_made_sweep(folder, {"methods": METHODS[: len(values)], "seeds": len(values["A"])}, runs)
 
 
-def grid(folder: Path, values: Mapping[Any, Any], key: str = SIZE, **tables: Any) -> Path:
+def grid(folder: Path, values: dict[Any, Any], key: str = SIZE, **tables: Any) -> Path:
     """A sweep along one axis; of each run its columns at its end, an exit code, or None."""
     runs = [ran if ran is None or isinstance(ran, int) else at_end(**ran) for runs in values.values() for ran in runs]
     seeds = len(next(iter(values.values())))
@@ -51,11 +50,8 @@ def grid(folder: Path, values: Mapping[Any, Any], key: str = SIZE, **tables: Any
 
 
 def t_test(x: list[float], y: list[float]) -> list[float]:
-    """[mean difference, interval, p] by the textbook: d +- t s / sqrt(n)."""
-    d = np.array(x) - np.array(y)
-    n, mean, error = len(d), d.mean(), d.std(ddof=1) / math.sqrt(len(d))
-    half = stats.t.ppf(0.975, n - 1) * error
-    return [mean, mean - half, mean + half, 2 * stats.t.sf(abs(mean / error), n - 1)]
+    test = stats.ttest_rel(x, y)
+    return [float(np.mean(x) - np.mean(y)), *test.confidence_interval(0.95), test.pvalue]
 
 
 def pair(frame: DataFrame, label: str, column: str = "test_accuracy") -> Series:
@@ -81,7 +77,10 @@ def test_rows_are_called_by_what_sets_them_apart(tmp_path: Path) -> None:
     assert "l2 = 0.25" in read(sweep, gone).settings[2]
     steps = [{"initial": 1.0, "exponent": 0.5}, {"initial": 1.0, "exponent": 0.25}]
     axes = {"client_optimizer.learning_rate": steps, "model.l2": [0.0, 1.0]}
-    assert read(write_made_sweep(tmp_path / "t", axes, [None] * 4)).settings[1] == "exponent = 0.5, l2 = 1.0"
+    assert (
+        read(write_made_sweep(tmp_path / "t", axes, [at_end(objective=1.0)] * 4)).settings[1]
+        == "exponent = 0.5, l2 = 1.0"
+    )
     l1 = write_made_run(tmp_path / "l1", [], job=JOB | {"name": "other", "regularizer": {"name": "l1", "weight": 0.1}})
     assert read(l1, other).settings == ["l1", "other"]
 
@@ -124,34 +123,35 @@ def test_the_table(tmp_path: Path) -> None:
     lines = mpifed("compare", folder).output.splitlines()
     assert lines[0].split() == ["seeds", "rounds", "objective", "elapsed_s", "bytes"]
     assert lines[1].split() == ["batch_size", "=", "4", "2", "100", "0.8", "+-", "0.14", "100", "200.0", "KiB"]
-    assert "1 of 2" in lines[2] and lines[3].split()[3:] == ["0", "of", "2"]
-    assert lines[5:] == [
+    assert "1 of 2" in lines[2] and lines[3].split()[3:] == ["0", "of", "1"]
+    assert lines[5:11] == [
         "+-: standard deviation over seeds",
         "Not in the means, numerical trouble: it would fail the same way again (exit 68): point-0003",
         "Not in the means, interrupted; go on with --resume (exit 75): point-0004",
-        "Not in the means, not run: point-0005",
         "In the means, a limit is not met, or what [stop] asks for not reached (exit 69): point-0006",
         "Not in the means, invalid job or command line (exit 2): point-0007",
+        "Not run: point-0005",
     ]
     shown = json.loads(mpifed("compare", folder, "--json").output)
-    assert shown["runs"][0]["job.algorithm.batch_size"] == 4 and shown["runs"][5]["exit"] is None
+    assert shown["runs"][0]["job.algorithm.batch_size"] == 4 and len(shown["runs"]) == 7
     assert str(mf.compare(folder)) + "\n" == mpifed("compare", folder).output
     assert json.loads(json.dumps(mf.compare(folder).table())) == shown
 
 
-def test_runs_of_one_job_and_seed_show_their_models(tmp_path: Path) -> None:
-    runs = [write_made_run(tmp_path / name, at_end(objective=0.5), job=JOB | {"seed": 1}) for name in "ab"]
-    for run in runs:
-        write_arrays(run / "model.safetensors", {"w": np.zeros(3)})
-    header, line, *_ = mpifed("compare", *runs).output.splitlines()
-    assert header.split()[0] == "runs" and line.split()[-1] == model_sha256({"w": np.zeros(3)})[:12]
-    assert "made" in str(compare(*runs, by=["objective"]))  # a single row, with nothing to compare it with
+def test_a_run_beside_its_sweep_counts_once(tmp_path: Path) -> None:
+    """Runs of one job and seed are their mean: a copy makes no deviation smaller, and no further degree of freedom."""
+    values = {4: [{"test_accuracy": v} for v in (0.8, 0.9, 0.85)], 8: [{"test_accuracy": v} for v in (0.7, 0.75, 0.72)]}
+    folder = grid(tmp_path / "s", values)
+    again = write_made_run(tmp_path / "again", at_end(test_accuracy=0.72), job=job_of(folder / "point-0003"))
+    row = pair(compare(folder, again).frame, "batch_size = 8")
+    np.testing.assert_allclose(of_pair(row), t_test([0.71, 0.75, 0.72], [0.8, 0.9, 0.85]), rtol=1e-9)
+    assert row[["n", "of", "std"]].tolist() == [3, 3, pytest.approx(np.std([0.71, 0.75, 0.72], ddof=1))]
 
 
 # --- pairs ----------------------------------------------------------------------------------------------------------
 
 
-def test_interval_and_p_are_those_of_the_textbook(tmp_path: Path) -> None:
+def test_interval_and_p_are_those_of_scipy(tmp_path: Path) -> None:
     """Against the best, which is B; of two p values the smaller is doubled by Holm. Then against A."""
     folder = methods(tmp_path / "s", ACCURACY)
     compared = compare(folder)
@@ -171,13 +171,12 @@ def test_holm_by_hand() -> None:
     assert holm(Series([0.7, 0.6])).tolist() == [1.0, 1.0]
 
 
-def test_seeds_that_only_one_has_are_left_out_and_said(tmp_path: Path) -> None:
+def test_seeds_that_only_one_has_are_left_out(tmp_path: Path) -> None:
     """A failed in seed 2, and of seed 4 nothing was measured: it is never the best, and compared over the rest."""
     compared = compare(methods(tmp_path / "s", {"A": [0.9, None, 0.91, math.nan, 0.93], "B": ACCURACY["B"]}))
     row = pair(compared.frame, "A")
     np.testing.assert_allclose(of_pair(row), t_test([0.9, 0.91, 0.93], [0.83, 0.84, 0.88]))
     assert (row["against"], row["pairs"]) == ("B", 3)
-    assert "Seeds left out, not finished by both: A: 2, 4\n" in str(compared)
     assert "test_accuracy less that of B, over equal seeds, in percentage points:\n" in str(compared)
 
 
@@ -190,17 +189,6 @@ def test_what_is_not_compared_in_pairs_is_said(tmp_path: Path) -> None:
     same = compare(methods(tmp_path / "same", {"A": ACCURACY["A"], "B": [value + 0.1 for value in ACCURACY["A"]]}))
     difference, low, high, p = of_pair(pair(same.frame, "A"))
     assert low == high == difference == pytest.approx(-0.1) and np.isnan(p) and "the same for all seeds" in str(same)
-
-
-def test_runs_of_one_seed_count_once(tmp_path: Path) -> None:
-    """Two runs of seed 1: their mean; a copy makes no further degree of freedom."""
-    runs = []
-    for name, size, seed, value in [("a", 4, 1, 0.8), ("b", 4, 2, 0.9), ("c", 4, 3, 0.85), ("d", 8, 1, 0.7),
-                                    ("e", 8, 2, 0.75), ("f", 8, 3, 0.72), ("again", 8, 1, 0.72)]:  # fmt: skip
-        job = JOB | {"seed": seed, "algorithm": JOB["algorithm"] | {"batch_size": size}}
-        runs.append(write_made_run(tmp_path / name, at_end(test_accuracy=value), job=job))
-    row = pair(compare(*runs).frame, "batch_size = 8")
-    np.testing.assert_allclose(of_pair(row), t_test([0.71, 0.75, 0.72], [0.8, 0.9, 0.85]), rtol=1e-9)
 
 
 OBJECTIVES: list[tuple[list[dict[str, Any]], str, str]] = [
@@ -219,14 +207,13 @@ def test_different_objectives_are_not_ranked(tmp_path: Path, tables: list[Any], 
     """The kind of network is none of them; where nobody has asked for a comparison it is left out, and said."""
     rows = at_end(objective=1.0, train_loss=1.0, test_accuracy=0.5)
     runs = [write_made_run(tmp_path / name, rows, job=JOB | of_run) for name, of_run in zip("ab", tables, strict=True)]
-    for how in (["--select", "best"], ["--select", "pareto"], []):
+    for how in (["--best"], []):
         refused = mpifed("compare", *runs, *how, "--by", column).output
         assert re.search(f"{said}.*so that {column} ranks nothing; choose by another column", refused)
-    for pareto in (False, True):
-        assert choose(read(*runs), "test_accuracy", pareto).frame["place"].tolist() == ["", EQUAL]
+    assert choose(read(*runs), ["test_accuracy"]).frame["place"].tolist() == ["", EQUAL]
     hidden = [{"model": {"name": "mlp", "hidden": size, "l2": 0.1}} for size in (8, 16)]
     alike = [write_made_run(tmp_path / str(k), at_end(objective=1.0 - k), job=JOB | m) for k, m in enumerate(hidden)]
-    assert choose(read(*alike), by="objective").points == [str(alike[1])]
+    assert choose(read(*alike), by=["objective"]).points == [str(alike[1])]
     folder = grid(tmp_path / "s", {k: [{"objective": 1.0}] * 3 for k in (0, 1)}, "model.l2")
     assert "Not compared in pairs: objectives differ (point-0000 has" in str(compare(folder))
 
@@ -262,7 +249,7 @@ def test_what_a_target_takes_and_where_it_was_best(steps: Path) -> None:
     row = pair(compare(steps).frame, "batch_size = 4")
     assert (row["best"], row["best_round"]) == (pytest.approx((0.95 + 0.92 + 0.8999999) / 3), (40 + 40 + 20) / 3)
     fallen = str(compare(write_made_run(steps.parent / "fallen", history(r0=0.1, r5=0.9, r9=0.8))))
-    assert "last best best round made 80.00% 90.00% 5" in " ".join(fallen.split())
+    assert "round of best test_accuracy" in fallen and "90.00% 5" in " ".join(fallen.split())
 
 
 BAD = [
@@ -270,11 +257,9 @@ BAD = [
       ("test_accuracy", "test_accuracy>0.9", ">=0.9", "train_loss<=", "train_loss<=nan", "a b<=1", "")),
     *((["--to", text], "between 0 and 1") for text in ("test_accuracy>=90", "test_accuracy<=-0.1")),
     (["--to", "accuracy>=0.9"], '--to: no column accuracy; did you mean "test_accuracy"?; there are '),
-    *((["--by", text, "--select", "pareto"], "expected COLUMN or COLUMN:WEIGHT")
-      for text in ("objective:0", "objective:x", "objective,", ":2")),
-    (["--by", "loss", "--select", "best"], "no column loss"), (["--by", "exit"], "no column exit"),
-    (["--select", "best", "--against", "a"], "--against goes without --select"),
-    (["--select", "pareto", "--to", "objective<=1"], "--to goes without --select"),
+    (["--by", "loss", "--best"], "no column loss"), (["--by", "exit"], "no column exit"),
+    (["--best", "--against", "a"], "--against goes without --best"),
+    (["--best", "--to", "objective<=1"], "--to goes without --best"),
     (["--against", "D"], "--against D: expected the name of one setting, or a run; there are batch_size = 4; batch_s"),
 ]  # fmt: skip
 
@@ -286,15 +271,13 @@ def test_what_cannot_be_compared(steps: Path, options: list[str], said: str) -> 
 
 
 def test_folders_that_cannot_be_compared(tmp_path: Path) -> None:
-    none = grid(tmp_path / "none", {1: [68, None]})
-    failed = grid(tmp_path / "failed", {1: [{"train_loss": 0.5}, 68]})
-    for folder, select, said in (
-        (tmp_path / "nothing", "best", "no such folder"), (tmp_path, "best", "no folder of a run, a sweep"),
-        (none, "best", "no run has finished"),
-        (failed, "best", f"none of 1 settings can be compared by train_loss: {FAILED}"),
-        (failed, "pareto", "none of 1 settings can be compared by train_loss"),
+    none, failed = grid(tmp_path / "none", {1: [68, None]}), grid(tmp_path / "failed", {1: [{"train_loss": 0.5}, 68]})
+    for folder, said in (
+        (tmp_path / "nothing", "no such folder"), (tmp_path, "no folder of a run, a sweep"),
+        (none, "no run has finished"), (grid(tmp_path / "waiting", {1: [None]}), "point-0000: not run yet; run the sw"),
+        (failed, f"none of 1 settings can be compared by train_loss: {FAILED}"),
     ):  # fmt: skip
-        ended = mpifed("compare", folder, "--select", select)
+        ended = mpifed("compare", folder, "--best")
         assert (ended.exit_code, said in ended.output) == (2, True), ended.output
     for wrong, said in ((([3],), "compare: a int; expected a run or a sweep"), ((), "compare: no run; give"),
                         ((None,), "compare: a NoneType"), (({},), "compare: a dict; exp")):  # fmt: skip
@@ -302,11 +285,10 @@ def test_folders_that_cannot_be_compared(tmp_path: Path) -> None:
             mf.compare(*wrong)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("select", [[], ["--select", "best"]])
-def test_a_stranger_s_job_reaches_no_terminal(tmp_path: Path, select: list[str]) -> None:
+def test_a_stranger_s_job_reaches_no_terminal(tmp_path: Path) -> None:
     jobs = (JOB | {"\x1b[31m": 1}, JOB)
     runs = [write_made_run(tmp_path / f"{n}", at_end(train_loss=1.0 + n), job=job) for n, job in enumerate(jobs)]
-    ended = mpifed("compare", *runs, *select)
+    ended = mpifed("compare", *runs)
     assert ended.exit_code == 0 and "\\x1b[31m" in ended.output and "\x1b" not in ended.output, ended.output
 
 
@@ -320,18 +302,20 @@ def test_a_chain_of_ties_is_no_tie() -> None:
 
 
 def test_the_next_column_decides_ties_and_nothing_depends_on_the_order(tmp_path: Path) -> None:
-    """Seconds that differ by 1 % tie; what failed in one seed is never the best."""
+    """Seconds that differ by 1 % tie; what failed in one seed is never the best; a cheaper one is on the front."""
     runs = [
         write_made_run(tmp_path / str(size), at_end(test_accuracy=a, simulated_s=s), code,
                        JOB | {"algorithm": JOB["algorithm"] | {"batch_size": size}})
-        for size, a, s, code in ((16, 0.9, 4.0, 0), (2, 0.9, 4.02, 0), (3, 0.8, 1.0, 0), (4, 0.99, 0.1, 68))
+        for size, a, s, code in ((16, 0.9, 4.0, 0), (2, 0.9, 4.02, 0), (3, 0.8, 1.0, 0), (5, 0.8, 5.0, 0),
+                                 (4, 0.99, 0.1, 68))
     ]  # fmt: skip
-    for order, pareto in itertools.product((runs, runs[::-1], [*runs[2:], *runs[:2]]), (False, True)):
-        found = choose(read(*order), "test_accuracy,simulated_s", pareto)
-        assert found.settings == {SIZE: 2} and found.frame["place"]["batch_size = 16"] == EQUAL
-        assert found.frame["place"]["batch_size = 4"] == FAILED
-    text = mpifed("compare", *runs, "--select", "best", "--by", "test_accuracy,simulated_s").output
-    assert "simulated_s: least is best, within 1%\n" in text and "--set algorithm.batch_size=2\n" in text
+    places = {f"batch_size = {size}": place for size, place in
+              ((16, ""), (2, EQUAL), (3, "on the front"), (5, ""), (4, FAILED))}  # fmt: skip
+    for order in (runs, runs[::-1], [*runs[2:], *runs[:2]]):
+        found = choose(read(*order), ["test_accuracy", "simulated_s"]).frame
+        assert found["place"].to_dict() == places and list(found.index) == list(places)
+    text = mpifed("compare", *runs, "--best", "--by", "test_accuracy", "--by", "simulated_s").output
+    assert "simulated_s: least is best, within 1%\n" in text and "90.00%" in text
 
 
 LIMITS = {"constraint": [{"name": "loss", "limit": 0.13}, {"name": "loss", "limit": 0.2}]}
@@ -351,10 +335,7 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
     }
     folder = grid(tmp_path / "s", values, job=JOB | LIMITS)
     assert choose(read(folder)).settings == {SIZE: 2}
-    assert choose(read(folder), by="objective").settings == {SIZE: 4}
-    broken = "breaks a limit"
-    assert choose(read(folder), "objective", True).frame["place"].tolist() == ["", "dominated", broken, broken]
-    assert broken not in set(choose(read(folder), "objective,feasibility", True).frame["place"])
+    assert choose(read(folder), ["objective"]).settings == {SIZE: 4}
     header, *lines = mpifed("compare", folder).output.splitlines()
     assert header.split()[3:5] == ["constraint_1", "constraint_2"] and header.endswith("limits met")
     assert [line.split()[-3:] for line in lines[:4]] == [[n, "of", "2"] for n in "1221"]
@@ -368,7 +349,7 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
     ("values", "chosen", "hit"),
     [
         ([1, 2, 10], 2, ""), ([2, 1], 2, "a.b = 2 is at the edge of its grid, the largest: widen it"),
-        ([0.1, 1, 2], 1, ""), ([2], 2, ""), ([True, 2], 2, ""), ([[2, 5], 3], [2, 5], ""), (["a", "b"], "a", ""),
+        ([2], 2, ""), ([True, 2], 2, ""), ([[2, 5], 3], [2, 5], ""), (["a", "b"], "a", ""),
         ([{"initial": 1, "exponent": 0.5}, {"initial": 2, "exponent": 0.5}], {"initial": 1, "exponent": 0.5},
          "a.b.initial = 1 is at the edge of its grid, the smallest: widen it"),
     ],
@@ -383,54 +364,33 @@ def test_settings_can_be_pasted(tmp_path: Path) -> None:
     first = {name: JOB[name] for name in ("algorithm", "client_optimizer")}
     methods = [first, {"algorithm": table, "client_optimizer": {}}]
     folder = write_made_sweep(tmp_path / "s", {"methods": methods}, [at_end(objective=1.0), at_end(objective=0.5)])
-    text = mpifed("compare", folder, "--select", "best").output
+    text = mpifed("compare", folder, "--best").output
     (line,) = (line for line in text.splitlines() if line.startswith("--set"))
     assert [word.partition("=")[0] for word in shlex.split(line)[1::2]] == ["algorithm", "client_optimizer"]
     chosen = choose(read(folder)).settings["algorithm"]
     assert chosen | table == chosen
     folder = write_made_sweep(tmp_path / "t", {"data.path": ["1", "2"]}, [at_end(train_loss=k) for k in (1, 2)])
-    assert choose(read(folder), by="train_loss").settings == {"data.path": "1"}
+    assert choose(read(folder), ["train_loss"]).settings == {"data.path": "1"}
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_front_is_that_of_brute_force(seed: int) -> None:
     rng = np.random.default_rng(seed)
     costs = rng.integers(0, 4, (rng.integers(1, 30), rng.integers(1, 4))).astype(float)  # many ties, many equal ones
-    for row, inside in zip(costs, pareto_front(DataFrame(costs)), strict=True):
+    for row, inside in zip(costs, front(DataFrame(costs)), strict=True):
         pairs = [list(zip(other, row, strict=True)) for other in costs]
         assert inside == (not any(all(a <= b for a, b in both) and any(a < b for a, b in both) for both in pairs))
 
 
-def test_grades_by_hand() -> None:
-    """Cost A runs from 10 to 50, cost B from 1 to 3: D = (0, 1), (1/4, 1/2), (1, 0)."""
-    found = relational_coefficients(DataFrame([[10.0, 3.0], [20.0, 2.0], [50.0, 1.0]]))
+def test_grey_relational_grades_by_hand(tmp_path: Path) -> None:
+    """Cost A runs from 10 to 50, cost B from 1 to 3: D = (0, 1), (1/4, 1/2), (1, 0). Then of three on a front."""
+    found = coefficients(DataFrame([[10.0, 3.0], [20.0, 2.0], [50.0, 1.0]]))
     np.testing.assert_allclose(found, [[1, 1 / 2], [4 / 5, 2 / 3], [1 / 2, 1]], rtol=1e-15)
-    np.testing.assert_array_equal(relational_coefficients(DataFrame([[7.0, 0.0], [7.0, 1.0]])), [[1, 1], [1, 1 / 2]])
-    np.testing.assert_array_equal(relational_coefficients(DataFrame([[-3.0, 5.0]])), [[1, 1]])
-
-
-def test_the_one_between_is_recommended(tmp_path: Path) -> None:
-    """Three on the front: the cheapest, the best, and between; one beaten, and one for each reason to leave it out."""
-
-    def ran(objective: float | None, accuracy: float, seconds: float) -> dict[str, float | None]:
-        return {"objective": objective, "test_accuracy": accuracy, "simulated_s": seconds}
-
-    values = {
-        1: [ran(0.5, 0.7, 9.0), ran(0.5, 0.7, 11.0)], 2: [ran(0.2, 0.9, 20.0)] * 2, 3: [ran(0.1, 0.95, 100.0)] * 2,
-        4: [ran(0.3, 0.9, 20.0)] * 2,  # beaten by 2
-        5: [ran(0.01, 0.99, 1.0), 68], 6: [75, None], 7: [ran(None, 0.99, 1.0), ran(0.01, 0.99, 1.0)],
-    }  # fmt: skip
-    folder = grid(tmp_path / "s", values)
-    found = choose(read(folder), "objective,test_accuracy,simulated_s", True).frame
-    assert found.index.tolist() == [f"batch_size = {size}" for size in (2, 3, 1, 4, 5, 6, 7)]
-    # D of batch 2: 1/4 by objective (0.1 to 0.5), 1/5 by accuracy (0.7 to 0.95), 1/9 by seconds (10 to 100)
-    grades = [(4 / 5 + 5 / 6 + 9 / 10) / 3, (1 + 1 + 1 / 2) / 3, (1 / 2 + 1 / 2 + 1) / 3]
-    assert found["grade"].dropna().tolist() == pytest.approx(grades) and found["simulated_s"].iloc[2] == 10
-    reasons = [FAILED, "not finished", "without a finite objective"]
-    assert found["place"].tolist() == ["", "", "", "dominated", *reasons]
-    # of 2 and 3, whose grades are (2 * 4/5 + 9/10) / 3 and (2 + 1/2) / 3, the same, 3 has the better objective
-    weighed = choose(read(folder), "objective:2,simulated_s", True)
-    assert weighed.settings == {SIZE: 3} and weighed.frame["place"].iloc[1] == "of the same grade"
-    text = mpifed("compare", folder, "--select", "pareto", "--by", "objective,test_accuracy,simulated_s").output
-    assert "--set algorithm.batch_size=2\n" in text and "90.00%" in text and "0.844444" in text
-    assert "test_accuracy: largest is best\n" in text and "Not in the means, not run: point-0011" in text
+    np.testing.assert_array_equal(coefficients(DataFrame([[7.0, 0.0], [7.0, 1.0]])), [[1, 1], [1, 1 / 2]])
+    np.testing.assert_array_equal(coefficients(DataFrame([[-3.0, 5.0]])), [[1, 1]])
+    ends = {1: (0.5, 0.7, 10.0), 2: (0.2, 0.9, 20.0), 3: (0.1, 0.95, 100.0), 4: (0.3, 0.9, 20.0)}
+    values = {size: [{"objective": o, "test_accuracy": a, "simulated_s": s}] for size, (o, a, s) in ends.items()}
+    frames = read(grid(tmp_path / "s", values | {5: [68]}))
+    # 2 has (4/5 + 5/6 + 9/10) / 3; by two, 2 and 3 have (2 * 4/5 + 9/10) / 3 and (2 + 1/2) / 3: the better objective
+    assert selected(frames, dict.fromkeys(("objective", "test_accuracy", "simulated_s"), 1.0)) == {SIZE: 2}
+    assert selected(frames, {"objective": 2.0, "simulated_s": 1.0}) == {SIZE: 3}

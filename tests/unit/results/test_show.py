@@ -211,7 +211,7 @@ def test_show_compare_and_python_say_the_same(tmp_path: Path) -> None:
     assert "diverged" not in compare and "numerical trouble" in compare
     runs = json.loads(mpifed("compare", folder, "--json").output)["runs"]
     assert [len(run["warnings"]) for run in runs] == [0, 1, 1, 1] and runs[1]["warnings"] == [text]
-    assert f"point-0001: {text}" in mpifed("compare", folder, "--select", "best", "--by", "train_loss").output
+    assert f"point-0001: {text}" in mpifed("compare", folder, "--best", "--by", "train_loss").output
     run = mf.load(folder / "point-0001")
     assert run.warnings == (text,) and f"warning: {text}" in repr(run)
     sweep = mf.Sweep(folder, {"small": [mf.load(folder / f"point-000{k}") for k in (0, 1)]}, (1, 2))
