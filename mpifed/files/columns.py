@@ -30,7 +30,7 @@ class Column(NamedTuple):
     places: str = "history"  # see `Place`; "vertical" and "horizontal" are axes of a plot
     better: Literal["less", "more"] | None = None
     unit: Literal["", "B", "s", "%"] = ""
-    criterion: str = ""  # of `mpifed compare --select`: the last column of a kind that a run has is used
+    criterion: str = ""  # by which runs are compared: the last column of a kind that a run has is used
     data: Literal["", "train", "test", "own test"] = ""  # rows over which it is measured: training, common or own test
     since_start: bool = False  # a sum up to the row; all else is of the row's own moment, and of the model by then
 
@@ -104,6 +104,3 @@ def target_of(text: str) -> HistoryTarget:
             f"{match['column']}{match['sign']}0.9 or {match['column']}{match['sign']}90%"
         )
     return HistoryTarget(match["column"], match["sign"] == ">=", value)
-
-
-CRITERIA = tuple(dict.fromkeys(column.criterion for column in TABLE if column.criterion))

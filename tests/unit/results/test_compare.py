@@ -77,10 +77,8 @@ def test_rows_are_called_by_what_sets_them_apart(tmp_path: Path) -> None:
     assert "l2 = 0.25" in read(sweep, gone).settings[2]
     steps = [{"initial": 1.0, "exponent": 0.5}, {"initial": 1.0, "exponent": 0.25}]
     axes = {"client_optimizer.learning_rate": steps, "model.l2": [0.0, 1.0]}
-    assert (
-        read(write_made_sweep(tmp_path / "t", axes, [at_end(objective=1.0)] * 4)).settings[1]
-        == "exponent = 0.5, l2 = 1.0"
-    )
+    names = read(write_made_sweep(tmp_path / "t", axes, [at_end(objective=1.0)] * 4)).settings
+    assert {*names[1].split(", ")} == {"exponent = 0.5", "l2 = 1.0"}
     l1 = write_made_run(tmp_path / "l1", [], job=JOB | {"name": "other", "regularizer": {"name": "l1", "weight": 0.1}})
     assert read(l1, other).settings == ["l1", "other"]
 
