@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from mpifed.maths.objectives import Objective
 from mpifed.maths.parameters import Head, Parameters
 from mpifed.privacy.ledger_file import spent
 from mpifed.python import describe
+from mpifed.python.comparing import plot
 from mpifed.python.ranks import spoken
 from mpifed.python.values import check_index, is_frame
 from mpifed.results.run_warnings import run_warnings
@@ -40,9 +41,6 @@ from mpifed.run.identity import check_same_data
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-    from mpifed.plots.curves import Log
-    from mpifed.plots.style import SizeName
 
 
 @spoken()
@@ -197,24 +195,9 @@ class Run:
         parameters = map_leaves(lambda _: next(ordered), like)
         return objective, parameters.head, objective.scores_of(parameters, rows[None]), data
 
-    @spoken()
-    def plot(
-        self,
-        y: str | Sequence[str] | None = None,
-        x: str | Sequence[str] = "round",
-        *,
-        log: Log | None = None,
-        size: SizeName = "screen",
-    ) -> Figure:
-        """Its curves, with the options of `mpifed.plot`, which draws several runs.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-        """
-        from mpifed.plots.curves import figure
-
-        return figure([self.path], x=x, y=y, log=log, size=size)
+    def plot(self, y: str | Sequence[str] | None = None, x: str | Sequence[str] = "round", **how: Any) -> Figure:
+        """Its curves, with the options of `mpifed.plot`, which draws several runs."""
+        return plot(self, y, x, **how)
 
 
 @dataclass(frozen=True)

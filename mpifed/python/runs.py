@@ -99,19 +99,14 @@ def job(
     table |= {"data": {"path": place, "block": table_of(block)}}
     table |= {"model": describe.part(MODEL, "model", model)}
     if start is not None:
-        if not isinstance(start, (Run, str, Path)):
-            raise UsageError(
-                f"start: a {type(start).__name__}; expected a mpifed.Run, its folder, or its model.safetensors"
-            )
-        table["model"]["start"] = str((start.path if isinstance(start, Run) else Path(start)).absolute())
+        table["model"]["start"] = str(Path(start).absolute())
     table |= describe.method(algorithm)
     if minimize is not None:
         table["minimize"] = describe.part(TERM, "minimize", minimize)
     if constraints:
-        listed = () if isinstance(constraints, Mapping) else tuple(constraints)
-        if not listed or not all(isinstance(one, Mapping) for one in listed):
+        if isinstance(constraints, Mapping):
             raise UsageError("constraints: expected a list, as in constraints=[mpifed.constraint(mpifed.Loss(), 0.5)]")
-        table["constraint"] = [dict(one) for one in listed]
+        table["constraint"] = [dict(one) for one in constraints]
     if regularizer is not None:
         table["regularizer"] = describe.part(REGULARIZER, "regularizer", regularizer)
     share = tables.get("participation")
@@ -182,9 +177,7 @@ def run(
 
     def described() -> Job:
         _progress_name(progress)
-        if resume and (out is None or overwrite):
-            wrong = "without out: name the folder of the run" if out is None else "with overwrite: give one of them"
-            raise UsageError(f"resume=True {wrong}")
+        check_resumed(out, overwrite, resume)
         checked = read_or_described("run", algorithm, data, model, settings)
         observers.extend(all_observers(checked, settings.get("observers", ())))
         return checked
@@ -196,6 +189,12 @@ def run(
     )  # fmt: skip
     trained: Run = comm.bcast(read_run(folder) if comm.rank == 0 else None)
     return trained
+
+
+def check_resumed(out: str | Path | None, overwrite: bool, resume: bool) -> None:
+    """UsageError for `resume` with nothing to resume."""
+    if resume and (out is None or overwrite):
+        raise UsageError(f"resume=True {'without out: name its folder' if out is None else 'with overwrite=True'}")
 
 
 def _progress_name(progress: Progress) -> str:
@@ -217,12 +216,9 @@ def read_or_described(
     file = isinstance(algorithm, (str, Path))
     if file or (isinstance(algorithm, Mapping) and data is None and model is None):
         if data is not None or model is not None or settings.keys() - {"observers"}:
-            what = (
-                f"{str(algorithm)!r} is taken for the path of a job file" if file else "a dict is taken for a whole job"
-            )
             raise UsageError(
-                f"{caller}: {what}, which has its data, model and settings; give it alone, or an algorithm such as "
-                "mpifed.FedAvg(...)"
+                f"{caller}: {str(algorithm)!r:.60} is taken for {'the path of a job file' if file else 'a whole job'}, "
+                "which has its data, model and settings; give it alone, or an algorithm such as mpifed.FedAvg(...)"
             )
         table = read_table(Path(algorithm)) if isinstance(algorithm, (str, Path)) else dict(algorithm)
         if described := describe.observers(settings.get("observers", ())):

@@ -16,9 +16,10 @@ from mpifed.job.sweep import SweepPoint
 from mpifed.maths.objectives import Objective
 from mpifed.python import describe
 from mpifed.python.arrays import FederatedDataset
-from mpifed.python.ranks import alike, spoken, together
+from mpifed.python.comparing import plot
+from mpifed.python.ranks import alike, together
 from mpifed.python.results import Run, frame, read_run
-from mpifed.python.runs import Progress, all_observers, job, points_of, run_folder, train
+from mpifed.python.runs import Progress, all_observers, check_resumed, job, points_of, run_folder, train
 from mpifed.python.values import integer
 from mpifed.results.points import is_sweep
 from mpifed.run.agreement import begin_call
@@ -32,9 +33,6 @@ _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothi
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
-    from mpifed.plots.curves import Band, Log
-    from mpifed.plots.style import SizeName
 
 
 def sweep(
@@ -80,9 +78,7 @@ def sweep(
         if not isinstance(methods, Mapping) or not methods:
             came = "no method" if isinstance(methods, Mapping) else f"methods: a {type(methods).__name__}"
             raise UsageError(f"sweep: {came}; give algorithms by label, as {{'FedAvg': mpifed.FedAvg(...)}}")
-        if resume and (out is None or overwrite):
-            wrong = "without out: name the folder of the sweep" if out is None else "with overwrite: give one of them"
-            raise UsageError(f"sweep: resume=True {wrong}")
+        check_resumed(out, overwrite, resume)
         first = integer(settings.get("seed", 1), "seed")
         chosen = _seeds(seeds, first)
         tables = [describe.method(one) for one in methods.values()]
@@ -101,11 +97,8 @@ def sweep(
     folder = run_folder(comm, out, "mpifed-sweep-")
 
     def check() -> None:
-        if is_sweep(folder) and not (overwrite or resume):
-            raise UsageError(
-                f"{folder}: holds a sweep already; give another out, continue a sweep with resume=True, or replace it "
-                "with overwrite=True"
-            )
+        if comm.rank == 0 and is_sweep(folder) and not (overwrite or resume):
+            raise UsageError(f"{folder}: holds a sweep already; give another out, resume=True or overwrite=True")
 
     def play(point: SweepPoint, run_dir: Path, begun: bool, cache: Cache, replace: Callable[[], None]) -> None:
         who = _named(point) if comm.size > 1 else ""
@@ -114,7 +107,7 @@ def sweep(
             cache=cache,
         )  # fmt: skip
 
-    alike(comm, lambda: None if comm.rank else check())
+    alike(comm, check)
     ends = play_points(
         comm, together, folder, all_points, all_points, play, resume=resume, overwrite=overwrite,
         goes_on=lambda error: isinstance(error, _ENDS_OF_A_RUN),
@@ -181,12 +174,10 @@ class Sweep:
     @property
     def history(self) -> DataFrame:
         """The rows of all histories, with columns `label` and `seed`; needs pandas."""
-        parts = [
-            frame({"label": label, "seed": seed, **run.columns}) for label, seed, run in self._each() if run.columns
-        ]
         from pandas import concat
 
-        return concat(parts, ignore_index=True)
+        each = [run.history.assign(label=label, seed=seed) for label, seed, run in self._each() if run.columns]
+        return concat(each, ignore_index=True)
 
     @property
     def summary(self) -> DataFrame:
@@ -198,43 +189,9 @@ class Sweep:
             ]
         )
 
-    @spoken()
-    def plot(
-        self,
-        y: str | Sequence[str] | None = None,
-        x: str | Sequence[str] = "round",
-        *,
-        labels: Sequence[str] | Mapping[str, str] | None = None,
-        band: Band = "range",
-        log: Log | None = None,
-        size: SizeName = "screen",
-    ) -> Figure:
-        """The means over seeds, a line for each label, with the options of `mpifed.plot`.
-
-        Runs that failed are left out.
-
-        Parameters
-        ----------
-        labels
-            Those that are drawn, in this order; a dict says what the figure calls them. All by default.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-        """
-        from mpifed.plots.curves import figure
-
-        named = labels if isinstance(labels, Mapping) else {label: label for label in labels or self.runs}
-        if unknown := [label for label in named if label not in self.runs]:
-            raise UsageError(f"labels: {unknown[0]!r} is none of this sweep; it has {', '.join(map(str, self.runs))}")
-        ended = {
-            text: [run.path for at, seed, run in self._each() if at == label and (at, seed) not in self.failed]
-            for label, text in named.items()
-        }
-        joined = {text: paths for text, paths in ended.items() if paths}
-        if not joined:
-            raise UsageError(f"labels: every run of {', '.join(named)} failed; see the sweep's `failed`")
-        return figure(joined=joined, x=x, y=y, band=band, log=log, size=size)
+    def plot(self, y: str | Sequence[str] | None = None, x: str | Sequence[str] = "round", **how: Any) -> Figure:
+        """The means over seeds, a line for each label, with the options of `mpifed.plot`."""
+        return plot(self, y, x, **how)
 
     def _each(self) -> list[tuple[str, int, Run]]:
         return [(label, seed, run) for label, runs in self.runs.items()
@@ -245,12 +202,9 @@ def _of(folder: Path, all_points: list[SweepPoint], failed: Mapping[str, MpifedE
     runs: dict[str, list[Run]] = {}
     messages: dict[tuple[str, int], str] = {}
     for point in all_points:
-        label, run_dir, error = str(point.settings["label"]), folder / point.name, failed.get(point.name)
+        label, error = str(point.settings["label"]), failed.get(point.name)
+        early = Run(folder / point.name, {**dict.fromkeys(SUMMARY), "exit": error and error.exit_code})
+        runs.setdefault(label, []).append(read_run(early.path) if (early.path / RUN).exists() else early)
         if error is not None:
             messages[label, point.job.seed] = str(error)
-        if error is None or (run_dir / RUN).exists():
-            run = read_run(run_dir)
-        else:  # it failed before its first round
-            run = Run(run_dir, {**dict.fromkeys(SUMMARY), "exit": error.exit_code})
-        runs.setdefault(label, []).append(run)
     return Sweep(folder, runs, tuple(dict.fromkeys(point.job.seed for point in all_points)), messages)
