@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -145,30 +145,21 @@ def write_record(out: Path, record: Submissions) -> None:
     write_json(record_of(out), record.model_dump())
 
 
-def found_in(folder: Path) -> Iterator[Path]:
+def found_in(folder: Path) -> list[Path]:
     """The runs and sweeps in a folder, those that were only submitted too; links are not followed."""
-    if _is_run(folder) or record_of(folder).exists():
-        yield folder
-        return
-    if not folder.is_dir():
-        raise DataError(
-            f"{folder}: no such folder{leads_to(folder)}, and nothing was submitted for it; give the folder of a run "
-            "or sweep"
-        )
-    found = set()
+    found = {folder} if record_of(folder).exists() else set[Path]()
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found |= {Path(root, name.removesuffix(_RECORD)) for name in files if name.endswith(_RECORD)}
-        if _is_run(Path(root)):
+        if is_sweep(Path(root)) or {JOB, RUN, FAILURE} & {*files}:
             found.add(Path(root))
             folders.clear()
     if not found:
-        raise DataError(f"{folder}: is neither a run nor a sweep and contains none; give the folder of a run or sweep")
-    yield from sorted(found)
-
-
-def _is_run(folder: Path) -> bool:
-    return is_sweep(folder) or any((folder / name).exists() for name in (JOB, RUN, FAILURE))
+        there = (
+            "is neither a run nor a sweep and contains none" if folder.is_dir() else f"no such folder{leads_to(folder)}"
+        )
+        raise DataError(f"{folder}: {there}, and nothing was submitted for it; give the folder of a run or sweep")
+    return sorted(found)
 
 
 def status_of(folder: Path, names: Sequence[str] | None = None) -> RunStatus:
@@ -178,26 +169,23 @@ def status_of(folder: Path, names: Sequence[str] | None = None) -> RunStatus:
     if names is None:
         begun = [name for name, _ in point_settings(folder)] if is_sweep(folder) else []
         names = list(dict.fromkeys([*begun, *(record.points if record and not (folder / JOB).exists() else ())]))
-    runs = {name: folder / name for name in names} or {folder.name: folder}
-    about = {name: _readable(run) for name, run in runs.items()}
-    jobs = [submission.id for submission in submissions]
-    tasks = tasks_of([*jobs, *(found["slurm_job"] for found in about.values() if found.get("slurm_job"))])
-    points = [_state(run, about[name], submissions, tasks, bool(names)) for name, run in runs.items()]
+    about = dict[Path, Table]()
+    for run in [folder / name for name in names] or [folder]:
+        about[run] = {}
+        with suppress(DataError):  # not there, or damaged
+            about[run] = read_run(run)
+    jobs = [found["slurm_job"] for found in about.values() if found.get("slurm_job")]
+    tasks = tasks_of([*(submission.id for submission in submissions), *jobs])
+    points = [_state(run, found, submissions, tasks, bool(names)) for run, found in about.items()]
     return RunStatus(folder, bool(names), points, submissions, tasks is not None)
-
-
-def _readable(run: Path) -> Table:
-    """run.json; empty where it is not there, or damaged."""
-    with suppress(DataError):
-        return read_run(run)
-    return {}
 
 
 def _state(
     run: Path, about: Table, submissions: Sequence[Submission], tasks: Mapping[str, Task] | None, point: bool
 ) -> State:
-    names = [name for submission in submissions if (name := submission.name(run.name))]
-    known = [task for name in (about.get("slurm_job"), *names) if (task := (tasks or {}).get(name or ""))]
+    given = [submission for submission in submissions if submission.name(run.name)]
+    names = [about.get("slurm_job"), *(submission.name(run.name) for submission in given)]
+    known = [(tasks or {})[name] for name in names if name in (tasks or {})]
     task = next((task for task in reversed(known) if task.live), known[-1] if known else None)
     last: Table = {}
     rounds = None
@@ -209,14 +197,11 @@ def _state(
     begun, code = (run / JOB).exists(), about.get("exit")
     if not begun and task is not None and not task.live and task.reason not in ("0:0", ""):
         code = int(task.reason.partition(":")[0]) or None
-    log = next((submission.log_of(run.name) for submission in reversed(submissions) if submission.name(run.name)), None)
-    words = _line(run / FAILURE) or (log and last_words(log)) or ""
-    alive = is_alive(about["process"]) if about.get("process") and code is None else None
-    state, why = _judged(
-        code, begun, task, about.get("slurm_job"), alive, tasks is not None and bool(known or names), point
-    )
+    state, why = _judged(about, code, begun, task, tasks is not None and bool(known or given), point)
     if state == "resumable":
         why += f"; checkpoint at round {saved[0]}" if saved else "; no checkpoint: it starts over"
+    logs = [submission.log_of(run.name) for submission in given[-1:]]
+    words = next(filter(None, map(last_words, [run / FAILURE, *logs])), "")
     if words and (state == "failed" or why.startswith("killed")):
         why += f": {words}"
     return State(
@@ -226,27 +211,21 @@ def _state(
 
 
 def _judged(
-    code: int | None,
-    begun: bool,
-    task: Task | None,
-    job: str | None,
-    alive: bool | None,
-    known: bool,
-    point: bool,
+    about: Table, code: int | None, begun: bool, task: Task | None, known: bool, point: bool
 ) -> tuple[str, str]:
-    """(state, why) of a run; `job`: that of its last start, `known`: whether Slurm would know a job of it."""
+    """(state, why) of a run; `known`: whether Slurm would know a job of it."""
     ended = code not in (None, Interrupted.exit_code)
-    if task is not None and task.live and not (ended and job == task.number):
+    if task is not None and task.live and not (ended and about.get("slurm_job") == task.number):
         of_all = point and "_" not in task.id  # a job without array may run several points
-        if not task.running:
-            queued = "queued", f"{task.state.lower()}, {task.reason or 'no reason given'}"
-        else:
-            queued = "queued", f"a later point of job {task.id}"
-        here = task.running and (not of_all or (begun and code is None and job == task.number))
+        here = not of_all or (begun and code is None and about.get("slurm_job") == task.number)
+        if task.running and here:
+            return "running", f"on {task.nodes}" if task.nodes else "running"
         if not (of_all and code in FINISHED):
-            return ("running", f"on {task.nodes}" if task.nodes else "running") if here else queued
+            later = f"a later point of job {task.id}" if task.running else f"{task.state.lower()}, {task.reason}"
+            return "queued", later
     if code in FINISHED:
         return "done", end_of(code).summary + ("; its result is valid" if code else "")
+    alive = is_alive(about["process"]) if about.get("process") and code is None else None
     if alive:
         return "running", "in a process on this machine"
     if ended and code is not None:
@@ -256,31 +235,17 @@ def _judged(
         return "waiting", f"never begun{gone}" if gone else "not begun"
     if code == Interrupted.exit_code:
         return "resumable", f"interrupted{gone}"
-    if alive is False or known:
-        return "resumable", f"killed{gone}"
-    return "unknown", "killed or still running"
+    return ("resumable", f"killed{gone}") if alive is False or known else ("unknown", "killed or still running")
 
 
-def _line(path: Path) -> str | None:
-    """A message of several lines as one line."""
+def last_words(path: Path) -> str:
+    """The last error in a log or failure.txt, of mpifed where it has said one; empty where there is none."""
     try:
         with open_regular(path) as file:
-            lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    except OSError:
-        return None
-    if len(lines) > 1 and "unexpected" in lines[0]:  # a traceback follows
-        lines = [lines[0], lines[-1]]
-    return "; ".join(lines).removeprefix("mpifed: error: ") or None
-
-
-def last_words(log: Path) -> str | None:
-    """The last error in a log, if there is one; of mpifed where it has said one."""
-    try:
-        with open_regular(log) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
-        return None
+        return ""
     errors = [line.strip() for line in lines if _ERROR.search(line)]
-    ours = [line for line in errors if line.startswith("mpifed: ")]
-    return (ours or errors or [""])[-1].removeprefix("mpifed: error: ") or None
+    ours = [line for line in errors if line.startswith("mpifed: ") and "unexpected" not in line]
+    return (ours or errors or [""])[-1].removeprefix("mpifed: error: ")

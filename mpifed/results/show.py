@@ -21,7 +21,7 @@ from mpifed.privacy import protection
 from mpifed.privacy.disclosure import uncovered
 from mpifed.privacy.ledger_file import spent
 from mpifed.results.run_warnings import run_warnings
-from mpifed.results.text import human_bytes, human_seconds, line_of, meaning, value_of
+from mpifed.results.text import line_of, meaning, value_of
 from mpifed.text import shown
 
 _LABELS = {
@@ -75,9 +75,7 @@ def run_text(folder: Path) -> str:
         pairs.append(("clients tested", f"{tested}; {without} more have no test rows of their own"))
     if run.get("simulated"):
         pairs.append(("simulated seconds", value_of("simulated_s", run.get("simulated_s"))))
-    lines = [line_of(*pair) for pair in pairs]
-    lines += _costs(run.get("exchanges") or {})
-    pairs = [*protection.shown(run, released)]
+    pairs += protection.shown(run, released)
     if run.get("delta") is not None:
         pairs.append(("epsilon does not cover", "; ".join(uncovered(folder))))
     pairs += [*_certificate(folder, run), *(("warning", warning) for warning in results["warnings"])]
@@ -85,20 +83,7 @@ def run_text(folder: Path) -> str:
         names = ", ".join(map(shown, unknown))
         pairs.append(("warning", f"{RUN} has {names}, of another version of mpifed, which is left out here"))
     pairs.append(("results", f"{folder}{'/' * (not str(folder).endswith('/'))}"))
-    return "\n".join([*lines, *(line_of(*pair) for pair in pairs)])
-
-
-def _costs(exchanges: ReadOnlyTable) -> Iterator[str]:
-    """A line for each exchange, and for keys; none for a single one without cryptography, whose costs are the run's."""
-    rows = {name: cost for name, cost in exchanges.items() if name != "keys" or cost["up_bytes"]}
-    if len(rows) < 2 and not any(cost.get("crypto_s") for cost in rows.values()):
-        return
-    width = max(map(len, ["by exchange", *rows]))
-    yield f"  {'by exchange':{width}}  {'up':>10}  {'down':>10}  cryptography, all ranks together"
-    for name, cost in rows.items():
-        seconds = human_seconds(cost["crypto_s"]) if cost.get("crypto_s") else ""
-        up, down = human_bytes(cost["up_bytes"]), human_bytes(cost["down_bytes"])
-        yield f"  {name:{width}}  {up:>10}  {down:>10}  {seconds}".rstrip()
+    return "\n".join(line_of(*pair) for pair in pairs)
 
 
 def _certificate(folder: Path, run: ReadOnlyTable) -> Iterator[tuple[str, str]]:
@@ -113,20 +98,16 @@ def _certificate(folder: Path, run: ReadOnlyTable) -> Iterator[tuple[str, str]]:
     last = {name: float(value) for name, value in last.items() if isinstance(value, (int, float, np.number))}
     last = {name: value for name, value in last.items() if math.isfinite(value)}
     job = job_of(folder)
-    limits = {m: constraint["limit"] for m, constraint in enumerate(job.get("constraint", []), 1)}
-    met = all(last.get(f"constraint_{m}", math.inf) <= limit for m, limit in limits.items())
-    for m, limit in limits.items():
+    limits = list(enumerate(job.get("constraint", []), 1))
+    for m, constraint in limits:
         if (value := last.get(f"constraint_{m}")) is None:
             continue
-        constraint, margin = job["constraint"][m - 1], last.get(f"margin_{m}", 0.0)
+        limit, margin = constraint["limit"], last.get(f"margin_{m}", 0.0)
         classes = ", ".join(map(str, constraint.get("classes") or ()))
         text = f"{value:.6g}{f' +- {margin:.2g}' if margin else ''}, limit {limit:g}: "
         text += "met" if value <= limit else f"NOT met, by {value - limit:.2g}"
         if value <= limit < value + margin:
             text += " on the training rows; so near the limit that it may not be on new samples"
-        multiplier, error = last.get(f"multiplier_{m}"), last.get(f"multiplier_error_{m}")
-        if met and multiplier is not None and error is not None and (error < multiplier or not multiplier):
-            text += f"; multiplier {multiplier:.4g}{f' +- {error:.2g}' if error else ''}"  # otherwise of no solution
         yield f"constraint {m} ({constraint['name']}{f' of classes {classes}' if classes else ''})", text
     if why := contradiction(last):
         yield "constraints", why

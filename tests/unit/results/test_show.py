@@ -100,23 +100,6 @@ def test_the_certificate_of_a_run(tmp_path: Path) -> None:
     assert "KKT" not in shown(write_run(tmp_path / "none", **KKT))
 
 
-def test_costs_by_exchange(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", train_loss=0.5)
-    about = json.loads((run / "run.json").read_text())
-
-    def costs(**exchanges: tuple[int, int, float]) -> list[list[str]]:
-        names = ("played", "up_bytes", "down_bytes", "crypto_s")
-        named = {name: dict(zip(names, (9, *costs), strict=True)) for name, costs in exchanges.items()}
-        write_json(run / "run.json", about | {"exchanges": named})
-        assert json.loads(shown(run, "--json"))["exchanges"] == named
-        return [line.split() for line in shown(run).splitlines() if line.startswith("  ")]
-
-    assert costs(keys=(592, 2048, 0.03), gradients=(3 << 20, 1 << 20, 75.0))[1:] == [
-        ["keys", "592", "B", "2.0", "KiB", "30", "ms"], ["gradients", "3.0", "MiB", "1.0", "MiB", "1.25", "min"],
-    ]  # fmt: skip
-    assert costs(keys=(0, 0, 3e-6), gradients=(1024, 1024, 0.0)) == []  # the totals say it
-
-
 def test_a_run_that_was_killed(tmp_path: Path) -> None:
     """Its run.json is as at the start: the last measured row tells how far it has come."""
     folder = write_run(tmp_path / "run", None, round=150, train_loss=0.25, elapsed_s=3.0, up_bytes=64, down_bytes=32)
