@@ -16,7 +16,7 @@ from pandas import DataFrame, Series, concat
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.plots.style import COLOURS, DASHES, HORIZONTAL, MARKERS, PANELS, Size, finish, plain, style_of
-from mpifed.results.frames import RunFrames, listed, read
+from mpifed.results.frames import listed, read
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,9 +121,12 @@ def lines_of(
             raise DataError("no history has a column objective; draw it without --relative-to")
         above = (histories["objective"] - optimum) / optimum
         histories["relative"] = above.where(above > 0)
-    lines = {label: histories[_members(frames, members)] for label, members in joined.items()}
-    labelled = {folder for history in lines.values() for folder in history["folder"]}
-    rest = histories[_members(frames, folders) & ~histories["folder"].isin(labelled)]
+    within = histories["folder"].map(lambda run: {run.resolve(), run.resolve().parent})
+    rest, lines = histories, dict[str, DataFrame]()
+    for label, members in joined.items():
+        places = {folder.resolve() for folder in members}
+        lines[label] = histories[[bool(places & each) for each in within]]
+        rest = rest.drop(lines[label].index, errors="ignore")
     lines |= {str(setting): history for setting, history in rest.groupby("setting", sort=False)}
     for label, history in lines.items():
         count = history["folder"].nunique()
@@ -138,12 +141,6 @@ def lines_of(
         return lines, {"train_loss", "objective"}
     minimized = runs.get("job.minimize.name", Series(dtype=object)).fillna("loss")
     return lines, {"objective"} if (minimized == "loss").all() else set()
-
-
-def _members(frames: RunFrames, folders: Sequence[Path]) -> Series:
-    """Which rows of the histories are of these runs and sweeps."""
-    places = {Path(folder).resolve() for folder in folders}
-    return frames.histories["folder"].map(lambda run: bool(places & {run.resolve(), run.resolve().parent}))
 
 
 def curve(history: DataFrame, x: str, y: str, band: Band = "range") -> DataFrame:
@@ -190,12 +187,11 @@ def _grid(panels: Panels, columns: Sequence[str], title: str, log: Log | None, s
     width = size.width or max(4.8, 1 + 3.1 * len(columns))
     labels = [label for label in next(iter(panels.values())) if any(len(curves[label]) for curves in panels.values())]
     letters = int(72 * width / size.points / _LETTER)
-    names = [textwrap.fill(label, letters - _HANDLE) for label in labels]
-    longest = _HANDLE + max(len(line) for name in names for line in name.split("\n"))
-    across = max(1, min(len(labels), 6, letters // longest))
-    legend_lines = math.ceil(sum(name.count("\n") + 1 for name in names) / across) + bool(title) + 2
-    inches = 0.021 * size.points * legend_lines + size.height * len(rows)
-    picture = NotebookFigure(figsize=(width, inches), layout="constrained")
+    names = [textwrap.wrap(plain(label), letters - _HANDLE) for label in labels]
+    across = max(1, min(len(labels), 6, letters // (_HANDLE + max(len(line) for name in names for line in name))))
+    legend_lines = math.ceil(sum(map(len, names)) / across) + bool(title) + 2
+    height = 0.021 * size.points * legend_lines + size.height * len(rows)
+    picture = NotebookFigure(figsize=(width, height), layout="constrained")
     grid = picture.subplots(len(rows), len(columns), sharex="col", sharey="row", squeeze=False)
     for axes in grid.flat:
         axes.set_visible(False)
@@ -204,19 +200,16 @@ def _grid(panels: Panels, columns: Sequence[str], title: str, log: Log | None, s
         axes.set_visible(True)
         for number, label in enumerate(labels):
             _draw_line(axes, curves[label], number, label)
-    for i, row in enumerate(rows):
-        curves = concat([points for panel, curves in panels.items() if panel[0] == row for points in curves.values()])
-        finish(grid[i, 0], "y", row, curves, None if log is None else log in ("y", "both"))
-    for j, column in enumerate(columns):
-        curves = concat(
-            [points for panel, curves in panels.items() if panel[1] == column for points in curves.values()]
-        )
-        finish(grid[-1, j], "x", column, curves, log in ("x", "both"))
-    for axes in grid[rows.index("excess")] if "excess" in rows else ():
-        axes.axhline(0, color="black", linewidth=0.8)
+        if row == "excess":
+            axes.axhline(0, color="black", linewidth=0.8)
+    for at, which in ((0, "y"), (1, "x")):
+        for axes, name in zip(*((grid[:, 0], rows) if which == "y" else (grid[-1], columns)), strict=True):
+            curves = [points for panel, each in panels.items() if panel[at] == name for points in each.values()]
+            unsaid = None if log is None and which == "y" else log in (which, "both")
+            finish(axes, which, name, concat(curves), unsaid)
     picture.align_ylabels()
     picture.legend(
-        next(axes for axes in grid.flat if axes.lines).lines[: len(labels)], list(map(plain, names)),
+        next(axes for axes in grid.flat if axes.lines).lines[: len(labels)], ["\n".join(name) for name in names],
         loc="outside upper center", ncols=across, title=title or None, fontsize=min(9, size.points), title_fontsize=8,
         handlelength=3.2, columnspacing=1.4,
     )  # fmt: skip
