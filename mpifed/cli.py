@@ -137,9 +137,8 @@ def check(job: Path, changes: tuple[str, ...], ranks: int | None, timed: bool, a
             raise click.UsageError("--ranks does not go with --time, which plays on the ranks of mpirun; leave it out")
         from mpifed.forecast.job import timed_forecast
 
-        found = timed_forecast(job, changes)
-        if isinstance(found, int):  # of another rank
-            sys.exit(found)
+        if not (found := timed_forecast(job, changes)):  # of another rank
+            return
     else:
         from mpifed.forecast.job import forecast, read
 

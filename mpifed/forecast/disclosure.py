@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.channels.base import Protection
 from mpifed.comm.sums import Place
-from mpifed.core.exchange import Exchange, fields_of, hearing
+from mpifed.core.exchange import Exchange, Field, fields_of, hearing
 from mpifed.core.holdings import Holdings
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
@@ -18,6 +18,8 @@ from mpifed.data.store import Federation
 from mpifed.job.schema import JobSettings
 from mpifed.observers import Observer, observer_name
 from mpifed.text import counted
+
+Rows: TypeAlias = list[tuple[bool, str]]  # whether a statement applies, and the statement
 
 
 class View(NamedTuple):
@@ -47,25 +49,14 @@ class View(NamedTuple):
 
 def learns(exchange: Exchange, places: Sequence[Place], view: View) -> dict[str, str]:
     """What the server and the clients learn from the uploads of an exchange."""
-    channel, heard = view.protection.channel, exchange.hear is not None
-    plain, whole = channel == "plain" or exchange.clear, _sum(places, view)
-    read = "every upload" if channel == "plain" else "every upload, in the clear"
-    if heard and all(place.field.to_holders for place in places):
-        whole = _of_rows(places, bool(exchange.keeps))
-    else:
-        bare = channel == "masked" and not (heard or exchange.clear or view.protection.max_dropouts)
-        if bare and any(place.fewest(view.now.present) == 1 for place in places):
-            whole += ", which are not masked"
-        if exchange.keeps and whole.startswith("single"):
-            whole = f"changes of {whole}, and their sum with the last uploads of absent clients"
-        elif exchange.keeps:
-            whole += ", and of the last uploads of absent clients"
-    if heard:
-        who = receiver(exchange, view.now) + (" alone" if exchange.hears else "")
-        server = "nothing" if exchange.answer is None or not plain else read
-        return {"server": server, "clients who return" if exchange.who else who: whole}
-    opener = ", but for the one who opens it" if view.one_key and not exchange.clear else ""
-    return {"server": read if plain else whole, "clients": f"nothing{opener}"}
+    plain, whole = view.protection.channel == "plain" or exchange.clear, _sum(exchange, places, view)
+    read = "every upload" if view.protection.channel == "plain" else "every upload, in the clear"
+    if exchange.hear is None:
+        opener = ", but for the one who opens it" if view.one_key and not exchange.clear else ""
+        return {"server": read if plain else whole, "clients": f"nothing{opener}"}
+    who = receiver(exchange, view.now) + (" alone" if exchange.hears else "")
+    server = read if plain and exchange.answer is not None else "nothing"
+    return {"server": server, "clients who return" if exchange.who else who: whole}
 
 
 def receiver(exchange: Exchange, now: Round) -> str:
@@ -75,31 +66,43 @@ def receiver(exchange: Exchange, now: Round) -> str:
     return "clients" if exchange.hears is None else f"client {hearing(exchange, now)[0]}"
 
 
+def _sum(exchange: Exchange, places: Sequence[Place], view: View) -> str:
+    """What a sum consists of."""
+    if exchange.hear is not None and all(place.field.to_holders for place in places):
+        return _of_rows(places, bool(exchange.keeps))
+    counts = {
+        place.name.partition(".")[2].removeprefix("statistics."): place.fewest(view.now.present) or 1  # 0: one holder
+        for place in places
+    }
+    single = ", ".join(name for name, count in counts.items() if count == 1)
+    fewer = ", ".join(f"{name} of {count}" for name, count in counts.items() if 1 < count < view.clients)
+    whole = f"the sum of {f'{view.clients - view.leave} to ' if view.leave else ''}{view.clients} uploads"
+    whole += (f" ({fewer})" if fewer else "") + (f", and single clients' own {single}" if single else "")
+    alone = set(counts.values()) == {1}
+    if alone:
+        whole = f"single clients' own {single}"
+    masked = view.protection.channel == "masked" and not view.protection.max_dropouts
+    if masked and exchange.hear is None and not exchange.clear and single:
+        whole += ", which are not masked"
+    if not exchange.keeps:
+        return whole
+    return (
+        f"changes of {whole}, and their sum with the last uploads of absent clients"
+        if alone
+        else f"{whole}, and of the last uploads of absent clients"
+    )
+
+
 def _of_rows(places: Sequence[Place], keeps: bool) -> str:
     """What clients receive from sums by rows, of which some have one holder alone."""
     holders = np.concatenate([place.held.holders for place in places if place.held is not None])
     shared = holders[holders > 1]
     if not len(shared):
         return "what they sent of their own rows, and nothing of others"
-    fewest, most = int(shared.min()), int(shared.max())
-    count = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    count = " to ".join(map(str, dict.fromkeys((shared.min(), shared.max()))))
     last = ", including the last uploads of absent clients" if keeps else ""
-    pair = "; with two, each learns the other's part" if fewest == 2 else ""
+    pair = "; with two, each learns the other's part" if shared.min() == 2 else ""
     return f"of each of their rows the sum over its holders ({count}){last}{pair}"
-
-
-def _sum(places: Sequence[Place], view: View) -> str:
-    """What a sum consists of."""
-    counts = {
-        place.name.partition(".")[2].removeprefix("statistics."): place.fewest(view.now.present) or 1  # 0: one holder
-        for place in places
-    }
-    single = ", ".join(name for name, count in counts.items() if count == 1)
-    if set(counts.values()) == {1}:
-        return f"single clients' own {single}"
-    fewer = ", ".join(f"{name} of {count}" for name, count in counts.items() if 1 < count < view.clients)
-    whole = f"the sum of {f'{view.clients - view.leave} to ' if view.leave else ''}{view.clients} uploads"
-    return whole + (f" ({fewer})" if fewer else "") + (f", and single clients' own {single}" if single else "")
 
 
 def disclosure_lines(exchanges: Sequence[Table]) -> Iterator[str]:
@@ -118,122 +121,115 @@ def disclosure_lines(exchanges: Sequence[Table]) -> Iterator[str]:
 
 def general_statements(algorithm: Algorithm, view: View, measured: bool) -> list[str]:
     """Statements that hold for all exchanges; `measured`: whether the model is, over training rows."""
+    fields = [field for exchange in algorithm.exchanges for field in fields_of(exchange).values()]
     of_columns = ", of `own columns` its own part" * view.by_columns
-    rows = _plain if view.protection.channel == "plain" else _sealed
-    said = [(True, f"every participating client learns the broadcast{of_columns}"), *rows(algorithm, view, measured)]
-    return [text for applies, text in said if applies]
+    plain = view.protection.channel == "plain"
+    rows = _plain(fields, view, measured) if plain else _sealed(algorithm, fields, view, measured)
+    said = [f"every participating client learns the broadcast{of_columns}"]
+    return said + [text for applies, text in rows if applies]
 
 
-def _plain(algorithm: Algorithm, view: View, measured: bool) -> Iterator[tuple[bool, str]]:
-    fields = [field for exchange in algorithm.exchanges for field in fields_of(exchange).values()]
-    yield (
-        any(field.held is not None or field.sender is not None for field in fields),
-        "a value marked with a client, or of columns or rows with a single holder, is that client's own",
-    )
-    yield True, "plain hides nothing: in a deployment the server would see every client's own upload"
-    yield True, "here each rank's process sees the data and uploads of the clients it hosts"
-    yield view.ranks > 1, "rank 0 sees every rank's partial sum, which is an upload where one client participates"
-    yield measured, "evaluation reveals to rank 0 every rank's sum of losses, over all rows it hosts"
+def _plain(fields: list[Field], view: View, measured: bool) -> Rows:
+    return [
+        (
+            any(field.held is not None or field.sender is not None for field in fields),
+            "a value marked with a client, or of columns or rows with a single holder, is that client's own",
+        ),
+        (True, "plain hides nothing: in a deployment the server would see every client's own upload"),
+        (True, "here each rank's process sees the data and uploads of the clients it hosts"),
+        (view.ranks > 1, "rank 0 sees every rank's partial sum, which is an upload where one client participates"),
+        (measured, "evaluation reveals to rank 0 every rank's sum of losses, over all rows it hosts"),
+    ]
 
 
-def _sealed(algorithm: Algorithm, view: View, measured: bool) -> Iterator[tuple[bool, str]]:
-    how, clear = view.protection, [*algorithm.setup, *algorithm.exchanges]
-    clear += [exchange for measure in algorithm.measures for exchange in measure.exchanges] if measured else []
-    names = ", ".join(dict.fromkeys(exchange.name for exchange in clear if exchange.clear))
+def _sealed(algorithm: Algorithm, fields: list[Field], view: View, measured: bool) -> Rows:
+    how, one_key, several, shared = view.protection, view.one_key, view.ranks > 1, view.at_server > 0
+    exchanges = [*algorithm.setup, *algorithm.exchanges]
+    exchanges += [exchange for measure in algorithm.measures for exchange in measure.exchanges] if measured else []
+    names = ", ".join(dict.fromkeys(exchange.name for exchange in exchanges if exchange.clear))
     allowed = f", except those allowed by name: {', '.join(how.allow)}" if how.allow else ""
-    yield True, "who participates, how much is sent, and when, is visible to everyone"
-    yield view.one_key, "encrypted (BFV): all clients share the secret key, which the server lacks"
-    yield view.one_key, "the server and any one client together could open every upload"
-    if not view.one_key:
-        yield from _masked(view)
-    yield (
-        bool(names),
-        f"in the clear by design: {names}; if an upload there is a sum over the client's rows and a single row has "
-        "moved since the last one, the difference is that row times its step",
-    )
-    yield from _of_holders(algorithm, view)
-    yield from _last_uploads(algorithm, view, allowed)
-    yield True, f"no sum of fewer than {how.min_clients} uploads is opened{allowed}"
-    yield True, "assumed: all follow the protocol (honest but curious); the server relays public keys unchanged"
-    yield from _ranks(algorithm, view)
-
-
-def _masked(view: View) -> Iterator[tuple[bool, str]]:
-    """Who would have to collude with the server to open an upload."""
-    k, others, leave = view.partners, view.clients - 1, view.protection.max_dropouts
-    everybody = k >= others
+    k, others, leave = view.partners, view.clients - 1, how.max_dropouts
+    masked, everybody = not one_key, k >= others
     whom = f"the {k} others" if everybody else f"{k} of the {others} others"
-    yield True, f"masked: each client shares a mask with each of {whom}"
-    yield (
-        leave > 0,
-        f"since up to {leave} clients may drop out, the server and {k - leave} of a client's {k} partners together "
-        "could open its upload; fewer could not",
-    )
-    yield (
-        not leave and everybody,
-        "the server and any clients together learn the sum of all others' uploads, and no more",
-    )
-    yield not (leave or everybody), f"the server and all {k} partners of a client could open its upload"
-    yield (
-        not everybody,
-        "if a third of all clients, chosen beforehand, collude with it, it learns the sum of the others' uploads and "
-        "no more, except with probability 2^-40",
-    )
-    yield len(view.columns.members) > 1, "values of columns are masked among the holders of those columns"
-
-
-def _of_holders(algorithm: Algorithm, view: View) -> Iterator[tuple[bool, str]]:
-    """What holders of the same rows or columns learn about each other, and the server about who holds what."""
-    fields = [field for exchange in algorithm.exchanges for field in fields_of(exchange).values()]
-    of_columns = view.by_columns and any(field.held is not None and not field.to_holders for field in fields)
-    yield (
-        any(field.to_holders for field in fields),
-        "the server knows the indices of the samples that each client holds, but not whose they are",
-    )
-    yield (
-        of_columns and bool((view.columns.holders == 2).any()),
-        "columns have two holders: each sees in the next broadcast how the sum over both has changed, and so the "
-        "other's part of it",
-    )
-
-
-def _last_uploads(algorithm: Algorithm, view: View, allowed: str) -> Iterator[tuple[bool, str]]:
-    """How the server keeps the last uploads of absent clients."""
+    heard = any(exchange.hear is not None for exchange in algorithm.exchanges)
+    by_columns = view.by_columns and any(field.held is not None and not field.to_holders for field in fields)
     kept = [exchange for exchange in algorithm.exchanges if exchange.keeps and not exchange.clear]
-    which, least = "all of them" if view.one_key else "those for clients", view.protection.min_clients
-    sealed = view.one_key or any(exchange.hear is not None for exchange in kept)
-    how = f", {which} encrypted under the clients' common key" if sealed else ""
-    yield bool(kept), f"clients upload changes of their last uploads, and the server keeps the sums{how}"
-    yield (
-        bool(kept),
-        "who receives a sum twice learns its change: that of one client, if it alone participated in between",
-    )
-    yield (
-        least > 1 and any(exchange.withholds for exchange in kept),
-        f"of these, the server's own keep the last uploads wherever fewer than {least} participating clients fill a "
-        f"position: there it learns no change{allowed}",
-    )
-
-
-def _ranks(algorithm: Algorithm, view: View) -> Iterator[tuple[bool, str]]:
-    """What the processes of a run on this machine see."""
-    several, shared = view.ranks > 1, view.ranks > 1 and view.at_server > 0
+    common = one_key or any(exchange.hear is not None for exchange in kept)
+    which = "all of them" if one_key else "those for clients"
     opens = "who count as colluding with the server"
-    if view.one_key:
+    if one_key:
         opens = "and so could open every upload"
-    elif any(exchange.hear is not None for exchange in algorithm.exchanges):
+    elif heard:
         opens = "and so could open what is for clients only"
-    yield (
-        not several,
-        "one rank: its process holds all data and keys; it gives the costs and results, and hides nothing",
-    )
-    yield several, "here each rank's process sees the data, uploads and keys of the clients it hosts"
-    yield several and not shared, "rank 0 is the server alone: no key of a client is in its process"
-    yield (
-        shared,
-        f"rank 0 is shared: its process holds the keys of {counted(view.at_server, 'client')}, {opens}; "
-        "[server] dedicated = true keeps them apart",
-    )
+    return [
+        (True, "who participates, how much is sent, and when, is visible to everyone"),
+        (one_key, "encrypted (BFV): all clients share the secret key, which the server lacks"),
+        (one_key, "the server and any one client together could open every upload"),
+        (masked, f"masked: each client shares a mask with each of {whom}"),
+        (
+            masked and leave > 0,
+            f"since up to {leave} clients may drop out, the server and {k - leave} of a client's {k} partners "
+            "together could open its upload; fewer could not",
+        ),
+        (
+            masked and not leave and everybody,
+            "the server and any clients together learn the sum of all others' uploads, and no more",
+        ),
+        (
+            masked and not (leave or everybody),
+            f"the server and all {k} partners of a client could open its upload",
+        ),
+        (
+            masked and not everybody,
+            "if a third of all clients, chosen beforehand, collude with it, it learns the sum of the others' uploads "
+            "and no more, except with probability 2^-40",
+        ),
+        (
+            masked and len(view.columns.members) > 1,
+            "values of columns are masked among the holders of those columns",
+        ),
+        (
+            bool(names),
+            f"in the clear by design: {names}; if an upload there is a sum over the client's rows and a single row "
+            "has moved since the last one, the difference is that row times its step",
+        ),
+        (
+            any(field.to_holders for field in fields),
+            "the server knows the indices of the samples that each client holds, but not whose they are",
+        ),
+        (
+            by_columns and bool((view.columns.holders == 2).any()),
+            "columns have two holders: each sees in the next broadcast how the sum over both has changed, and so the "
+            "other's part of it",
+        ),
+        (
+            bool(kept),
+            "clients upload changes of their last uploads, and the server keeps the sums"
+            + f", {which} encrypted under the clients' common key" * common,
+        ),
+        (
+            bool(kept),
+            "who receives a sum twice learns its change: that of one client, if it alone participated in between",
+        ),
+        (
+            how.min_clients > 1 and any(exchange.withholds for exchange in kept),
+            f"of these, the server's own keep the last uploads wherever fewer than {how.min_clients} participating "
+            f"clients fill a position: there it learns no change{allowed}",
+        ),
+        (True, f"no sum of fewer than {how.min_clients} uploads is opened{allowed}"),
+        (True, "assumed: all follow the protocol (honest but curious); the server relays public keys unchanged"),
+        (
+            not several,
+            "one rank: its process holds all data and keys; it gives the costs and results, and hides nothing",
+        ),
+        (several, "here each rank's process sees the data, uploads and keys of the clients it hosts"),
+        (several and not shared, "rank 0 is the server alone: no key of a client is in its process"),
+        (
+            several and shared,
+            f"rank 0 is shared: its process holds the keys of {counted(view.at_server, 'client')}, {opens}; "
+            "[server] dedicated = true keeps them apart",
+        ),
+    ]
 
 
 # --- of what is measured ----------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ All of it follows from the job and its data, of which the rows of one block are 
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,7 +20,7 @@ from mpifed.algorithms.algorithm import Algorithm, with_noise
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.placement import place
 from mpifed.comm.sums import INTEGER_BYTES
-from mpifed.core.errors import MpifedError, NotCertified, UsageError
+from mpifed.core.errors import NotCertified, UsageError
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Integers, bare_leaves, leaves, nbytes, of_columns
 from mpifed.core.tables import Table
@@ -47,7 +46,6 @@ from mpifed.run.observation import checked_observers
 from mpifed.run.own_classes import check_by_laws, refuse_own
 from mpifed.run.setup import block_of, held, measures_of, problem_of, tests_clients
 
-_BYTES = ("up_bytes", "down_bytes")
 _BESIDE = 10 << 20  # bytes of what a run imports beside what this does
 _OF_MPI = 20 << 20  # bytes of MPI's buffers on a rank of several
 _TIMED = 3  # rounds, of which the median is reported: the first fills caches
@@ -76,7 +74,6 @@ def forecast(job: Job, ranks: int) -> Table:
     measures = measures_of(job, algorithm) if goals.measured(job) else ()
     counting = Counting(job, algorithm)
     counting.measure(measures)
-    present = int(counting.now.present.sum())
     by_columns = any(of_columns(counting.broadcasts[exchange.name]) for exchange in algorithm.exchanges)
     view = View(
         job.protection(), held(data, "columns"), counting.now, by_columns, ranks, int((host == 0).sum()),
@@ -87,15 +84,13 @@ def forecast(job: Job, ranks: int) -> Table:
     once = {exchange.name: exchange for exchange in algorithm.setup}.values()
     setup = [{**_described(exchange, of_all, counting), "times": times[exchange.name]} for exchange in once]
     exchanges = [_described(exchange, view, counting) for exchange in algorithm.exchanges]
-    per_round = {key: sum(exchange[key] for exchange in exchanges) for key in _BYTES}
-    before = {key: keys[key] + sum(exchange["times"] * exchange[key] for exchange in setup) for key in _BYTES}
     privacy = _privacy(job, algorithm)  # takes memory, as in the run
     memory = _memory(job, data, algorithm, counting, ranks, host, block)
     return {
         "job": job.name,
         "rounds": job.rounds,
         "clients": data.clients,
-        "clients_per_round": present,
+        "clients_per_round": view.clients,
         "security": job.channel,
         "keys": keys,
         "setup": setup,
@@ -106,8 +101,11 @@ def forecast(job: Job, ranks: int) -> Table:
             *algorithm.warnings(),
             *warnings_of(job, algorithm.problem.privacy, without_epsilon(algorithm)),
         ],
-        **{f"{key}_per_round": value for key, value in per_round.items()},
-        **{key: before[key] + job.rounds * per_round[key] for key in _BYTES},
+        **{f"{key}_per_round": sum(exchange[key] for exchange in exchanges) for key in keys},
+        **{
+            key: count + sum(one[key] * one.get("times", job.rounds) for one in (*setup, *exchanges))
+            for key, count in keys.items()
+        },
         "who_learns": [
             *general_statements(algorithm, view, bool(measures)),
             *(observer_statement(observer, job) for observer in observers),
@@ -124,27 +122,25 @@ def forecast(job: Job, ranks: int) -> Table:
 def _described(exchange: Exchange, view: View, counting: Counting) -> Table:
     """One exchange: what is broadcast and uploaded, who receives the sum, how it is summed, and its cost."""
     question, message = counting.broadcasts[exchange.name], counting.plan(exchange).message
-    broadcast = [
-        {"field": name, "shape": list(np.shape(leaf)), "dtype": str(np.asarray(leaf).dtype), "bytes": nbytes(leaf)}
-        | ({"of": "own columns"} if name in of_columns(question) else {})
+    own = of_columns(question)
+    sent = [
+        ("broadcast", name, np.shape(leaf), np.asarray(leaf).dtype, nbytes(leaf), "own columns" * (name in own))
         for name, leaf in leaves(question)
     ]
-    upload = []
     for part in message.places:
-        field, of = part.field, {}
+        field, size = part.field, (part.stop - part.start) * INTEGER_BYTES
+        of = "" if field.sender is None else f"client {field.sender}"
         if field.held is not None:
-            of = {"of": "own rows" if field.to_holders else "own columns"}
-        elif field.sender is not None:
-            of = {"of": f"client {field.sender}"}
-        size, name = (part.stop - part.start) * INTEGER_BYTES, part.name.removeprefix(f"{exchange.name}.")
-        sent = {"field": name, "shape": list(field.shape), "dtype": "int64", "bytes": size}
-        upload.append({**sent, **part.form._asdict(), **of})
+            of = "own rows" if field.to_holders else "own columns"
+        sent.append(("upload", part.name.removeprefix(f"{exchange.name}."), field.shape, np.dtype("i8"), size, of))
     return {
         "name": exchange.name,
         "receives": receiver(exchange, view.now),
         "security": "plain" if exchange.clear else view.protection.channel,
-        "broadcast": broadcast,
-        "upload": upload,
+        "fields": [
+            {"sent": how, "field": name, "shape": list(shape), "dtype": str(dtype), "bytes": size, "of": of}
+            for how, name, shape, dtype, size, of in sent
+        ],
         "learns": learns(exchange, message.places, view),
         **counting.bytes_of(exchange.name),
     }
@@ -212,45 +208,38 @@ def _privacy(job: Job, algorithm: Algorithm) -> Table | None:
 # --- `mpifed check JOB.toml --time` -----------------------------------------------------------------------------------
 
 
-def timed_forecast(path: Path, changes: tuple[str, ...]) -> Table | int:
-    """The forecast of a job on these ranks, and what its first rounds took; elsewhere, the exit code. Collective.
+def timed_forecast(path: Path, changes: tuple[str, ...]) -> Table:
+    """The forecast of a job on these ranks, and what its first rounds took; empty on ranks but 0. Collective.
 
     They are played in a folder of their own beneath `runs`, which all ranks must see, and which is removed.
     """
-    try:
-        comm, job = begin_call("mpifed check --time", lambda: read(path, changes)[0], settings, guarded)
-    except MpifedError as error:  # each process reports it, since there is no communicator
-        print(f"mpifed: error: {error}", file=sys.stderr)
-        return error.exit_code
-    found: Table | None = guarded(comm, None, lambda: _played(comm, job))
-    return found or 0
+    comm, job = begin_call("mpifed check --time", lambda: read(path, changes)[0], settings, guarded)
+    found: Table = guarded(comm, None, lambda: _played(comm, job))
+    return found
 
 
-def _played(comm: Comm, job: Job) -> Table | None:
+def _played(comm: Comm, job: Job) -> Table:
     """The forecast with its "time", on rank 0."""
-    facts, folder, begun = Table(), None, time.perf_counter()
-    measured = _TIMED if job.record.evaluate_every else 0
+    facts, folder = Table(), Path()
     with agreed(comm):
         if comm.rank == 0:
             if job.released_only:
                 raise UsageError("--time: a job with released_only tells nobody its seconds or memory")
             facts = forecast(job, comm.size)
             Path("runs").mkdir(exist_ok=True)
-            folder, begun = Path(tempfile.mkdtemp(prefix=".check-", dir="runs")), time.perf_counter()
-    folder = comm.bcast(folder)
+            folder = Path(tempfile.mkdtemp(prefix=".check-", dir="runs"))
+    folder, begun = comm.bcast(folder), time.perf_counter()
     short = job.table() | {"rounds": _TIMED, "stop": {}, "observe": []}
-    short["record"] |= {"evaluate_every": measured, "checkpoint_every": 0}
+    short["record"] |= {"evaluate_every": _TIMED if job.record.evaluate_every else 0, "checkpoint_every": 0}
     try:
         with suppress(NotCertified):  # of so few rounds, a [[constraint]] may not be met yet
             run(Job.check(short), comm, folder / "run")
-        if comm.rank != 0:
-            return None
-        said = read_json(folder / "run" / "run.json")
+        if comm.rank == 0:
+            said = read_json(folder / "run" / "run.json")
+            beside_s = time.perf_counter() - begun - said["elapsed_s"]
+            facts["time"] = {name: said[name] for name in ("seconds_per_round", "peak_rss_bytes")}
+            facts["time"]["beside_s"] = beside_s
     finally:
         if comm.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
-    facts["time"] = {
-        **{name: said[name] for name in ("seconds_per_round", "peak_rss_bytes")},
-        "beside_s": time.perf_counter() - begun - said["elapsed_s"],
-    }
     return facts

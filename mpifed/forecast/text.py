@@ -10,7 +10,7 @@ from mpifed.results.text import human_bytes, human_seconds
 from mpifed.text import counted, fitted
 
 _WIDTH = 100
-_FIELDS = 8  # of an exchange that are listed; `check --json` has all
+_FIELDS = 16  # of an exchange that are listed; `check --json` has all
 _EPSILONS = {
     "epsilon": "for the client who spends most",
     "epsilon_if_secret": "if the noise were secret and made of integers",
@@ -78,15 +78,14 @@ def _beside(label: str, *texts: str) -> Iterator[str]:
 
 
 def _field_lines(exchange: Table) -> Iterator[str]:
-    for what in ("broadcast", "upload"):
-        fields = exchange[what]
-        for field in fields[:_FIELDS]:
-            shape, name = " x ".join(map(str, field["shape"])) or "1", field["field"].removeprefix("statistics.")
-            of = f"  ({field['of']})" if "of" in field else ""
-            yield f"  {what:10}{name:24}{shape:>14}  {field['dtype']:8}{human_bytes(field['bytes']):>10}{of}"
-        if more := fields[_FIELDS:]:
-            size = human_bytes(sum(field["bytes"] for field in more))
-            yield f"  {what:10}{counted(len(more), 'further array')}, {size}"
+    fields = exchange["fields"]
+    for field in fields[:_FIELDS]:
+        shape, name = " x ".join(map(str, field["shape"])) or "1", field["field"].removeprefix("statistics.")
+        of = f"  ({field['of']})" if field["of"] else ""
+        yield f"  {field['sent']:10}{name:24}{shape:>14}  {field['dtype']:8}{human_bytes(field['bytes']):>10}{of}"
+    if more := fields[_FIELDS:]:
+        size = human_bytes(sum(field["bytes"] for field in more))
+        yield f"  {counted(len(more), 'further array')}, {size}"
 
 
 def _both(sent: Table) -> str:
