@@ -21,7 +21,6 @@ from mpifed.python.ranks import alike, together
 from mpifed.python.results import Run, frame, read_run
 from mpifed.python.runs import Progress, all_observers, check_resumed, job, points_of, run_folder, train
 from mpifed.python.values import integer
-from mpifed.results.points import is_sweep
 from mpifed.run.agreement import begin_call
 from mpifed.run.agreement import settings as settings_of
 from mpifed.run.setup import Cache
@@ -96,10 +95,6 @@ def sweep(
     observers = alike(comm, lambda: all_observers(all_points[0].job, settings.get("observers", ())))
     folder = run_folder(comm, out, "mpifed-sweep-")
 
-    def check() -> None:
-        if comm.rank == 0 and is_sweep(folder) and not (overwrite or resume):
-            raise UsageError(f"{folder}: holds a sweep already; give another out, resume=True or overwrite=True")
-
     def play(point: SweepPoint, run_dir: Path, begun: bool, cache: Cache, replace: Callable[[], None]) -> None:
         who = _named(point) if comm.size > 1 else ""
         train(
@@ -107,9 +102,8 @@ def sweep(
             cache=cache,
         )  # fmt: skip
 
-    alike(comm, check)
     ends = play_points(
-        comm, together, folder, all_points, all_points, play, resume=resume, overwrite=overwrite,
+        comm, together, folder, all_points, all_points, play, resume=resume, overwrite=overwrite, anew=not resume,
         goes_on=lambda error: isinstance(error, _ENDS_OF_A_RUN),
     )  # fmt: skip
     failed = {name: end.error for name, end in ends.items() if end.error is not None}

@@ -109,8 +109,9 @@ def run_command(
             on_server(comm, guarded, lambda: _print_tuned(folder, plan, jobs))
         return worst(end.code for end in (left or {}).values())
     ends = play_points(
-        comm, guarded, folder, jobs, chosen, play, resume=how.resume, overwrite=how.overwrite, goes_on=goes_on
-    )
+        comm, guarded, folder, jobs, chosen, play, resume=how.resume, overwrite=how.overwrite,
+        anew=point is None and not how.resume, goes_on=goes_on,
+    )  # fmt: skip
     if chosen == jobs:
         on_server(comm, guarded, lambda: _print_table(folder))
     return worst(end.code for end in ends.values())

@@ -16,19 +16,16 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 
-from mpifed.core.errors import DataError, NumericalError, UsageError
+from mpifed.core.errors import DataError, UsageError
 from mpifed.core.tables import Table
 from mpifed.data.applied import APPLIED
-from mpifed.data.store import open_federation
 from mpifed.files.clients import CLIENTS
 from mpifed.files.ends import FINISHED
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.model_file import MODEL
 from mpifed.files.run_folder import JOB, RUN, changed_since, ended, job_of, read_run
-from mpifed.files.scratch import is_alive
 from mpifed.files.write import PART
 from mpifed.job.job import Job
-from mpifed.job.own_sources import sources_of
 from mpifed.job.schema import FREE
 from mpifed.job.sweep import POINT, SweepPoint
 from mpifed.observers.mlflow_store import NOTED
@@ -37,7 +34,6 @@ from mpifed.observers.weights_and_biases import FILES
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_ledger, spent
 from mpifed.results.points import BEST, SWEEP, TRIALS, is_sweep, point_settings, write_sweep
-from mpifed.run import environment
 from mpifed.run.identity import changes
 from mpifed.run.outcome import FAILURE, Opened
 from mpifed.text import command_line, counted
@@ -46,12 +42,12 @@ LOCK = "lock"  # locked by flock, or where the file system has none the file `HE
 HELD = "lock-held"
 RUN_FILES = (JOB, RUN, HISTORY, MODEL, "model.h5", APPLIED, CLIENTS, FAILURE, LEDGER, LOCK, HELD, NOTED)
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS, FILES)
+# what a run or sweep writes, what a killed process leaves of its lock, and what NFS leaves of removed files
+_OWN = re.compile(rf"{'|'.join(map(re.escape, (*RUN_FILES, SWEEP, BEST, TRIALS)))}|{HELD}\..+|\.nfs[0-9a-f]+")
 # of a run that goes on: what ends it or is said of it, and a file that was read before round 0
 RESUMABLE = (*FREE, "record", "rounds", "stop", "model.start")
 ENDING_S = 2.0  # a run whose launcher has returned may still be ending
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
-# what a run or sweep writes, what a killed process leaves of its lock, and what NFS leaves of removed files
-_OWN = re.compile(rf"{'|'.join(map(re.escape, (*RUN_FILES, SWEEP, BEST, TRIALS)))}|{HELD}\..+|\.nfs[0-9a-f]+")
 _REQUIRED = {"name", "rounds", "data", "model", "algorithm"}  # tables and keys of every job
 _REMEDY = "--overwrite removes runs alone"
 
@@ -69,7 +65,7 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
             f"{out}: holds a sweep; choose another --out, or remove its sweep.csv and folders point-* where they came "
             "into a run by mistake"
         )
-    saved, header, damaged = any((out / "checkpoint").glob("round-*[0-9]")), None, ""
+    saved, header, damaged = _is_saved(out), None, ""
     begun = saved or any((out / name).exists() for name in (JOB, RUN, LEDGER))
     if begun and not resume and not nothing_left(out):
         raise UsageError(
@@ -99,10 +95,13 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     return Opened(job, saved, header, None, damaged)
 
 
+def _is_saved(out: Path) -> bool:
+    return any((out / "checkpoint").glob("round-*[0-9]"))
+
+
 def nothing_left(out: Path) -> bool:
     """Whether the run failed before it wrote results."""
-    saved = any((out / "checkpoint").glob("round-*[0-9]"))
-    return not saved and not (out / LEDGER).exists() and (out / FAILURE).exists()
+    return not _is_saved(out) and not (out / LEDGER).exists() and (out / FAILURE).exists()
 
 
 def check_names(folder: Path) -> None:
@@ -141,35 +140,16 @@ def _damaged(out: Path) -> tuple[str, int | None]:
     return f"{out}: {wrong}; all but {HISTORY} is written again, from the checkpoint" if wrong else "", code
 
 
-def ended_before(job: Job, out: Path, codes: Collection[int] = FINISHED) -> int | None:
-    """The exit code of a run that has ended with exactly this job and one of `codes`; else None."""
+def ended_before(job: Job, out: Path) -> int | None:
+    """The exit code of a run that has ended with exactly this job, and whose result is valid; else None."""
     try:
         code = ended(out)
         written = job_of(out)
-        same = code in codes and not changes_of(written, job.resumed(written).table(), {"observe"})
+        same = code in FINISHED and not changes_of(written, job.resumed(written).table(), {"observe"})
         same = same and not changed_since(out)
     except (DataError, OSError):  # a file cannot be read
         return None
     return code if same else None
-
-
-def failed_before(job: Job, out: Path) -> bool:
-    """Whether a run failed numerically with exactly this job, and so would again.
-
-    One whose data, own sources or libraries are others now is removed, to be run anew, unless it is private.
-    """
-    if ended_before(job, out, (NumericalError.exit_code,)) is None:
-        return False
-    about = read_run(out)
-    now = {
-        "data_sha256": open_federation(job.data.path).sha256,
-        "sources": sources_of(job).files,
-        "versions": about["versions"] | environment.versions(),
-    }
-    if (out / LEDGER).exists() or all(about.get(name) in (None, value) for name, value in now.items()):
-        return True
-    remove(out)
-    return False
 
 
 def _header(job: Job, out: Path, damaged: bool) -> Header | None:
@@ -255,10 +235,6 @@ def _in_use(folder: Path) -> UsageError:
     with suppress(OSError, ValueError):
         pid, host, *_ = (folder / HELD).read_text(encoding="utf-8").split()
         who, remedy = f"process {int(pid)} on {host}", f"let it end or, where it was killed, remove {folder / HELD}"
-    with suppress(DataError):
-        about = read_run(folder)
-        if (process := about.get("process")) and about["exit"] is None and is_alive(process):
-            who = f"process {process['pid']} on {process['host']} since {about.get('started')}"
     return UsageError(f"{folder}: in use by {who}; {remedy}, or choose another --out")
 
 
@@ -381,16 +357,12 @@ def _others(folder: Path) -> Iterator[str]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder without other files is that of a run or sweep of mpifed."""
-    if is_sweep(folder):
+    """Whether a folder without other files is that of a run or sweep, and no other program's."""
+    for known in (lambda: point_settings(folder), lambda: job_of(folder).keys() >= _REQUIRED, lambda: read_run(folder)):
         with suppress(DataError):
-            return bool(point_settings(folder))
-    with suppress(DataError):  # job.toml is damaged, or another program's
-        if (folder / LEDGER).exists() or job_of(folder).keys() >= _REQUIRED:
-            return True
-    with suppress(DataError):
-        return (folder / RUN).exists() and bool(read_run(folder))
-    return False
+            if known():
+                return True
+    return (folder / LEDGER).exists()
 
 
 def _check_idle(folder: Path, runs: list[Path]) -> None:

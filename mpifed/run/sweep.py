@@ -30,11 +30,12 @@ class PointEnd(NamedTuple):
 
 def play_points(
     comm: Comm, guard: Guard, folder: Path, points: list[SweepPoint], chosen: list[SweepPoint], play: Play, *,
-    resume: bool, overwrite: bool, goes_on: Callable[[BaseException | None], bool],
+    resume: bool, overwrite: bool, anew: bool, goes_on: Callable[[BaseException | None], bool],
 ) -> dict[str, PointEnd]:  # fmt: skip
-    """The ends of the chosen points by name, those that would end again as they did before not run anew. Collective.
+    """The ends of the chosen points by name, those that have finished not run anew. Collective.
 
-    The first error after which the sweep does not go on is raised, once sweep.csv has been written.
+    `anew`: a sweep that has begun is refused. The first error after which the sweep does not go on is raised, once
+    sweep.csv has been written.
     """
     ends, cache, last = dict[str, PointEnd](), Cache(), None
     replaces = overwrite and chosen == points  # on rank 0: until the first point is ready to write
@@ -43,7 +44,7 @@ def play_points(
         from mpifed.privacy.protection import SWEPT
         from mpifed.run.folder import begin_sweep
 
-        begin_sweep(folder, points, resume, replaces, anew=len(chosen) > 1 and not resume)
+        begin_sweep(folder, points, resume, replaces, anew)
         others = {path.name for path in folder.glob("point-*")} - {point.name for point in points}
         if others and not replaces:
             say(
@@ -103,11 +104,8 @@ def play_trials(
     """
 
     def rung() -> tuple[list[SweepPoint], list[SweepPoint]]:
-        from mpifed.results.points import is_sweep
         from mpifed.results.tuning import rung_of
 
-        if is_sweep(folder) and not (resume or overwrite or only):
-            raise UsageError(f"{folder}: holds a sweep already; choose another --out, or go on with --resume")
         nowhere = folder / "none" if overwrite else folder
         going, left, _ = rung_of(nowhere, plan, trials)
         names = {point.name: point for point in going}
@@ -132,6 +130,7 @@ def play_trials(
         chosen = [point for point in left if only in ("", point.name)]
         ends = play_points(
             comm, guard, folder, points, chosen, played, resume=resume, overwrite=overwrite,
+            anew=not (resume or only),
             goes_on=lambda error: goes_on(error) and (measured or not isinstance(error, UsageError)),
         )  # fmt: skip
         ends = {name: end for name, end in ends.items() if end.code != NumericalError.exit_code}
@@ -156,15 +155,8 @@ def on_server(comm: Comm, guard: Guard, function: Callable[[], Value]) -> Value:
 
 
 def _before(point: SweepPoint, run_dir: Path) -> tuple[PointEnd | None, bool]:
-    """(the end of a point that would end the same way again, else None; whether there is a run to resume).
+    """(the end of a point that has finished with exactly this job, else None; whether there is a run to resume)."""
+    from mpifed.run.folder import ended_before
 
-    Such a point has finished or failed numerically with exactly this job: its bits are the same every time.
-    """
-    from mpifed.run.folder import ended_before, failed_before
-
-    if failed_before(point.job, run_dir):
-        error = NumericalError(f"{run_dir} failed numerically before, and would again; remove it to run it anew")
-        say(f"mpifed: {error}")
-        return PointEnd(error.exit_code, error), True
     code = ended_before(point.job, run_dir)
     return None if code is None else PointEnd(code), (run_dir / "job.toml").exists()

@@ -130,10 +130,8 @@ def test_a_run_that_diverges_does_not_end_a_sweep(here: Path, capsys: Any) -> No
     sweep = mf.sweep(methods, data, mf.LeastSquares(), **settings)
     assert list(sweep.summary["exit"]) == [68, 68, 0, 0] and list(sweep.failed) == [("1e+30", 1), ("1e+30", 2)]
     assert "2 runs failed" in repr(sweep) and capsys.readouterr().err.count("failed, exit 68: ") == 2
-    first = points_of(here / "sweep")[0] / "run.json"
-    written = first.read_bytes()
-    again = mf.sweep(methods, data, mf.LeastSquares(), **settings, resume=True)  # it would diverge again
-    assert list(again.failed) == list(sweep.failed) and first.read_bytes() == written
+    again = mf.sweep(methods, data, mf.LeastSquares(), **settings, resume=True)  # it diverges again
+    assert list(again.failed) == list(sweep.failed)
     with pytest.raises(mf.NumericalError, match="sweep: all of 1 run failed, the first by: "):
         mf.sweep({"a": methods["1e+30"]}, data, mf.LeastSquares(), rounds=4)
 
@@ -142,7 +140,7 @@ def test_a_sweep_goes_on(data: mf.FederatedDataset, here: Path) -> None:
     methods, settings = {"A": FEDAVG, "B": SSCA}, {"rounds": 2, "seeds": 2, "out": "sweep"}
     first = mf.sweep(methods, data, mf.Softmax(), **settings)  # type: ignore[arg-type]
     for wrong, said in (
-        (lambda: mf.sweep({"C": FEDAVG}, data, mf.Softmax(), rounds=2, out="sweep"), "holds a sweep already; give ano"),
+        (lambda: mf.sweep({"C": FEDAVG}, data, mf.Softmax(), rounds=2, out="sweep"), "of a sweep already; keep these"),
         (lambda: mf.sweep(methods, data, mf.Softmax(l2=1.0), rounds=2, out="sweep", resume=True),
          "holds another sweep .* replace it with overwrite=True"),
         (lambda: mf.load("sweep"), "holds a sweep; .*resume=True"),
