@@ -58,13 +58,12 @@ def run_command(
         return jobs, is_sweep, plan
 
     options = {"job": str(path), "--set": changes, "--out": str(out), "--point": point, **how._asdict()}
-    try:
-        comm, _ = begin_call(f"mpifed {command}", lambda: None, lambda _: options, guarded)
-    except MpifedError as error:  # each process reports it, since there is no communicator
-        print(f"mpifed: error: {error}", file=sys.stderr)
-        return error.exit_code
+    comm, _ = begin_call(f"mpifed {command}", lambda: None, lambda _: options, guarded)
     jobs, is_sweep, plan = on_server(comm, guarded, read)
-    folder, numbers = _folder(jobs, out), {point.name: number for number, point in enumerate(jobs, 1)}
+    folder, numbers = (
+        out or Path("runs") / jobs[0].job.name,
+        {point.name: number for number, point in enumerate(jobs, 1)},
+    )
 
     def play(
         at: SweepPoint, run_dir: Path, resume: bool, cache: Cache | None, replace: Callable[[], None] | None
@@ -115,10 +114,6 @@ def run_command(
     if chosen == jobs:
         on_server(comm, guarded, lambda: _print_table(folder))
     return worst(end.code for end in ends.values())
-
-
-def _folder(jobs: list[SweepPoint], out: Path | None) -> Path:
-    return out or Path("runs") / jobs[0].job.name
 
 
 def worst(codes: Iterable[int]) -> int:

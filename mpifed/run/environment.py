@@ -43,18 +43,14 @@ def commit() -> str | None:
     """The commit of this package's checkout, with + when it has changes; None outside one."""
     import subprocess
 
-    here = Path(__file__).resolve().parent
+    clone = Path(__file__).resolve().parents[2]
+    if not (clone / ".git").exists():  # installed, perhaps within another's
+        return None
+    command = ["git", "describe", "--always", "--abbrev=12", "--dirty=+"]
     try:
-        name = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--dirty=+"],
-            cwd=here, capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-        tracked = subprocess.run(
-            ["git", "ls-files", "--error-unmatch", Path(__file__).name], cwd=here, capture_output=True, timeout=10
-        )
+        return subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return name.stdout.strip() if tracked.returncode == 0 else None
 
 
 @contextmanager

@@ -101,6 +101,8 @@ class RunEvaluation:
         self._job, self._comm, self._ready = job, comm, ready
         self._measures = measures_of(job, ready.algorithm)
         self._certificates = [measure for measure in self._measures if measure.certificate]
+        certified = {column for measure in self._measures for column in measure.certificate}
+        self._always = bool(certified.intersection(job.stop.columns))  # certificates by which a run ends
         self._at_the_end = goals.has_goals(job) and not job.record.evaluate_every  # goals are measured there alone
         self.clients: ClientScores | None = None
         self.row: Table = {}
@@ -150,7 +152,7 @@ class RunEvaluation:
 
     def row_columns(self, trained: Trained, certify: bool) -> Columns:
         """The columns of a row of the history: all of the job's, and those of test rows."""
-        columns, ready = self.columns(trained, self._measures, certify), self._ready
+        columns, ready = self.columns(trained, self._measures, certify or self._always), self._ready
         model = ready.algorithm.model(trained.server) if ready.ranks.serves else ()
         tested, self.clients = ready.tests.measured(model, personal_models(ready.algorithm, trained.clients))
         return columns | tested

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.mpi import Comm, agreed
-from mpifed.comm.rounds import Ranks, Request, play
+from mpifed.comm.rounds import Request, play
 from mpifed.core.errors import NotCertified, TooFewClients, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
 from mpifed.files.columns import column_of
-from mpifed.job.job import Job, Watched
+from mpifed.job.job import Job
 from mpifed.job.participation import next_attempt, next_round
 from mpifed.run import environment, outcome
 from mpifed.run.checkpoint import Checkpoints, Progress
@@ -44,9 +43,7 @@ class RunLoop:
         self.comm, self.out, self.reporter, self.header = comm, out, reporter, header
         self.accept_changed, self.observation = accept_changed, observation
         self.ready = ready = prepare(job, comm, cache, header)
-        self.job: Job = ready.job
-        self.ranks: Ranks = ready.ranks
-        self.algorithm: Algorithm = ready.algorithm
+        self.job, self.ranks, self.algorithm = ready.job, ready.ranks, ready.algorithm
         self.ranks.request = request
         self.server, self.clients = ready.server, ready.clients
         self.end = self.server  # whose model is returned
@@ -113,7 +110,7 @@ class RunLoop:
         if self.progress.round == 0 and not self.evaluation.row:
             self.evaluation.begin(self.trained)
             if record.evaluate_every:
-                self._measure(certify=True)
+                self._measure()
                 self.server = self._noted()
         self.evaluation.check_whether_reached(self.trained)
         while self.progress.round < self.job.rounds:
@@ -139,9 +136,8 @@ class RunLoop:
             if len(self.round_s) == 1:
                 with agreed(self.comm):
                     self._check_states()
-                self._check_settings()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
-                self._measure(self._certifies())
+                self._measure()
                 self.server = self._noted()
                 self.evaluation.check_whether_reached(self.trained)
             if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
@@ -155,16 +151,6 @@ class RunLoop:
             begun = check_state(name, what, clients.begin(number), clients=count)
             check_state(name, what, clients.peek(number), begun, count)
         check_state(name, "the server's state after a round", self.server, self.ready.specs)
-
-    def _check_settings(self) -> None:
-        """Refuse settings of optimizers that an own method was given, and that no rank has read by now. Collective."""
-        parts = vars(self.algorithm).items()
-        unread = {f"[{key}] {name}" for key, part in parts if isinstance(part, Watched) for name in part.unread}
-        if unread := set.intersection(*self.comm.allgather(unread)):
-            method = self.job.algorithm["name"]
-            raise UsageError(
-                f'{", ".join(sorted(unread))}: "{method}" has not read that; leave it out, or make use of it'
-            )
 
     def _order(self, max_hours: float | None, now: Round) -> int:
         """The order that the server broadcasts before round `now`; 0 to run it, which the ledger then records."""
@@ -187,17 +173,12 @@ class RunLoop:
     def trained(self) -> Trained:
         return Trained(self.progress.round, self.server, self.clients)
 
-    def _certifies(self) -> bool:
-        """Whether this round's evaluation includes certificates."""
-        done, interval = self.progress.round, self.job.record.certify_every
-        certified = {column for measure in self.algorithm.measures for column in measure.certificate}
-        if done in (0, self.job.rounds) or certified.intersection(self.job.stop.columns):
-            return True
-        return interval > 0 and done % interval == 0
-
-    def _measure(self, certify: bool) -> None:
-        self.progress = self.progress._replace(exchanges=self.ranks.accounts(self.spent))
-        columns, done = self.evaluation.row_columns(self.trained, certify), self.progress
+    def _measure(self, ends: bool = False) -> None:
+        """Measure a row; with certificates where the run `ends`, at its first and last round, and as the job says."""
+        self.progress = done = self.progress._replace(exchanges=self.ranks.accounts(self.spent))
+        every = self.job.record.certify_every
+        certify = ends or done.round in (0, self.job.rounds) or (every > 0 and done.round % every == 0)
+        columns = self.evaluation.row_columns(self.trained, certify)
         simulation = self.results.simulation(done) if self.results else None
         resident = [] if self.job.released_only else self.comm.gather(environment.rss_bytes()) or []
         self.evaluation.row = row = {
@@ -234,7 +215,7 @@ class RunLoop:
         """
         measured = self.evaluation.row.get("round") == self.progress.round
         if complete and self.job.record.evaluate_every and not measured:
-            self._measure(certify=True)
+            self._measure(ends=True)
         elif complete and not self.round_s and self.ready.tests.own is not None:
             self.evaluation.row_columns(self.trained, certify=False)  # a kill may have come before clients.csv
             if self.results is not None:
