@@ -217,6 +217,8 @@ class AccountJson(CostJson):
 class First(Schema):
     """The numbers of the first iterate that certificates need."""
 
+    model_config = ConfigDict(extra="forbid")
+
     objective: Number | None
     gradient: Number | None
     excess: list[Number] | None

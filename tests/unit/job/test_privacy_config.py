@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,26 +39,22 @@ class Told(FedAvg):
 
 def table(**changes: Any) -> dict[str, Any]:
     own = fedavg() | {"name": f"{__name__}:Told"}
-    return job_table(**{"algorithm": own, "privacy": copy.deepcopy(PRIVATE)} | changes)
+    return job_table(**{"algorithm": own, "privacy": dict(PRIVATE)} | changes)
 
 
-def problem(job: Job, **changes: Any) -> Problem:
-    settings = {"objective": Softmax(), "split": "rows", "counts": np.array([10, 20, 30]), "samples": 60, "features": 2}
-    own = {"regularizer": job.make_regularizer(), "privacy": job.privacy}
-    return Problem(**(settings | own | {"outputs": 3} | changes))  # type: ignore[arg-type]
+def problem(job: Job) -> Problem:
+    counts, own = np.array([10, 20, 30]), {"regularizer": job.make_regularizer(), "privacy": job.privacy}
+    return Problem(Softmax(), "rows", counts, samples=60, features=2, outputs=3, **own)  # type: ignore[arg-type]
 
 
-def said_of(table_: dict[str, Any]) -> list[str]:
+def said_of(table_: dict[str, Any], with_data: bool = False) -> str:
+    """The one thing that is wrong with a job, or with it and its data."""
+    if with_data:
+        job = checked(table_)
     with pytest.raises(UsageError) as caught:
-        checked(table_)
-    return [line.strip() for line in str(caught.value).splitlines()[1:]]
-
-
-def said_with_data(table_: dict[str, Any], **changes: Any) -> list[str]:
-    job = checked(table_)
-    with pytest.raises(UsageError) as caught:
-        job.make_algorithm(problem(job, **changes))
-    return [line.strip() for line in str(caught.value).splitlines()[1:]]
+        _ = job.make_algorithm(problem(job)) if with_data else checked(table_)
+    (_, line) = str(caught.value).splitlines()
+    return line.strip()
 
 
 # --- [privacy] ---------------------------------------------------------------------------------------------------
@@ -81,30 +76,22 @@ def said_with_data(table_: dict[str, Any], **changes: Any) -> list[str]:
     ],
 )
 def test_what_is_wrong_by_itself(changes: dict[str, Any], said: str) -> None:
-    privacy = {key: value for key, value in (PRIVATE | changes).items() if value is not None}
-    (line,) = said_of(table(privacy=privacy))
-    assert said in line
+    assert said in said_of(table(privacy={k: value for k, value in (PRIVATE | changes).items() if value is not None}))
 
 
-@pytest.mark.parametrize(
-    ("level", "fits", "delta", "said"),
-    [
-        ("sample", 0.016, 1 / 60, "[privacy] delta = 0.0166667: must lie below 1/60 = 0.017"),
-        ("client", 0.33, 1 / 3, "[privacy] delta = 0.333333: must lie below 1/3 = 0.33"),
-    ],
-)
-def test_delta_must_lie_below_one_of_all(level: str, fits: float, delta: float, said: str) -> None:
+@pytest.mark.parametrize(("level", "fits", "n"), [("sample", 0.016, 60), ("client", 0.33, 3)])
+def test_delta_must_lie_below_one_of_all(level: str, fits: float, n: int) -> None:
     job = checked(table(privacy=PRIVATE | {"delta": fits, "level": level}))
     job.make_algorithm(problem(job))
-    (line,) = said_with_data(table(privacy=PRIVATE | {"delta": delta, "level": level}))
-    assert line.startswith(said)
+    line = said_of(table(privacy=PRIVATE | {"delta": 1 / n, "level": level}), True)
+    assert line.startswith(f"[privacy] delta = {1 / n:g}: must lie below 1/{n} = {1 / n:.2g}")
 
 
 def test_what_has_no_proof_depends_on_sampling() -> None:
     """Leaving a client out of a fixed number of them: fine where nothing is sampled."""
     left_out = PRIVATE | {"level": "client", "trust": "central", "delta": 0.1}
     own = table()["algorithm"]
-    (line,) = said_with_data(table(privacy=left_out, algorithm=own | {"rate": 0.5}))
+    line = said_of(table(privacy=left_out, algorithm=own | {"rate": 0.5}), True)
     assert 'at level "client"' in line and 'sampling = "poisson"' in line
     job = checked(table(privacy=left_out, algorithm=own | {"rate": 1.0}))
     job.make_algorithm(problem(job))
@@ -115,10 +102,8 @@ def test_what_has_no_proof_depends_on_sampling() -> None:
 
 def test_a_budget_needs_privacy() -> None:
     without = {key: value for key, value in table(stop={"epsilon": 2.0}).items() if key != "privacy"}
-    (line,) = said_of(without)
-    assert line.startswith("[stop] epsilon = 2: a budget needs the table [privacy]")
-    (line,) = said_of(table(stop={"epsilon": 0}))
-    assert line == "[stop] epsilon = 0: expected a number above 0"
+    assert said_of(without).startswith("[stop] epsilon = 2: a budget needs the table [privacy]")
+    assert said_of(table(stop={"epsilon": 0})) == "[stop] epsilon = 0: expected a number above 0"
 
 
 def settled(**changes: Any) -> float:
@@ -138,6 +123,3 @@ def test_a_budget_that_one_round_exceeds() -> None:
         settled(stop={"epsilon": cost * 0.999})
     with pytest.raises(UsageError, match="one single round costs inf"):
         settled(stop={"epsilon": 100.0}, privacy=PRIVATE | {"noise_multiplier": 0})
-
-
-# --- what else ---------------------------------------------------------------------------------------------------

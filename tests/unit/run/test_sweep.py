@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from jobs_in_python import as_in_a_file, job_table
 from written_files import SUMMARY, contents, points_of, read_json
 
-import mpifed as mf
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
 from mpifed.files.run_folder import job_of, summary
@@ -33,57 +32,66 @@ def test_the_grid_with_seeds_fastest() -> None:
     given = table(**{"algorithm.batch_size": [1, 2], "model.l2": [0.0, 0.5], "seeds": 3})
     before = copy.deepcopy(given)
     found = points(given, "job")
-    assert given == before
-    assert len({p.name for p in found}) == 12
+    assert given == before and len({p.name for p in found}) == 12
     fewer = {"seeds": 1, "model.l2": [0.5], "algorithm.batch_size": [2]}  # the names are the same in any sweep
     assert [p.name for p in points(table(**fewer), "job")] == [found[9].name]
     settings = [tuple(p.settings.values()) for p in found]
     assert settings == [(b, p, s) for b in (1, 2) for p in (0.0, 0.5) for s in (5, 6, 7)]
     assert list(found[0].settings) == ["algorithm.batch_size", "model.l2", "seed"]
-    for point in found:
-        batch, penalty, seed = point.settings.values()
-        assert point.job.algorithm["batch_size"] == batch
-        assert point.job.model["l2"] == penalty
-        assert point.job.seed == seed
-        assert point.job.client_optimizer["learning_rate"] == 0.1
+    assert [(p.job.algorithm["batch_size"], p.job.model["l2"], p.job.seed) for p in found] == settings
 
 
 SSCA = {"name": "ssca", "batch_size": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
 AVERAGED = {
-    "algorithm": {"name": "fedavg", "batch_size": 3},
-    "client_optimizer": {"learning_rate": 0.2},
+    "algorithm": {"name": "fedavg", "batch_size": 3}, "client_optimizer": {"learning_rate": 0.2},
     "server_optimizer": {"momentum": 0.9},
-}
+}  # fmt: skip
 
 
-def test_methods_are_whole_tables_that_change_together() -> None:
+def test_methods_and_tables_change_together_and_have_labels() -> None:
     """Those of the job that a method names are replaced; those that only another method has are left out."""
     found = points(table(methods=[AVERAGED, {"algorithm": SSCA}], seeds=2, **{"model.l2": [0.0, 0.5]}), "job")
-    assert len(found) == 8
     assert [point.settings for point in found[:2]] == [AVERAGED | {"model.l2": 0.0, "seed": seed} for seed in (5, 6)]
-    assert found[4].settings == {
-        "algorithm": SSCA, "client_optimizer": {}, "server_optimizer": {}, "model.l2": 0.0, "seed": 5
-    }  # fmt: skip
+    none = {"client_optimizer": {}, "server_optimizer": {}}
+    assert len(found) == 8 and found[4].settings == {"algorithm": SSCA, **none, "model.l2": 0.0, "seed": 5}
     for point in found[:4]:
         assert point.job.algorithm == AVERAGED["algorithm"]
         assert point.job.client_optimizer["learning_rate"] == 0.2 and point.job.server_optimizer["momentum"] == 0.9
     for point in found[4:]:
         assert point.job.algorithm.items() >= SSCA.items()
         assert point.job.client_optimizer is None and point.job.server_optimizer is None
+    both = {"A": AVERAGED["algorithm"], "B": {"name": "scaffold", "batch_size": 4}}
+    named = points(table(algorithm=[{"label": label, **method} for label, method in both.items()]), "job")
+    assert [list(point.settings.items()) for point in named] == [[("label", x), ("algorithm", both[x])] for x in both]
+    assert [point.job.algorithm for point in named] == [*both.values()]
+
+
+def labelled(first: Any, second: Any) -> list[dict[str, Any]]:
+    both = ({"name": "fedavg", "batch_size": 4}, {"name": "scaffold", "batch_size": 4})
+    return [{"label": label, **method} for label, method in zip((first, second), both, strict=True)]
 
 
 WRONG: list[tuple[Any, str]] = [
-    *((methods, "methods: must be a list of tables") for methods in (3, [], [AVERAGED, 3])),
-    ([{"algorithm": "fedavg"}], "algorithm = 'fedavg': must be a whole table"),
-    ([{"algorithm.batch_size": 4}], "batch_size = 4: must be a whole table"),
-    ([{"algorithm": SSCA, "client_optimizer": {"learning_rate": 0.1}}], "client_optimizer: .algorithm. takes none"),
-]
+    *(({"methods": methods}, "methods: must be a list of tables") for methods in (3, [], [AVERAGED, 3])),
+    ({"methods": [{"algorithm": "fedavg"}]}, "algorithm = 'fedavg': must be a whole table"),
+    ({"methods": [{"algorithm.batch_size": 4}]}, "batch_size = 4: must be a whole table"),
+    ({"methods": [{"algorithm": SSCA, "client_optimizer": {"learning_rate": 0.1}}]}, ".algorithm. takes none"),
+    *(({"algorithm": labelled("A", other)}, "give every table a label of its own") for other in ("A", 3, " ", "b\nc")),
+    ({"algorithm.batch_size": [{"label": "A"}, 3]}, "give every table a label of its own, a line of text, or none"),
+    ({"seeds": 10**9}, "seeds = 1000000000: expected how many, from 1 to 10000"), ({"seeds": True}, "seeds = True"),
+    ({f"algorithm.k{i}": [*range(10)] for i in range(12)}, "has 1000000000000 points, and may have 10000"),
+    ({"seeds": 3, "seed": [1, 2]}, "each sets the seeds; give one of them"), ({"rounds": 5}, "must be a list"),
+    ({"name": ["a", "../b"]}, "must be the name of one folder"), ({"rounds.more": [1]}, "rounds.more: is not there"),
+    ({"algorithm.batch_size": [1, "x"]}, '.algorithm. batch_size = "x"'), ([1], ".sweep. must be a table"),
+    ({"algorithm.bath": [1, 2]}, ".algorithm. bath: unknown key"),
+    *(({key: [1]}, "no key of TOML|has the control") for key in ("a={b=1,c=2}#", "a=1#", "a\nb", "a..b", "", "\u2028")),
+]  # fmt: skip
 
 
-def test_methods_that_are_none() -> None:
-    for methods, said in WRONG:
-        with pytest.raises(UsageError, match=said):
-            points(table(methods=methods), "job")
+@pytest.mark.parametrize(("sweep", "said"), WRONG)
+def test_sweeps_that_are_none(sweep: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        points(table() | {"sweep": sweep}, "job")
 
 
 def test_methods_are_run(digits: Path, write_job: Any, tmp_path: Path) -> None:
@@ -144,15 +152,12 @@ def test_a_second_ctrl_c_ends_a_sweep(job: Path, tmp_path: Path, monkeypatch: py
 
 
 def test_the_exit_code_is_the_worst_of_the_points(digits: Path, write_job: Any, tmp_path: Path) -> None:
+    """A failure; then 70 and 69, then 0."""
     job = write_job(tmp_path / "job.toml", table(digits, **{"participation.clients_per_round": [900, 2]}))
     assert mpifed("run", job, "--out", tmp_path / "out").exit_code == 2
     assert rows(tmp_path / "out")[1]["exit"] == "0"
-
-
-def test_the_order_of_exit_codes() -> None:
-    for codes, expected in (
-        ([], 0), ([0, 0], 0), ([0, 69, 0], 69), ([69, 70], 70), ([69, 68, 70, 0], 68), ([1, 68, 2], 68)
-    ):  # fmt: skip
+    orders = ([], 0), ([0, 0], 0), ([0, 69, 0], 69), ([69, 70], 70), ([69, 68, 70, 0], 68), ([1, 68, 2], 68)
+    for codes, expected in orders:
         assert worst(codes) == worst(codes[::-1]) == expected
 
 
@@ -226,45 +231,3 @@ def test_sharing_changes_no_bit(digits: Path, skewed: Path, write_job: Any, tmp_
         for name in ("model_sha256", "train_loss", "test_accuracy", "up_bytes"):
             assert whole[point][name] == single[point][name]
     assert all(len(row["model_sha256"]) == 64 for row in whole)
-
-
-@pytest.mark.parametrize("options", [("--overwrite",), ("--resume", "--point", "1")])
-def test_a_sweep_begins_in_no_point_of_a_sweep(
-    job: Path, tmp_path: Path, options: tuple[str, ...], launch: Callable[..., Any]
-) -> None:
-    """Nor in one that has not begun; the command that goes on with the sweep is said."""
-    out = tmp_path / "sweep"
-    assert launch(None, "run", job, "--out", out, "--max-hours", 0).code == 75
-    before = contents(out)
-    first, *_, last = (point.name for point in points_of(out))
-    for name in (first, last):
-        ended = launch(None, "run", job, "--out", out / name, *options)
-        assert ended.code == 2 and contents(out) == before, ended.text
-        assert f"{out / name}: is a point of a sweep; go on with --resume --out {out}\n" in ended.err
-    method = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1))
-    how = {words.removeprefix("--"): True for words in options if words.startswith("--r") or words == "--overwrite"}
-    with pytest.raises(mf.UsageError, match=rf"is a point of a sweep; go on with resume=True, out='{out}'$"):
-        mf.sweep({"a": method}, tmp_path / "none", mf.Softmax(), rounds=1, out=out / first, **how)
-    assert contents(out) == before
-    assert launch(None, "run", job, "--out", out, "--resume").code == 0
-
-
-def test_neither_does_it_in_the_folder_of_a_run_nor_a_run_in_that_of_a_sweep(
-    digits: Path, job: Path, tmp_path: Path, launch: Callable[..., Any], write_job: Any
-) -> None:
-    one = write_job(tmp_path / "one.toml", job_table(digits, rounds=1))
-    for out, words in ((tmp_path / "run", (one,)), (tmp_path / "sweep", (job, "--set", "rounds=1"))):
-        assert launch(None, "run", *words, "--out", out).code == 0
-    before = contents(tmp_path)
-    for options in ((), ("--resume",)):
-        ended = launch(None, "run", job, "--out", tmp_path / "run", *options)
-        assert ended.code == 2 and "run: holds a run, and a sweep needs a folder of its own" in ended.err, ended.text
-        ended = launch(None, "run", one, "--out", tmp_path / "sweep", *options)
-        assert ended.code == 2 and "sweep: holds a sweep; choose another --out" in ended.err, ended.text
-    method, data = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1)), str(digits)
-    for again in (False, True):
-        with pytest.raises(mf.UsageError, match=r"run: holds a run, .*; choose another out"):
-            mf.sweep({"a": method}, data, mf.Softmax(), rounds=1, out=tmp_path / "run", resume=again)
-        with pytest.raises(mf.UsageError, match=r"sweep: holds a sweep; choose another out"):
-            mf.run(method, data, mf.Softmax(), rounds=1, out=tmp_path / "sweep", resume=again)
-    assert contents(tmp_path) == before

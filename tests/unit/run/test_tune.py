@@ -125,38 +125,26 @@ def test_what_a_method_suggests_and_by_what_it_was_chosen(
     assert found.best == {"client_optimizer.learning_rate": 0.1} and len(found.frame) == 3
 
 
+FORMS: list[Any] = [
+    3,
+    [],
+    {"log": [0, 1]},
+    {"log": [2, 1]},
+    {"linear": [1, 1]},
+    {"log": ["a", 1]},
+    {"log": [1, 2], "x": 1},
+]
 WRONG: list[tuple[dict[str, Any], Any, str]] = [
-    ({"trials": 0}, {}, "[tune] trials = 0"),
-    ({"metrics": "x"}, {}, "[tune] metrics: unknown key"),
-    ({"keep": 1.5}, {}, "[tune] keep = 1.5"),
-    ({"space": {"rounds": [1, 2]}}, {}, "[tune] space: rounds = "),
+    ({"trials": 0}, {}, "[tune] trials = 0"), ({"keep": 1.5}, {}, "[tune] keep = 1.5"),
+    ({"metrics": "x"}, {}, "[tune] metrics: unknown key"), ({"space": {"rounds": [1, 2]}}, {}, "space: rounds = "),
     ({"space": {"rounds": {"linear": [1, 9]}}}, {}, "[tune] space: rounds.linear = "),
     ({"space": {"algorithm.batch": [1]}}, {}, "[algorithm] batch: unknown key"),
-    *(
-        ({"space": {"model.l2": form}}, {}, "[tune] space: model.l2")
-        for form in (
-            3,
-            [],
-            {"log": [0, 1]},
-            {"log": [2, 1]},
-            {"linear": [1, 1]},
-            {"log": ["a", 1]},
-            {"log": [1, 2], "x": 1},
-        )
-    ),
+    *(({"space": {"model.l2": form}}, {}, "[tune] space: model.l2") for form in FORMS),
     ({"metric": "test_acuracy"}, {}, "[tune] metric = test_acuracy: no column of the history; did you mean"),
-    (
-        {"space": {}},
-        {"algorithm": {"name": "ssca", "batch_size": 4}, "client_optimizer": {}},
-        "the method suggests none",
-    ),
+    ({"space": {}}, {"algorithm": {"name": "ssca", "batch_size": 4}, "client_optimizer": {}}, "method suggests none"),
     ({}, {"sweep": {"seeds": 2}}, "[sweep]"),
-    (
-        {},
-        {"privacy": {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}},
-        "the noise of [privacy] epsilon is computed for all",
-    ),
-]
+    ({}, {"privacy": {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}}, "the noise of [privacy] epsilon is computed"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("tune", "more", "said"), WRONG)
