@@ -1,13 +1,15 @@
-"""A run in this process: what it leaves behind, what it refuses, how it ends and goes on."""
+"""A run in this process: what it leaves behind, on the disk before it goes on, and how its process ends."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import shutil
+import re
 import signal
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,18 @@ import numpy as np
 import pytest
 from ended import run
 from jobs_in_python import SOFTMAX, checked, fedavg, job_table
-from written_files import SUMMARY, contents, read_json, write_json
+from launching import environment
+from written_files import SUMMARY, read_json, write_json
 
 import mpifed as mf
-from mpifed.core.errors import Interrupted, MpifedError
+from mpifed.core.errors import DataError, Interrupted, MpifedError, UsageError
 from mpifed.core.record import leaves
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
+from mpifed.files.json_file import read_json as read_checked
 from mpifed.files.model_file import model_sha256, read_model
-from mpifed.files.run_folder import job_of, summary
+from mpifed.files.run_folder import summary
+from mpifed.job.reading import read_table
 from mpifed.observers import Observer
 from mpifed.run.launch import guarded
 from mpifed.run.setup import block_of, prepare
@@ -35,25 +40,13 @@ def job(folder: Path, **changes: Any) -> Job:
     return checked(job_table(folder, **{"name": "loop", "rounds": 5, "model": SOFTMAX | {"l2": 0.01}} | base | changes))
 
 
-def sha256(out: Path) -> Any:
-    return summary(out)["model_sha256"]
-
-
-@pytest.fixture(scope="module")
-def whole(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that has ended."""
-    run(job(digits), Solo(), out := tmp_path_factory.mktemp("whole") / "run")
-    return out
-
-
 def test_what_a_run_leaves_behind(digits: Path, tmp_path: Path) -> None:
     out, task = tmp_path / "a" / "run", job(digits)
     result = run(task, Solo(), out)
     assert Job.read(out / "job.toml").table() == task.resumed({"data": {"block": 4}}).table()  # half of 8 clients
-    assert (result.run_dir, result.rounds) == (out, 5)
-    stored, history, found, told = read_model(out / "model.safetensors"), read_history(out), *about(out)
-    assert stored.keys() == {"first"}
-    np.testing.assert_array_equal(stored["first"], result.model.first)
+    assert result is not None and (result.run_dir, result.rounds) == (out, 5)
+    stored, history, found = read_model(out / "model.safetensors"), read_history(out), read_json(out / "run.json")
+    assert stored.keys() == {"first"} and np.array_equal(stored["first"], result.model.first)
     assert history["round"].tolist() == [0, 2, 4, 5] and history["objective"][-1] < history["objective"][0]
     assert list(history)[:4] == ["round", "elapsed_s", "train_loss", "test_accuracy"]
     assert history["up_bytes"].tolist() == [t * 8 * (640 + 1) * 8 for t in (0, 2, 4, 5)]  # 8 clients, int64
@@ -61,39 +54,16 @@ def test_what_a_run_leaves_behind(digits: Path, tmp_path: Path) -> None:
     assert (np.diff(history["elapsed_s"]) >= 0).all()
     assert (found["exit"], found["rounds"], found["ranks"], found["seed"]) == (0, 5, 1, 1)
     assert found["versions"]["numpy"] == np.__version__ and found["ended"] >= found["started"]
+    told = summary(out)
     assert found["peak_rss_bytes"] > 2**20 and tuple(told) == SUMMARY and told["epsilon"] is None
     assert told["model_sha256"] == model_sha256(dict(leaves(result.model)))
     assert told["nonzeros"] == np.count_nonzero(stored["first"])
     json.dumps(told)
 
 
-def about(out: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    return read_json(out / "run.json"), summary(out)
-
-
-@pytest.mark.parametrize("left", [[], ["job.toml"], ["job.toml", "run.json", "history.csv"], ["checkpoint"]])
-def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
-    digits: Path, whole: Path, tmp_path: Path, left: list[str]
-) -> None:
-    """As it was killed at some moment before its first checkpoint; with what it had written till then."""
-    out = tmp_path / "run"
-    for name in left:
-        out.mkdir(exist_ok=True)
-        if name == "checkpoint":  # which was being written
-            (out / name / "round-00000002.new").mkdir(parents=True)
-        else:
-            shutil.copy(whole / name, out / name)
-        if name == "run.json":
-            write_json(out / name, read_json(whole / name) | {"exit": None})
-    run(job(digits), Solo(), out, resume=True)
-    assert sha256(out) == sha256(whole)
-    assert run(job(digits), Solo(), out, resume=True) is not None  # of a run that is finished
-
-
 @pytest.mark.parametrize(
     ("given", "number"),
     [
-        ({}, 4),  # half of 8 clients
         ({"data": {"memory_gib": 0.0}, "server": {"dedicated": True}}, 4), ({"data": {"block": 3}}, 3),
         ({"model": SOFTMAX | {"name": "mlp", "hidden": 1024}}, 1),  # 4 rows x 75776 parameters, and a block's are 2^19
         ({"model": SOFTMAX | {"name": "mlp", "hidden": 512}}, 3),
@@ -107,41 +77,169 @@ def test_the_block_is_of_the_job_alone(digits: Path, given: dict[str, Any], numb
     assert prepare(task, Solo()).job == task.resumed({"data": {"block": number}})
 
 
-def test_a_run_goes_on_with_the_block_that_it_began_with(digits: Path, tmp_path: Path) -> None:
-    """Whatever a later version would choose; as of runs that began when it was 1."""
-    data, out = {"data": {"path": str(digits), "block": 1}}, tmp_path / "run"
-    run(job(digits, **data), Solo(), tmp_path / "whole")
-    run(job(digits, rounds=3, **data), Solo(), out)
-    run(job(digits), Solo(), out, resume=True)
-    assert sha256(out) == sha256(tmp_path / "whole") and job_of(out)["data"]["block"] == 1
+# --- the disk --------------------------------------------------------------------------------------------------------
+
+LISTENING = """
+import atexit, json, os, sys
+
+done = []
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"seed": 2}, "seed: 1 before, 2 now"), ({"data": {"block": 3}}, "data.block: 4 before, 3 now"),
-        ({"model": {"name": "softmax", "bias": False, "l2": 0.02}}, "model.l2: 0.01 before, 0.02 now"),
-        ({"compute": {"dtype": "float64"}}, "float64"),
-        ({"aggregation": {"arithmetic": "exact-blocks"}}, "aggregation.arithmetic: 'exact' before, 'exact-blocks' now"),
-        ({"participation": {"clients_per_round": 3}}, "participation.clients_per_round: None before, 3 now"),
-    ],
-)  # fmt: skip
-def test_resuming_another_job_is_refused(digits: Path, whole: Path, change: dict[str, Any], said: str) -> None:
-    before = contents(whole)
-    with pytest.raises(MpifedError, match=said):
-        other = job(digits, **change | {"data": {"path": str(digits)} | change.get("data", {})})
-        run(other, Solo(), whole, resume=True)
-    assert contents(whole) == before
+def heard(name, act):
+    def call(first, *others, **named):
+        path = os.readlink(f"/proc/self/fd/{first}") if isinstance(first, int) else os.path.abspath(first)
+        size = os.stat(path).st_size if os.path.isfile(path) else None
+        result = act(first, *others, **named)
+        done.append([name, path, size, *map(os.path.abspath, others)])
+        return result
+
+    return call
 
 
-@pytest.mark.parametrize("lost", ["checkpoint", "checkpoint/round-00000005", "data"])
-def test_what_is_finished_stays_though_all_else_is_lost(digits: Path, tmp_path: Path, lost: str) -> None:
-    data, out = Path(shutil.copytree(digits, tmp_path / "data")), tmp_path / "run"
-    task = job(data, record={"checkpoint_every": 2})
-    run(task, Solo(), out)
-    shutil.rmtree(tmp_path / "data" if lost == "data" else out / lost)
-    before = contents(out)
-    assert run(task, Solo(), out, resume=True).rounds == 5 and contents(out) == before
+for name in ("fsync", "rename", "replace"):
+    setattr(os, name, heard(name, getattr(os, name)))
+atexit.register(lambda: json.dump(done, open("done.json", "w")))
+from mpifed.cli import main
+
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux says which file is synced")
+def test_write_sync_rename_sync(tmp_path: Path, classes: Path, write_job: Callable[..., Path]) -> None:
+    """A checkpoint is on the disk before it has its name, and its name before the run goes on."""
+    algorithm = {"name": "scaffold", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}
+    record = {"checkpoint_every": 1, "evaluate_every": 2}
+    job = write_job(tmp_path / "job.toml", job_table(classes, rounds=2, algorithm=algorithm, record=record))
+    command = [sys.executable, "-c", LISTENING, "run", str(job), "--out", "run"]
+    subprocess.run(command, cwd=tmp_path, env=environment({}), capture_output=True, check=True)
+    written = (tmp_path / "done.json").read_text()
+    done: list[list[Any]] = json.loads(re.sub(r"\.(manifest\.json)\.\w+\.new", r"\1.part", written))
+    for number in (1, 2):
+        final = tmp_path.resolve() / "run" / "checkpoint" / f"round-{number:08d}"
+        aside, sizes = f"{final}.new", {path.name: path.stat().st_size for path in final.iterdir()}
+        clients = f"clients-{number:08d}-00000.states"
+        first = next(i for i, (_, path, *_) in enumerate(done) if path.startswith(aside))
+        assert done[first : first + 7] == [
+            ["fsync", f"{aside}/server.states", sizes["server.states"]],  # all of it has been written by then
+            ["fsync", f"{aside}/{clients}", sizes[clients]],
+            ["fsync", f"{aside}/manifest.json.part", sizes["manifest.json"]],
+            ["replace", f"{aside}/manifest.json.part", sizes["manifest.json"], f"{aside}/manifest.json"],
+            ["fsync", aside, None],  # the names in it
+            ["rename", aside, None, str(final)],
+            ["fsync", str(final.parent), None],
+        ]
+        assert done[first - 1][:2] == ["fsync", str(tmp_path.resolve() / "run" / "history.csv")]  # its rows, before
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_neither_pipe_nor_device_is_read_for_ever(kind: str, tmp_path: Path, launch: Any) -> None:
+    for name in ("job.toml", "run.json", "history.csv"):
+        os.mkfifo(tmp_path / name) if kind == "pipe" else (tmp_path / name).symlink_to("/dev/zero")
+    for reads, error in (
+        (lambda: read_table(tmp_path / "job.toml"), UsageError), (lambda: read_history(tmp_path), DataError),
+        (lambda: read_checked(tmp_path / "run.json"), DataError),
+    ):  # fmt: skip
+        with pytest.raises(error, match="a pipe, a device or a folder"):
+            reads()
+    for folder, code in ((tmp_path, 3), (tmp_path.parent, 0)):  # of several, what can be known
+        ended = launch(0, "show", folder)
+        assert ended.code == code and ended.err.count("mpifed: error") == (code > 0)
+
+
+HEADER = "# A job.\n# Make the shards:  mpifed data mnist --split rows \\\n#   --clients 10 --out data/mnist-rows-10\n"
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_data_that_are_not_there_are_named_with_the_command(command: str, tmp_path: Path, launch: Any) -> None:
+    (tmp_path / "job.toml").write_text(HEADER + job(Path("data/mnist-rows-10")).text())
+    ended = launch(None, command, "job.toml", cwd=tmp_path)
+    assert ended.code == 3 and "data/mnist-rows-10: no such folder; as job.toml says" in ended.text
+    assert "`mpifed data mnist --split rows --clients 10 --out data/mnist-rows-10`" in ended.text
+    ended = launch(None, command, "job.toml", "--set", "data.path=elsewhere", cwd=tmp_path)
+    assert ended.code == 3 and "`mpifed data SOURCE ... --out elsewhere`" in ended.text
+
+
+# --- the end of a process, whatever own classes do -------------------------------------------------------------------
+
+
+class Untold(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Zero(MpifedError):
+    exit_code = 0
+
+
+def ended(work: Any) -> tuple[int, str]:
+    """The exit code of a process that calls `work` as a rank alone does, and what it says on its standard error."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writer, 2)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+        try:
+            guarded(Solo(), None, work)
+        except SystemExit as end:
+            os._exit(int(end.code or 0))
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        said = file.read().decode()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said
+
+
+def test_an_error_that_cannot_be_told_is_none_less() -> None:
+    def fail(error: BaseException, stream: Any = sys.stderr) -> Any:
+        sys.stderr = stream
+        raise error
+
+    for error, words in (
+        (SystemExit(Untold()), "unexpected error SystemExit"), (Zero("nothing"), "mpifed: error: nothing"),
+        (ValueError("\udc80"), "ValueError: \\udc80"),
+    ):  # fmt: skip
+        code, said = ended(lambda error=error: fail(error, sys.stderr))
+        assert code == 1 and said.count("mpifed: ") == 1 and words in said
+    for stream in (None, object()):  # of a standard error that was replaced
+        assert ended(lambda stream=stream: fail(DataError("broken shard"), stream)) == (
+            3, "mpifed: error: broken shard\n"
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "code"), [(ValueError("x"), 1), (SystemExit(5), 5), (SystemExit(), 0)])
+def test_a_forked_process_ends_for_itself(error: BaseException, code: int, tmp_path: Path) -> None:
+    def work() -> int:
+        child = os.fork()
+        if child == 0:
+            raise error
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert guarded(Solo(), tmp_path, work) == code and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device here that is always full")
+def test_where_no_message_can_be_written_the_exit_code_says_it(tmp_path: Path) -> None:
+    write_json(tmp_path / "run.json", {"exit": None})
+    program = """if True:
+        import sys
+        from pathlib import Path
+        from mpifed.comm.mpi import Solo
+        from mpifed.core.errors import NumericalError
+        from mpifed.run.launch import guarded
+
+        def work():
+            print("a line that waits")
+            raise NumericalError("up.v")
+
+        guarded(Solo(), Path(sys.argv[1]), work)
+    """
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        ended = subprocess.run(command, stdout=full, stderr=full, env={**os.environ, "PYTHONUNBUFFERED": ""})
+    assert ended.returncode == 68 and read_json(tmp_path / "run.json")["exit"] == 68
 
 
 NUMBERS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
