@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Callable
@@ -13,14 +12,11 @@ import pytest
 from ended import run
 from forecasts import forecast, forecast_text
 from jobs_in_python import fedavg, job_table
-from lengths import long_unless
 from written_files import read_json
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data import store
 from mpifed.testing import Job, Solo
-
-SEALED = ["masked", "encrypted"]
 
 
 @pytest.fixture
@@ -29,14 +25,9 @@ def job(digits: Path, write_job: Callable[..., Path], tmp_path: Path) -> Path:
     return write_job(tmp_path / "job.toml", job_table(digits, name="t", rounds=7, algorithm=fedavg(20), **tables))
 
 
-def ran(job: Path, changes: tuple[str, ...], out: Path) -> dict[str, Any]:
-    result = run(Job.read(job, changes), Solo(), out)
-    assert result is not None
-    return result.columns
-
-
-def check_bytes(found: dict[str, Any], out: Path) -> None:
-    """Those that a run has counted: in all, and by exchange."""
+def check_bytes(job: Path, changes: tuple[str, ...], found: dict[str, Any], out: Path) -> None:
+    """Those that a run then counts: in all, and by exchange."""
+    run(Job.read(job, changes), Solo(), out)
     counted = read_json(out / "run.json")
     assert (found["up_bytes"], found["down_bytes"]) == (counted["up_bytes"], counted["down_bytes"])
     exchanges = {one["name"]: one for one in found["exchanges"]}
@@ -50,45 +41,31 @@ def check_bytes(found: dict[str, Any], out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "channel"),
-    long_unless(
-        lambda *one: one != ("damped", "encrypted"), itertools.product(["damped", "line-search"], ["plain", *SEALED])
-    ),
+    ("rule", "channel"), [("damped", "encrypted"), pytest.param("line-search", "masked", marks=pytest.mark.long)]
 )
 def test_bytes_of_cells(rule: str, channel: str, patchwork: Path, write_job: Any, tmp_path: Path) -> None:
     """Set-up exchanges that are played again and again, rows that several clients hold, X'alpha in the clear."""
-    job = {
-        "name": "cells", "rounds": 3, "data": {"path": str(patchwork), "block": 2},
-        "model": {"name": "hinge", "bias": False, "l2": 5e-3},
-        "algorithm": {"name": "hyfdca", "rule": rule, "primal": "clear"},
-        "aggregation": {"security": channel}, "record": {"evaluate_every": 0},
-    }  # fmt: skip
+    job = job_table(
+        patchwork, data={"path": str(patchwork), "block": 2}, model={"name": "hinge", "bias": False, "l2": 5e-3},
+        algorithm={"name": "hyfdca", "rule": rule, "primal": "clear"}, aggregation={"security": channel},
+        record={"evaluate_every": 0},
+    )  # fmt: skip
     path = write_job(tmp_path / "job.toml", job)
     found = forecast(path, (), ranks=1)
-    ran(path, (), tmp_path / "run")
-    check_bytes(found, tmp_path / "run")
+    check_bytes(path, (), found, tmp_path / "run")
     assert [one["times"] for one in found["setup"]] == ([20, 20] if rule == "damped" else [1])
     assert [one["security"] for one in found["exchanges"]] == [channel, channel, "plain"]
     assert forecast_text(path, (), ranks=1).count("Once, before round 0, 20 times") == (2 if rule == "damped" else 0)
 
 
-@pytest.mark.parametrize(
-    ("channel", "change"),
-    long_unless(
-        lambda channel, change: channel != "encrypted" or "max_dropouts" in change,
-        itertools.product(
-            ["plain", *SEALED],
-            ["server.dedicated=false", "participation.clients_per_round=4", "participation.max_dropouts=2"],
-        ),
-    ),
-)
+# of every algorithm: tests/laws/test_bytes_before.py
+@pytest.mark.parametrize("channel", ["plain", "masked", pytest.param("encrypted", marks=pytest.mark.long)])
+@pytest.mark.parametrize("change", ["server.dedicated=false", "participation.max_dropouts=2"])
 def test_the_bytes_of_every_channel(job: Path, tmp_path: Path, channel: str, change: str) -> None:
     changes = (f"aggregation.security={channel}", change)
     found = forecast(job, changes, ranks=3)
-    ran(job, changes, tmp_path / "run")
-    check_bytes(found, tmp_path / "run")
-    sealed = channel != "plain"
-    assert (found["keys"]["up_bytes"] > 0) == sealed
+    check_bytes(job, changes, found, tmp_path / "run")
+    assert (found["keys"]["up_bytes"] > 0) == (channel != "plain")
 
 
 def test_mpi_is_not_loaded(job: Path, launch: Callable[..., Any]) -> None:
@@ -111,29 +88,23 @@ def test_memory_has_its_parts(job: Path, digits: Path) -> None:
     assert kept["states"] == data.clients * 4 * (64 * 5 + 5 * 10) and less["states"] == 1073
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [None, 2])
 def test_a_few_rounds_are_timed_and_nothing_is_kept(
-    job: Path, launch: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+    ranks: int | None, digits: Path, write_job: Callable[..., Path], launch: Callable[..., Any], tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    ended = launch(ranks, "check", job, "--time", "--json", "--set", 'stop.reached=["kkt_residual<=1e-9"]')
+    """Also where a limit is not met yet."""
+    limited = {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 1e-3}]}
+    table = job_table(digits, algorithm={"name": "ssca", "batch_size": 4, "tau": 0.1}, rounds=7, **limited)
+    job, home = write_job(tmp_path / "limited.toml", table), tmp_path / "home"
+    home.mkdir()
+    ended = launch(ranks, "check", job, "--time", "--json", cwd=home)
     assert ended.code == 0, ended.text
     found = json.loads(ended.out)
     took = found["time"]
-    assert found["ranks"] == ranks and took["seconds_per_round"] > 0
+    assert found["ranks"] == (ranks or 1) and took["seconds_per_round"] > 0
     assert took["beside_s"] > 0 and took["peak_rss_bytes"] > 0
-    assert [*(tmp_path / "runs").iterdir()] == []
-
-
-def test_limits_that_are_not_met_yet_are_timed(
-    write_job: Callable[..., Path], digits: Path, launch: Callable[..., Any], tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    limited = {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 1e-3}]}
-    table = job_table(digits, algorithm={"name": "ssca", "batch_size": 4, "tau": 0.1}, rounds=7, **limited)
-    ended = launch(2, "check", write_job(tmp_path / "limited.toml", table), "--time", "--json")
-    assert ended.code == 0 and json.loads(ended.out)["time"]["beside_s"] > 0, ended.text
-    ended = launch(None, "check", tmp_path / "limited.toml", "--time", "--ranks", "2")
+    assert [*(home / "runs").iterdir()] == []
+    ended = launch(None, "check", job, "--time", "--ranks", "2")
     assert ended.code == 2 and "--ranks does not go with --time" in ended.text
 
 

@@ -142,62 +142,47 @@ def test_no_bit_of_the_model_depends_on_them(tmp_path: Path) -> None:
     data = open_federation(path)
     training = [(held(data, client, dtype="f4"), shard_of(data, client).y) for client in range(len(SIZES))]
     alone = mf.FederatedDataset.from_clients(training, out=tmp_path / "training").path
-    assert open_federation(alone).samples == 173 - 34 == open_federation(path).samples
+    assert open_federation(alone).samples == 173 - 34 == data.samples
     without = [{"client_tests": False}, {"evaluate_every": 0}]
-    tasks = [job(path), *(job(path, record=record) for record in without), job(alone)]
     models = set()
-    for number, task in enumerate(tasks):
-        result = run(task, Solo(), tmp_path / str(number))
+    for number, task in enumerate([job(path), *(job(path, record=record) for record in without), job(alone)]):
+        result = run(task, Solo(), out := tmp_path / str(number))
+        assert result is not None
         models.add(model_sha256(dict(leaves(result.model))))
         measured = any(name.startswith("client_test") for name in result.columns)
-        assert measured == (tmp_path / str(number) / "clients.csv").exists() == (number == 0)
+        assert measured == (out / "clients.csv").exists() == (number == 0)
     assert len(models) == 1
 
 
 SECURE = {"aggregation": {"security": "masked"}}
-PRIVATE = {
-    "privacy": {
-        "clip": 1.0,
-        "noise_multiplier": 1.0,
-        "delta": 1e-4,
-        "level": "client",
-        "trust": "central",
-        "public_preparation": True,
-    }
-}
+NOISY = {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-4, "level": "client", "trust": "central"}
+PRIVATE = {"privacy": NOISY | {"public_preparation": True}}
+TOLD: list[tuple[dict[str, Any], bool]] = [
+    ({}, True), (SECURE, False), (SECURE | {"record": {"client_tests": True}}, True), (PRIVATE, True),
+    (PRIVATE | {"record": {"released_only": True}}, False),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "evaluated"),
-    [({}, True), (SECURE, False), (SECURE | {"record": {"client_tests": True}}, True), (PRIVATE, True),
-     (PRIVATE | {"record": {"released_only": True}}, False)],
-    ids=["plain", "masked", "masked-and-asked", "private", "released-only"],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "evaluated"), TOLD)
 def test_who_is_told_a_number_of_each_client(
     changes: dict[str, Any], evaluated: bool, classes: Path, tmp_path: Path
 ) -> None:
     """Nobody, where uploads are hidden or only releases are recorded, unless the job asks for it; `check` says so."""
-    task = job(classes, **changes)
-    run(task, Solo(), tmp_path / "run")
-    assert (tmp_path / "run" / "clients.csv").exists() == evaluated
-    assert ("client_test_accuracy_mean" in read_history(tmp_path / "run")) == evaluated
+    run(job(classes, **changes), Solo(), out := tmp_path / "run")
+    assert (out / "clients.csv").exists() == ("client_test_accuracy_mean" in read_history(out)) == evaluated
     if "privacy" in changes:
-        told = "; ".join(uncovered(tmp_path / "run"))
+        told = "; ".join(uncovered(out))
         assert ("clients' scores in clients.csv" in told) == ("client_test_loss_mean" in told) == evaluated
         return
-    said = forecast(tmp_path / "run" / "job.toml", (), 2)["tests"]
-    assert "common test rows, which rank 0 reads: loss, accuracy" in said[0]
-    assert ("sends its accuracy and loss to the server, in the clear" in said[1]) == evaluated, said
-    assert ("not evaluated, since the server would learn" in said[1]) != evaluated, said
+    common, own = forecast(out / "job.toml", (), 2)["tests"]
+    assert "common test rows, which rank 0 reads: loss, accuracy" in common
+    assert ("sends its accuracy and loss to the server, in the clear" in own) == evaluated
+    assert ("not evaluated, since the server would learn" in own) != evaluated
 
 
-def test_what_is_asked_for_in_vain(classes: Path, targets: Path, tmp_path: Path) -> None:
+def test_what_is_asked_for_in_vain(classes: Path, tmp_path: Path) -> None:
     bare = mf.FederatedDataset.from_arrays(X, CLASSES, clients=2, out=tmp_path / "bare").path
-    wrong = [
-        (job(bare, record={"client_tests": True}), "no test rows of the clients' own.*--client-test-fraction"),
-    ]
-    for number, (task, message) in enumerate(wrong):
-        with pytest.raises(UsageError, match=message):
-            run(task, Solo(), tmp_path / str(number))
+    with pytest.raises(UsageError, match=r"no test rows of the clients' own.*--client-test-fraction"):
+        run(job(bare, record={"client_tests": True}), Solo(), tmp_path / "run")
     with pytest.raises(UsageError, match="client_tests and released_only"):
         job(classes, **PRIVATE | {"record": {"released_only": True, "client_tests": True}})

@@ -78,15 +78,12 @@ def test_what_each_call_gets(classes: Path, tmp_path: Path) -> None:
     rows = [{name: value for name, value in row.items() if not np.isnan(value)} for row in cells]
     assert first.calls == second.calls == [begun, *rows, RunOutcome(0, summary(tmp_path / "run"))]
     assert first.rounds == [0, 2, 4, 6]
-    assert read_json(tmp_path / "run/run.json")["observed"] == {
-        "test_observers:Recorder": None, "test_observers:Recorder 2": None
-    }  # fmt: skip
+    names = ("test_observers:Recorder", "test_observers:Recorder 2")
+    assert read_json(tmp_path / "run/run.json")["observed"] == dict.fromkeys(names)
 
 
 @pytest.mark.parametrize(("call", "error"), [("begin", "SystemExit"), ("measured", "ValueError"), ("end", "Silent")])
-def test_one_that_fails_is_left_out(
-    classes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], call: str, error: str
-) -> None:
+def test_one_that_fails_is_left_out(classes: Path, tmp_path: Path, capsys: Any, call: str, error: str) -> None:
     """The model, the exit code and the other observer are as without it; a warning says so once."""
     bad, good = Recorder(call, error), Recorder()
     state, handling = np.random.get_state()[1], np.geterr()  # noqa: NPY002
@@ -113,9 +110,13 @@ def test_the_end_of_a_run_that_fails(classes: Path, tmp_path: Path) -> None:
 
 
 def test_rows_that_are_measured_again_are_not_given_again(classes: Path, tmp_path: Path) -> None:
+    """Observers may come and go: they are in no digest of a run, whose bits are the same."""
     out, first = tmp_path / "run", Recorder()
     keep = job(classes, record={"evaluate_every": 1, "checkpoint_every": 2})
     run(replace(keep, rounds=2), Solo(), out, observers=[first])
+    before = (out / "run.json").read_bytes()
+    run(replace(keep, rounds=2, observe=[{"name": "tensorboard"}]), Solo(), out, resume=True)
+    assert (out / "run.json").read_bytes() == before  # finished already
     with pytest.raises(mf.Interrupted):
         run(keep, Solo(), out, resume=True, max_hours=0, observers=[second := Recorder()])
     assert (first.rounds, second.rounds) == ([0, 1, 2], [])
@@ -130,28 +131,21 @@ def test_rows_that_are_measured_again_are_not_given_again(classes: Path, tmp_pat
     assert third.rounds == [5, 6]  # it has had rounds 3 and 4
     assert added.rounds == [3, 4, 5, 6]  # a second one was not there
     assert read_history(out)["round"].tolist() == [0, 1, 2, 3, 4, 5, 6]
-
-
-def test_observers_may_come_and_go(classes: Path, tmp_path: Path) -> None:
-    """They are in no digest: a finished run stays as it is, and another goes on, with the same bits."""
-    out, observed = tmp_path / "run", job(classes, observe=[{"name": "tensorboard"}])
-    run(replace(observed, rounds=2), Solo(), out)
-    before = (out / "run.json").read_bytes()
-    run(replace(job(classes), rounds=2), Solo(), out, resume=True)
-    assert (out / "run.json").read_bytes() == before  # finished already
-    run(job(classes, observe=[{"name": "tensorboard", "folder": str(tmp_path / "b")}]), Solo(), out, resume=True)
-    run(job(classes), Solo(), tmp_path / "whole")
+    run(keep, Solo(), tmp_path / "whole")
     assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
 
 
+WRONG: list[tuple[Any, str]] = [
+    ({"name": "tensorbord"}, r'\[observe 1\] name = "tensorbord": .*; did you mean "tensorboard"'),
+    ({"name": "tensorboard", "folder": 3}, r"\[observe 1\] folder = 3: expected text"),
+    ({"name": "test_observers:job"}, r"\[observe 1\] name = .*: is no class"),
+    ({"name": "test_observers:Silent"}, "is no Observer; derive it from"),
+    ({"name": "test_observers:Recorder", "fail": "begin"}, "fail: unknown key"),
+]  # fmt: skip
+
+
 def test_what_is_wrong_is_said_before_the_run(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for table, message in (
-        ({"name": "tensorbord"}, r'\[observe 1\] name = "tensorbord": .*; did you mean "tensorboard"'),
-        ({"name": "tensorboard", "folder": 3}, r"\[observe 1\] folder = 3: expected text"),
-        ({"name": "test_observers:job"}, r"\[observe 1\] name = .*: is no class"),
-        ({"name": "test_observers:Silent"}, "is no Observer; derive it from"),
-        ({"name": "test_observers:Recorder", "fail": "begin"}, "fail: unknown key"),
-    ):
+    for table, message in WRONG:
         with pytest.raises(mf.UsageError, match=message):
             job(classes, observe=[table])
     monkeypatch.setitem(sys.modules, "mlflow", None)
@@ -162,6 +156,9 @@ def test_what_is_wrong_is_said_before_the_run(classes: Path, tmp_path: Path, mon
     method = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.2))
     told = mf.check(method, classes, mf.Softmax(), rounds=1, observers=[mf.TensorBoard(), Recorder()])
     assert "observer tensorboard gets" in told and "observer test_observers:Recorder gets" in told
+    for wrong in (mf.TensorBoard(), [mf.TensorBoard], [3]):
+        with pytest.raises(mf.UsageError, match="expected"):
+            mf.run(method, classes, mf.Softmax(), observers=wrong, rounds=2)
 
 
 def test_objects_and_tables_from_python(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,19 +175,12 @@ def test_objects_and_tables_from_python(classes: Path, tmp_path: Path, monkeypat
     seen, object_of_module = list[float](), Recorder()
     method = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.2))
     observers = [Local(seen), object_of_module, mf.TensorBoard(folder="logs"), {"name": "tensorboard"}]
-    settings: dict[str, Any] = {"rounds": 2, "progress": "none"}
-    trained = mf.run(method, classes, mf.Softmax(), observers=observers, out="run", **settings)
+    trained = mf.run(method, classes, mf.Softmax(), observers=observers, out="run", rounds=2, progress="none")
     assert seen == object_of_module.rounds == [0, 2]
-    assert [table["name"] for table in trained.job.job.observe] == [
-        "test_observers:Recorder", "tensorboard", "tensorboard"
-    ]  # fmt: skip
+    named = ["test_observers:Recorder", "tensorboard", "tensorboard"]
+    assert [table["name"] for table in trained.job.job.observe] == named
     again = mf.run(trained.job.to_toml("job.toml"), observers=observers[:1], progress="none")
     assert seen == [0, 2, 0, 2] and again.summary["model_sha256"] == trained.summary["model_sha256"]
     sweep = mf.sweep({"a": method, "b": method}, classes, mf.Softmax(), rounds=2, observers=observers[:3], out="sweep")
-    assert len(seen) == 8
-    assert {path.name for path in Path("logs").iterdir() if path.is_dir()} == {
-        run.path.name for runs in sweep.runs.values() for run in runs
-    }
-    for wrong in (mf.TensorBoard(), [mf.TensorBoard], [3]):
-        with pytest.raises(mf.UsageError, match="expected"):
-            mf.run(method, classes, mf.Softmax(), observers=wrong, **settings)
+    paths = {run.path.name for runs in sweep.runs.values() for run in runs}
+    assert len(seen) == 8 and {path.name for path in Path("logs").iterdir() if path.is_dir()} == paths
