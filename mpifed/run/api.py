@@ -101,9 +101,9 @@ def run(
             if opened.damaged:
                 reporter.warn(opened.damaged)
             if resume and not opened.saved:
-                reporter.note(f"{out}: new run; no checkpoint to resume")
+                reporter.warn(f"{out}: new run; no checkpoint to resume", "note")
         if opened is not None and opened.ended is not None:
-            reporter.note(f"{out}: finished already; nothing was changed")
+            reporter.warn(f"{out}: finished already; nothing was changed", "note")
             with agreed(comm):
                 return outcome.as_it_ended(opened.ended, opened.job, out) if comm.rank == 0 else None
         header = None if opened is None else opened.header

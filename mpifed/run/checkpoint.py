@@ -15,8 +15,8 @@ import os
 import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -98,7 +98,7 @@ class Checkpoints:
         aside, comm = final.with_name(final.name + ".new"), self._comm
         if comm.bcast(comm.rank == 0 and final.exists()) and not isinstance(self._verified(final), str):
             return
-        with _whole_or_removed(aside, comm):
+        try:
             with agreed(comm):
                 if comm.rank == 0:
                     for stale in final.parent.glob("round-*.new"):
@@ -134,6 +134,10 @@ class Checkpoints:
                     sync(final.parent)
                     for old in generations(self._run_dir)[KEPT:]:
                         shutil.rmtree(old)
+        except BaseException:
+            if comm.rank == 0:  # a full disk needs the space
+                shutil.rmtree(aside, ignore_errors=True)
+            raise
         for file in segments:
             file.path = final / file.path.name
         clients.are_saved(dict.fromkeys(numbers, segments[-1]) if numbers else {})
@@ -196,17 +200,18 @@ class Checkpoints:
 
         Each rank verifies the files that it reads: what a disk reads is what ranks can read at the same time.
         """
-        comm = self._comm
+        comm, wrong = self._comm, list[str]()
         manifest = comm.bcast(_manifest_of(folder) if comm.rank == 0 else None)
         if isinstance(manifest, str):
             return manifest
-        read = [_SERVER_FILE] * (comm.rank == 0) + self._segments_here(manifest)
-        damages = {name: why for name in read if (why := _damage(folder / name, manifest["files"][name]))}
-        wrong = list[str]()
-        for rank, of_rank in enumerate(comm.allgather(damages)):
-            where = f", on rank {rank}" if comm.size > 1 else ""
-            wrong += [f"{name}: {why}{where}" for name, why in of_rank.items()]
-        return "; ".join(wrong) or manifest
+        where = f", on rank {comm.rank}" if comm.size > 1 else ""
+        for name in [_SERVER_FILE] * (comm.rank == 0) + self._segments_here(manifest):
+            try:
+                if sha256(folder / name) != manifest["files"][name]:
+                    wrong.append(f"{name}: not as the checksum says{where}")
+            except OSError as error:
+                wrong.append(f"{name}: {error.strerror}{where}")
+        return "; ".join(chain.from_iterable(comm.allgather(wrong))) or manifest
 
     def _segments_here(self, manifest: Table) -> list[str]:
         """The segments that may hold clients of this rank."""
@@ -231,25 +236,23 @@ class Checkpoints:
 
     def _arrays(self, i: int, clients: ClientStates, last_answers: LastAnswers) -> Arrays:
         """The arrays of block `i`: its state, and its clients' last answers."""
-        return {
-            **named(STATE, clients.peek(i)),
-            **{
-                f"{_LAST}/{client}/{name}": numbers
-                for client in self._clients_of(i)
-                for name, sent in last_answers.items()
-                if (numbers := sent.get(client)) is not None
-            },
+        last = {
+            f"{_LAST}/{client}/{name}": sent[client]
+            for client in self._clients_of(i)
+            for name, sent in last_answers.items()
+            if client in sent
         }
+        return named(STATE, clients.peek(i)) | last
 
     def _last_answers(self, clients: ClientStates) -> LastAnswers:
         """The last answers of this rank's clients, as far as there are any."""
         last_answers = defaultdict[str, dict[int, Array]](dict)
         for i, file in clients.files.items():
-            members = {str(client): client for client in self._clients_of(i)}
+            mine = {str(client): client for client in self._clients_of(i)}
             for name, numbers in file.read(int(self._blocks.first[i]), _LAST).items():
                 client, _, of = name.removeprefix(f"{_LAST}/").partition("/")
-                if client in members:
-                    last_answers[of][members[client]] = numbers
+                if client in mine:
+                    last_answers[of][mine[client]] = numbers
         return last_answers
 
     def _clients_of(self, i: int) -> list[int]:
@@ -264,17 +267,6 @@ def _link(source: Path, target: Path) -> None:
     except OSError:
         shutil.copyfile(source, target)
         sync(target)
-
-
-@contextmanager
-def _whole_or_removed(folder: Path, comm: Comm) -> Iterator[None]:
-    """Remove a folder that could not be written completely: a full disk needs the space."""
-    try:
-        yield
-    except BaseException:
-        if comm.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def generations(run_dir: Path) -> list[Path]:
@@ -299,11 +291,3 @@ def _manifest_of(folder: Path) -> Table | str:
     if folder.name != f"round-{content.round:08d}" or not {_SERVER_FILE, *content.segments} <= content.files.keys():
         return f"manifest.json: is of round {content.round}, or does not name all files ({', '.join(content.files)})"
     return manifest
-
-
-def _damage(path: Path, expected: str) -> str:
-    """What is wrong with a file, by its SHA-256."""
-    try:
-        return "" if sha256(path) == expected else "not as the checksum says"
-    except OSError as error:
-        return str(error.strerror)

@@ -32,8 +32,8 @@ def together(comm: Comm, run_dir: Path | None, function: Callable[[], Value], br
             return function()
         except Exception as error:
             known = explained(error) or error
-            if run_dir is not None and run_dir not in STANDING and not _leaves(run_dir, known):
-                _is_first(run_dir, _brief(known) if brief else message(known, comm))
+            if run_dir not in STANDING and not _leaves(run_dir, known):
+                _is_first(run_dir, known, comm, brief)
                 _note_exit(run_dir, code_of(known))
             raise
 
@@ -67,21 +67,18 @@ def guarded(comm: Comm, run_dir: Path | None, function: Callable[[], Value], bri
 def _end(comm: Comm, run_dir: Path | None, error: BaseException, brief: bool) -> int:
     """Print an error, and end all ranks; the exit code where this process can end in order."""
     error = explained(error) or error
-    agreed = isinstance(error, MpifedError) and error.agreed
-    code, text = code_of(error), message(error, comm)
-    if run_dir in STANDING or ((agreed or comm.size == 1) and _leaves(run_dir, error)):
+    agreed, code, alone = isinstance(error, MpifedError) and error.agreed, code_of(error), comm.size == 1
+    if run_dir in STANDING or ((agreed or alone) and _leaves(run_dir, error)):
         run_dir = None
     says = comm.rank == 0
     if not agreed or (says and code not in (*FINISHED, Interrupted.exit_code)):  # a failure, and no end with a result
-        says = _is_first(run_dir, _brief(error) if brief else text) or agreed
-    if says or comm.size == 1:
-        say_at_end(text)
+        says = _is_first(run_dir, error, comm, brief) or agreed
+    if says or alone:
+        say_at_end(message(error, comm))
         _note_exit(run_dir, code)
-        if not agreed and comm.size > 1:
-            time.sleep(_HEARD_S)  # a launcher that ends at once may not have forwarded the message
-    elif not agreed:
-        time.sleep(_GRACE_S)  # the first rank to fail ends this one, after printing its message
-    if not agreed and comm.size > 1:
+    if not (agreed or alone):
+        # a launcher that ends at once may not have forwarded the message; the first rank to fail ends the others
+        time.sleep(_HEARD_S if says else _GRACE_S)
         comm.abort(code)
     return code
 
@@ -110,15 +107,14 @@ def message(error: BaseException, comm: Comm) -> str:
     return f"mpifed: unexpected error{where}\n{''.join(traceback.format_exception(error))}"
 
 
-def _brief(error: BaseException) -> str:
-    return (
-        f"mpifed: error: {type(error).__name__} (exit {code_of(error)}); because of [record] released_only its text "
-        "is on the standard error alone"
-    )
-
-
-def _is_first(run_dir: Path | None, text: str) -> bool:
+def _is_first(run_dir: Path | None, error: BaseException, comm: Comm, brief: bool) -> bool:
     """Whether no other rank of this run has failed before; the first message is written to its folder."""
+    text = message(error, comm)
+    if brief:
+        text = (
+            f"mpifed: error: {type(error).__name__} (exit {code_of(error)}); because of [record] released_only its "
+            "text is on the standard error alone"
+        )
     try:
         if run_dir is not None:
             with open(run_dir / FAILURE, "x", encoding="utf-8", errors="backslashreplace") as file:

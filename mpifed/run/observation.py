@@ -117,8 +117,7 @@ class Observation:
                 text = type(error).__name__
                 with contextlib.suppress(Exception):  # a class of the user's
                     text = f"{text}: {error}"
-                after = "" if call == "end" else "; the run goes on without it"
-                self._warn(f"observer {name}: {call} failed ({shown(text)}){after}")
+                self._warn(f"observer {name}: {call} failed ({shown(text)}); it is left out")
 
     def _warn(self, text: str) -> None:
         self.failures.append(text)
@@ -129,12 +128,12 @@ class Observation:
 
 def checked_observers(observers: Sequence[Observer]) -> list[Observer]:
     """The observers; UsageError where a library is missing."""
-    wrong = list[str]()
-    for observer in observers:
-        missing = {module: package for module, package in observer.requires.items() if find_spec(module) is None}
-        if missing:
-            remedy = f"{', '.join(missing)} is missing; pip install {' '.join(missing.values())}"
-            wrong.append(f"observer {observer_name(observer)}: {remedy}")
+    wrong = [
+        f"observer {observer_name(observer)}: {module} is missing; pip install {package}"
+        for observer in observers
+        for module, package in observer.requires.items()
+        if find_spec(module) is None
+    ]
     if wrong:
         raise UsageError("; ".join(wrong))
     return list(observers)

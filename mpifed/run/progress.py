@@ -14,14 +14,18 @@ class Reporter:
     """Receives the progress of a run, on rank 0, and prints nothing; or a line for each measured row, or a bar."""
 
     def __init__(self, shows: Literal["none", "lines", "bar"] = "none") -> None:
-        self.shows, self._bar = shows, None
+        self.shows = shows
+        self._bar: Any = None  # of tqdm
 
     def start(self, done: int, rounds: int, title: str) -> None:
         """The run begins or is resumed, with `done` of `rounds` completed."""
         if self.shows != "none":
             say(title)
         if self.shows == "bar":
-            self._bar = _bar(done, rounds)
+            from tqdm.auto import tqdm  # of the terminal or the notebook; slow to import
+
+            tqdm.monitor_interval = 0  # no thread of its own: rounds come often, or the bar may wait
+            self._bar = tqdm(initial=done, total=rounds, desc="rounds", unit="", dynamic_ncols=True)
 
     def advance(self, done: int) -> None:
         """`done` rounds are completed."""
@@ -35,31 +39,17 @@ class Reporter:
         elif self.shows == "lines":
             say(f"round {columns['round']:>7}  {columns['elapsed_s']:9.2f} s  {_numbers(columns)}")
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str, what: str = "warning") -> None:
         """Print a warning on the standard error."""
-        self._say(f"mpifed: warning: {text}")
-
-    def note(self, text: str) -> None:
-        """Print a note on the standard error."""
-        self._say(f"mpifed: note: {text}")
-
-    def _say(self, text: str) -> None:
         if self._bar is not None:
             self._bar.clear()  # it is drawn anew below
         if self.shows != "none":
-            say(text, file=sys.stderr)
+            say(f"mpifed: {what}: {text}", file=sys.stderr)
 
     def end(self) -> None:
         """The run has ended."""
         if self._bar is not None:
             self._bar.close()
-
-
-def _bar(done: int, rounds: int) -> Any:  # of the terminal or the notebook
-    from tqdm.auto import tqdm  # slow to import
-
-    tqdm.monitor_interval = 0  # no thread of its own: rounds come often, or the bar may wait
-    return tqdm(initial=done, total=rounds, desc="rounds", unit="", dynamic_ncols=True)
 
 
 def reporter(rank: int, progress: str = "auto") -> Reporter:

@@ -13,9 +13,6 @@ import numpy as np
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Record, namespace
 
-_KINDS = "biuf"  # of dtypes: booleans, integers, floating point
-
-
 Specs = dict[str, str]  # dtype and shape of each leaf, by its name
 
 
@@ -44,19 +41,17 @@ def check_state(
                 "NamedTuple of these, so that a checkpoint can hold it: np.int64(1) or np.float64(0.5) in place of a "
                 "number, and () for nothing"
             )
-        elif leaf.dtype.kind not in _KINDS:
+        elif leaf.dtype.kind not in "biuf":
             why = f"is of dtype {leaf.dtype}; expected booleans, integers or floating-point numbers"
-        elif clients is not None and (not leaf.ndim or len(leaf) != clients):
+        elif clients is not None and leaf.shape[:1] != (clients,):
             why = f"has shape {leaf.shape}; its first axis must be the block's clients, {clients} here"
         elif leaf.ndim and not leaf.flags.c_contiguous:
             why = (
                 "is not in C order, in which a checkpoint gives it back: after a resume its sums and products could "
                 "have other bits; write np.ascontiguousarray(...), for instance of a transposed array"
             )
-        if why:
-            wrong.append(f"{name or 'the state'} {why}")
-        else:
-            specs[name] = f"{leaf.dtype} {leaf.shape}"
+        wrong += [f"{name or 'the state'} {why}"] if why else []
+        specs[name] = "" if why else f"{leaf.dtype} {leaf.shape}"
     if state is not None and before is not None and not wrong:
         wrong += [
             f"{name or 'the state'} is {specs.get(name, 'absent')}, and was {before.get(name, 'absent')} before round "
