@@ -17,15 +17,22 @@ LOCAL = {"batch_size": 20, "local_steps": 2}
 SGD = {"learning_rate": 0.1}
 SSCA = {"name": "ssca", "batch_size": 20, "rho": [0.9, 0.51], "gamma": [0.9, 0.56], "tau": 10.0}
 PRIVATE = {"noise_multiplier": 1.0, "delta": 1e-5, "clip": 1.0, "noise": "test"}
-CASES = {
-    "small model": ("rows", 0, {"algorithm": {"name": "fedavg", **LOCAL}, "client_optimizer": SGD}),
-    "wide layer": ("rows", 2000, {"algorithm": {"name": "fedavg", **LOCAL}, "client_optimizer": SGD}),
-    "states": ("rows", 500, {"algorithm": {"name": "fedpdm", "rho": 1.0, **LOCAL}, "client_optimizer": SGD}),
+AVERAGING = {"algorithm": {"name": "fedavg", **LOCAL}, "client_optimizer": SGD}
+PDM = {"algorithm": {"name": "fedpdm", "rho": 1.0, **LOCAL}, "client_optimizer": SGD}
+CASES = {  # the split, units of a hidden layer, and tables
+    "small model": ("rows", 0, AVERAGING),
+    "wide layer": ("rows", 2000, AVERAGING),
+    "states": ("rows", 500, PDM),
     "columns": ("columns", 200, {"algorithm": SSCA}),
-    "private": (
-        "rows", 200, {"algorithm": {"name": "fedavg", **LOCAL}, "client_optimizer": SGD, "privacy": PRIVATE},
-    ),
-}  # fmt: skip
+    "rows of ssca": ("rows", 200, {"algorithm": SSCA}),
+    "private": ("rows", 200, AVERAGING | {"privacy": PRIVATE}),
+    "masked": ("rows", 200, AVERAGING | {"aggregation": {"security": "masked"}}),
+    "control variates": ("rows", 500, AVERAGING | {"algorithm": {"name": "scaffold", **LOCAL}}),
+    "double precision": ("rows", 500, AVERAGING | {"compute": {"dtype": "float64"}}),
+    "nothing measured": ("rows", 1000, AVERAGING | {"record": {"evaluate_every": 0}}),
+    "states of few": ("rows", 500, PDM | {"participation": {"clients_per_round": 2}}),
+    "columns of a small model": ("columns", 0, {"algorithm": SSCA}),
+}
 
 
 def mpifed(*words: object) -> str:
