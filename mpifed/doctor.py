@@ -11,13 +11,12 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
-
-from threadpoolctl import threadpool_info
 
 from mpifed.batch.plugin import plugin, plugins
 from mpifed.batch.slurm import has, misconfigured
@@ -25,7 +24,7 @@ from mpifed.comm.mpi import Solo, connect, launched_rank, launched_ranks, librar
 from mpifed.core import loops
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.results.text import human_bytes
-from mpifed.run.environment import versions
+from mpifed.run.environment import blas, versions
 from mpifed.run.launch import guarded
 from mpifed.text import counted, on_screen
 
@@ -72,7 +71,7 @@ def examine(environment: Mapping[str, str] = os.environ) -> int:
         if locations is not None:
             name = library()
             of_ranks = joined(locations, environment, failure), launcher(name, environment), cores(locations)
-            findings = [*chain(*of_ranks, _parts(name), folder(Path.cwd()), devices(), slurm(name, environment))]
+            findings = [*chain(*of_ranks, _parts(), folder(Path.cwd()), devices(), slurm(name, environment))]
             if failure is None or launched_rank(environment) == 0:
                 print(on_screen("\n".join(map(str, findings))), flush=True)
             code = int(any(finding.fatal for finding in findings))
@@ -85,16 +84,16 @@ def joined(
     locations: Sequence[RankLocation], environment: Mapping[str, str], failure: MpifedError | None
 ) -> Iterator[CheckResult]:
     """Whether all ranks that the launcher started have joined."""
-    launched, hosts = launched_ranks(environment), sorted({location.host for location in locations})
+    launched, count = launched_ranks(environment), len(locations)
     if failure is not None:
         yield CheckResult(str(failure), fatal=True)
-    elif launched > len(locations):
-        what = f"{launched} ranks launched, {len(locations)} joined"
-        yield CheckResult(what, "start them with the launcher of this MPI library", fatal=True)
-    elif len(locations) == 1:
+    elif launched > count:
+        remedy = "start them with the launcher of this MPI library"
+        yield CheckResult(f"{launched} ranks launched, {count} joined", remedy, fatal=True)
+    elif count == 1:
         yield CheckResult("one rank; `mpiexec -n P mpifed doctor` checks whether P ranks join")
     else:
-        yield CheckResult(f"{len(locations)} ranks joined, on {', '.join(hosts)}")
+        yield CheckResult(f"{count} ranks joined, on {', '.join(sorted({location.host for location in locations}))}")
 
 
 def launcher(name: str | None, environment: Mapping[str, str]) -> Iterator[CheckResult]:
@@ -105,42 +104,34 @@ def launcher(name: str | None, environment: Mapping[str, str]) -> Iterator[Check
         remedy = "" if has("srun", environment) or name is None else "activate the MPI library's environment or module"
         yield CheckResult("no mpiexec on PATH", remedy)
         return
-    try:
+    said = ""
+    with suppress(OSError, subprocess.SubprocessError):
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
-    except (OSError, subprocess.SubprocessError):
-        said = ""
-    of_launcher, of_library = (
-        next((family for word, family in _FAMILIES.items() if word in text), None) for text in (said, name or "")
-    )
-    if of_launcher is None or of_library is None:
+    owner, family = (next((_FAMILIES[word] for word in _FAMILIES if word in text), None) for text in (said, name or ""))
+    if owner is None or family is None:
         what = f"{path}: cannot determine whether it belongs to the MPI library"
         yield CheckResult(what, "try `mpiexec -n 2 mpifed doctor`")
-    elif of_launcher == of_library:
-        yield CheckResult(f"{path} belongs to {of_launcher}")
+    elif owner == family:
+        yield CheckResult(f"{path} belongs to {owner}")
     else:
-        what = f"{path} belongs to {of_launcher}, the MPI library to {of_library}: ranks would not join"
+        what = f"{path} belongs to {owner}, the MPI library to {family}: ranks would not join"
         yield CheckResult(what, "put the mpiexec of the MPI library first on PATH", fatal=True)
 
 
 def cores(locations: Sequence[RankLocation]) -> Iterator[CheckResult]:
     """Whether each rank has a core of its own."""
-    by_host: dict[str, list[frozenset[int]]] = defaultdict(list)
-    for location in locations:
-        by_host[location.host].append(location.cores)
-    for host, usable in sorted(by_host.items()):
-        count = len(frozenset().union(*usable))
-        remedy = "start at most one per core, or bind them otherwise: waiting ranks use their cores"
-        what = f"{host}: {counted(len(usable), 'rank')}, {counted(count, 'usable core')}"
-        yield CheckResult(what, remedy if len(usable) > count else "")
+    for host, ranks in sorted(Counter(location.host for location in locations).items()):
+        count = len(frozenset().union(*(location.cores for location in locations if location.host == host)))
+        remedy = "start at most one per core, or bind them otherwise: waiting ranks use their cores" * (ranks > count)
+        yield CheckResult(f"{host}: {counted(ranks, 'rank')}, {counted(count, 'usable core')}", remedy)
 
 
-def _parts(name: str | None) -> Iterator[CheckResult]:
+def _parts() -> Iterator[CheckResult]:
     """Versions; whether BLAS can be limited to one thread a rank; compiled loops."""
-    packages = ", ".join(f"{package} {version}" for package, version in versions().items())
-    yield CheckResult(packages)
-    blas = {f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info() if pool["user_api"] == "blas"}
-    what = f"BLAS: {', '.join(sorted(blas)) or 'none whose threads can be limited; results may depend on their number'}"
-    yield CheckResult(what, "" if blas else "export OMP_NUM_THREADS=1, or install NumPy with OpenBLAS")
+    yield CheckResult(", ".join(f"{package} {version}" for package, version in versions().items()))
+    known = ", ".join(blas())
+    what = known or "none whose threads can be limited; results may depend on their number"
+    yield CheckResult(f"BLAS: {what}", "" if known else "export OMP_NUM_THREADS=1, or install NumPy with OpenBLAS")
     if loops.compiled is None:
         what = "memory-bound loops are not compiled: short rounds take up to a third longer, with the same results"
         yield CheckResult(what, "install a C compiler and Python's headers, and reinstall mpifed")
@@ -150,14 +141,12 @@ def folder(path: Path) -> Iterator[CheckResult]:
     """Whether results can be written to a folder, and its free space."""
     try:
         tempfile.TemporaryFile(dir=path).close()
+        free = shutil.disk_usage(path).free
+        remedy = "checkpoints may not fit" if free < _LITTLE_BYTES else ""
+        yield CheckResult(f"{path}: files can be written, {human_bytes(free)} free", remedy)
     except OSError as error:
-        yield CheckResult(
-            f"{path}: cannot be written ({error.strerror})", "choose another folder, or --out", fatal=True
-        )
-        return
-    free = shutil.disk_usage(path).free
-    remedy = "checkpoints may not fit" if free < _LITTLE_BYTES else ""
-    yield CheckResult(f"{path}: files can be written, {human_bytes(free)} free", remedy)
+        what = f"{path}: cannot be written ({error.strerror})"
+        yield CheckResult(what, "choose another folder, or --out", fatal=True)
 
 
 def devices() -> Iterator[CheckResult]:

@@ -200,11 +200,16 @@ def wrong_fit(job: JobSettings, algorithm: Algorithm) -> list[str]:
     problem = algorithm.problem
     privacy = problem.privacy
     if privacy is not None and not algorithm.accounts():
-        others = ", ".join(known for known, kind in ALGORITHMS.items() if kind.accounts())
+        others, what = (
+            ", ".join(known for known, kind in ALGORITHMS.items() if kind.accounts()),
+            algorithm.why_no_privacy,
+        )
+        if what == Algorithm.why_no_privacy and type(algorithm).released is not Algorithm.released:
+            what = "`released` is inherited, and does not count what its `setup`, `prepare`, `answer` or exchanges send"
         unaccounted = Refusal(
             True,
             f'[algorithm] name = "{job.algorithm["name"]}"',
-            algorithm.why_no_privacy,
+            what,
             f"a class of your own has `released` beside its `answer` and `absorb`; [privacy] goes with {others}",
         )
         return messages([unaccounted])

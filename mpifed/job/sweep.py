@@ -206,7 +206,7 @@ def _trials(table: ReadOnlyTable, source: str) -> list[SweepPoint]:
         for key, value in settings.items():
             put_key(changed, key, value)
         name = point_name({"seed": seed, **settings})
-        trials.setdefault(name, SweepPoint(name, settings, Job.check(changed, source)))
+        trials.setdefault(name, SweepPoint(name, settings, Job.check(changed, f"{source}, with [tune] space")))
     job = next(iter(trials.values())).job
     if job.privacy and job.privacy.noise_multiplier is None and len(plan.rungs(len(trials), job.rounds)) > 1:
         raise UsageError(

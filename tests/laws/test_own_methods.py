@@ -157,7 +157,7 @@ def test_refusals_of_privacy_hold_whatever_a_class_leaves_out(digits: Path, tmp_
 def test_nothing_is_released_beside_the_rounds(digits: Path, tmp_path: Path) -> None:
     """What a set-up would send is counted by no epsilon; and a model knows no loss that was measured without noise."""
     given = (digits, tmp_path / "run", "own_methods:SettingUp", FEDAVG)
-    assert "so nobody could account for it" in refused(*given, privacy=PRIVATE)
+    assert "`released` is inherited, and does not count what its `setup`" in refused(*given, privacy=PRIVATE)
     noisy = {"privacy": PRIVATE | {"noise": "test"}}
     sent = [trained(digits, tmp_path / n[-6:], n, FEDAVG, **noisy) for n in ("fedavg", "own_methods:ByLoss")]
     assert sent[0]["model_sha256"] == sent[1]["model_sha256"]
