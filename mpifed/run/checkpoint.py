@@ -242,7 +242,7 @@ class Checkpoints:
             for name, sent in last_answers.items()
             if client in sent
         }
-        return named(STATE, clients.peek(i)) | last
+        return {**named(STATE, clients.peek(i)), **last}
 
     def _last_answers(self, clients: ClientStates) -> LastAnswers:
         """The last answers of this rank's clients, as far as there are any."""
