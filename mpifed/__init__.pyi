@@ -44,6 +44,11 @@ from mpifed.maths.adaptive import AdamW as AdamW
 from mpifed.maths.adaptive import ServerAdagrad as ServerAdagrad
 from mpifed.maths.adaptive import ServerAdam as ServerAdam
 from mpifed.maths.adaptive import ServerYogi as ServerYogi
+from mpifed.maths.compression import QSGD as QSGD
+from mpifed.maths.compression import Natural as Natural
+from mpifed.maths.compression import RandK as RandK
+from mpifed.maths.compression import Sign as Sign
+from mpifed.maths.compression import TopK as TopK
 from mpifed.maths.objectives import MLP as MLP
 from mpifed.maths.objectives import Hinge as Hinge
 from mpifed.maths.objectives import LeastSquares as LeastSquares

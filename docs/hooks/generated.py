@@ -21,6 +21,7 @@ from mpifed.files.ends import ENDS
 PLURALS = {
     "job": "Top level", "table": "Tables", "algorithm": "Algorithms", "model": "Models", "term": "Terms",
     "regularizer": "Regularizers", "observer": "Observers", "schedule": "Schedules of learning rates",
+    "compressor": "Compressors of uploads",
     "client optimizer": "Optimizers of clients", "server optimizer": "Optimizers of the server",
 }  # fmt: skip
 

@@ -28,6 +28,7 @@ _ABSENT = {"participation": {"clients_per_round": 2}}
 _TABLES: dict[str, dict[str, Any]] = {
     "absent clients": _ABSENT,
     "`[regularizer]`": {"regularizer": {"name": "l1", "weight": 0.01}},
+    "`[compression]`": {"compression": {"name": "top-k", "fraction": 0.5}},
     "client momentum": {"client_optimizer": {"learning_rate": 0.1, "momentum": 0.5}},
     "`[server_optimizer]`": {"server_optimizer": {"name": "adam"}},
 }

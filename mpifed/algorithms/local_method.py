@@ -19,7 +19,7 @@ from typing_extensions import final
 from mpifed.algorithms.initial import model_layout, model_template, start_model
 from mpifed.algorithms.local import Local, LocalSteps
 from mpifed.algorithms.rows import Rows, lazy_change
-from mpifed.core.exchange import Exchange, OwnRecord
+from mpifed.core.exchange import Exchange, Field, OwnRecord
 from mpifed.core.record import Array, bare_leaves, map_leaves
 from mpifed.maths.arrays import as_before, read_only
 from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
@@ -47,6 +47,14 @@ class Server(NamedTuple):
     memory: Memory  # what a method keeps beside the model, a record
     optimizer: State  # the state of `[server_optimizer]`, a record
     steps: np.int64  # rounds done
+    estimate: State = ()  # what `[compression]` keeps of the clients' uploads, a record
+
+
+class WithMemory(NamedTuple):
+    """What clients keep where `[compression]` has a memory."""
+
+    own: State  # of the method
+    memory: State  # of `[compression]`, a record
 
 
 class Sent(NamedTuple):
@@ -224,6 +232,16 @@ class LocalMethod(LocalSteps, Rows):
         return private_guard(*given)
 
     @property
+    def remembers(self) -> bool:
+        """Whether `[compression]` has a memory."""
+        return self.problem.compression is not None and self.problem.compression.memory != "none"
+
+    @final
+    def method_state(self, clients: State) -> State:
+        """Of what clients keep, that of the method."""
+        return clients.own if self.remembers else clients
+
+    @property
     def _template(self) -> OwnRecord:
         """An upload of one client, as it travels."""
         like = self.like(self.zeros)
@@ -253,6 +271,9 @@ class LocalMethod(LocalSteps, Rows):
         With `hear`, clients then receive its memory.
         """
         fields = self.guard.fields(self._template, self.degrees)
+        if self.problem.compression is not None and isinstance(fields.value, Field):  # others are refused
+            bits = self.problem.compression.bits(self.layout.size, self.problem.dtype)
+            fields = fields._replace(value=replace(fields.value, coded=-(-bits // 8)))
         changes = Exchange("changes", fields, self.ask, self.answer, self.receive)
         if self.prepare is None and self.hear is None:
             return (changes,)
@@ -264,13 +285,17 @@ class LocalMethod(LocalSteps, Rows):
     @final
     def start_server(self, now: Round) -> Server:
         """The initial model, and what `start_memory` gives of it."""
-        x = self._initial(now)
-        return Server(x, self.start_memory(x), self.server_optimizer.start(x), np.int64(0))
+        x, compression = self._initial(now), self.problem.compression
+        estimate = () if compression is None else compression.start_server(x)
+        return Server(x, self.start_memory(x), self.server_optimizer.start(x), np.int64(0), estimate)
 
     @final
     def start_clients(self, block: Block, now: Round) -> State:
         """What `start_client` gives, for each client."""
-        one = self.start_client(self._initial(now))
+        x = self._initial(now)
+        one = self.start_client(x)
+        if self.remembers:
+            one = WithMemory(one, self.problem.compression.start(x))  # type: ignore[union-attr]  # there is one
         return map_leaves(lambda leaf: np.repeat(np.asarray(leaf)[None], len(block.clients), axis=0), one)
 
     @final
@@ -286,9 +311,10 @@ class LocalMethod(LocalSteps, Rows):
         return Local(self.in_round(now), block, now, step, self.guard)
 
     @final
-    def answer(self, own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Weighted | Lazy]:
+    def answer(self, clients: State, sent: Sent, block: Block, now: Round) -> tuple[State, Weighted | Lazy]:
         """Local steps, and the hooks around them; what leaves a client is what the guard gives of its upload."""
-        step, guard = float(sent.step), self.guard
+        step, guard, compression = float(sent.step), self.guard, self.problem.compression
+        own = self.method_state(clients)
         whole = self.local(block, now, step)
         sent = map_leaves(read_only, sent)
         own = own if now.leaving is None else map_leaves(lambda leaf: leaf.copy(), own)  # which a void round gives back
@@ -296,7 +322,7 @@ class LocalMethod(LocalSteps, Rows):
         local = whole if shown is block else replace(whole, block=shown)
         start, push = self.begin(own, sent, local), self.push(own, sent, local)
         plain = self.one_plain_step and start is None
-        if plain and self.upload is None and self.retain is None and self.renew is None:
+        if plain and compression is None and self.upload is None and self.retain is None and self.renew is None:
             lazy = lazy_change(whole, sent.model, push)
             if lazy is not None:
                 return own, lazy
@@ -313,9 +339,15 @@ class LocalMethod(LocalSteps, Rows):
         if self.retain is not None:
             kept = self.retain(own, sent, read_only(change), map_leaves(read_only, upload), local)
         left, seen = guard.leave(upload, step, block, now)
+        memory: State = ()
+        if compression is not None:  # after what protects them: of a client's own noise it is post-processing
+            memory = clients.memory if self.remembers else ()
+            left, seen, memory = compression.send(left, memory, now, block.clients)
         if self.renew is not None:
             kept = self.renew(kept, sent, map_leaves(read_only, seen.change if sloped else seen), local)
-        return map_leaves(as_before, kept, own), guard.weighted(left, block.clients, own, kept, sent)
+        kept = map_leaves(as_before, kept, own)
+        after = WithMemory(kept, memory) if self.remembers else kept
+        return after, guard.weighted(left, block.clients, own, after, sent)
 
     @final
     def receive(self, server: Server, total: Weighted, now: Round) -> Server:
@@ -324,20 +356,23 @@ class LocalMethod(LocalSteps, Rows):
         step, most = self.step_of(t), self.in_round(now).most_steps
         rate = self.rate_of(step, most)
         mean = map_leaves(lambda leaf: leaf.astype(x.dtype, copy=False), self.guard.arrive(total, step, now))
+        share, estimate = self.guard.present(total) / self.problem.clients, server.estimate
+        if self.problem.compression is not None:
+            estimate, mean = self.problem.compression.receive(estimate, mean, share)
         whole = mean.change if self.slopes and self.uneven else mean
 
         def gradient(factor: float) -> Array:
             scaled: Array = mean * (-factor / rate) if whole is mean else factor * mean.gradient
             return scaled
 
-        done = Done(t, self.guard.present(total) / self.problem.clients, step, rate, gradient)
+        done = Done(t, share, step, rate, gradient)
         memory, direction = self.absorb(server.memory, whole, done)  # scalars are decoded into float64
         move, state = optimizer.step(server.optimizer, direction, t)
         x = x + move
         if self.problem.regularizer is not None:
             x = self.layout.flat(self.problem.regularizer.prox(self.record(x), self.prox_step(done)))
             state = optimizer.moved(state, x - server.model, t)
-        return Server(x, memory, state, server.steps + 1)
+        return Server(x, memory, state, server.steps + 1, estimate)
 
     def record(self, x: Array) -> Parameters:
         """The layers of a model [..., d]."""

@@ -68,7 +68,7 @@ def measure_of_optimality(method: LocalMethod, rho: float) -> Measure:
         (exchange,),
         start=lambda server: server.model,
         report=partial(_report, method, rho),
-        start_clients=lambda block, clients: clients,
+        start_clients=lambda block, clients: method.method_state(clients),
         certificate=("optimality",),
     )
 

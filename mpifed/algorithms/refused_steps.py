@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mpifed.algorithms.refused_compression import refused_compression
 from mpifed.core.errors import UsageError
 from mpifed.core.refusals import Refusal, messages
 from mpifed.maths.optimizers import AVERAGE, ClientOptimizer, ServerOptimizer
@@ -144,6 +145,7 @@ def refused_method(method: Method) -> Iterator[Refusal]:
         "local steps that are no multiple of a minibatch's gradient at the model have no proven sensitivity",
         'take level = "client"',
     )
+    yield from refused_compression(method)
     if not method.regularized or method.problem.regularizer is None:
         return
     yield Refusal(

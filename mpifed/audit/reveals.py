@@ -67,7 +67,7 @@ def undeclared(method: Algorithm) -> Iterator[str]:
         answer = function_of(exchange.answer)
         known = answer is None or answer.__module__.startswith("mpifed.")
         if isinstance(method, LocalMethod) and answer is LocalMethod.answer:
-            known = method.guard.work.gain is not None
+            known = method.guard.work.gain is not None and method.problem.compression is None
         if isinstance(method, LocalMethod) and answer is tell:
             known = _prepares(method)
         says = type(method).reveals is not Algorithm.reveals
@@ -91,7 +91,7 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     rate = _rate(method, received, method.guard.weight(clients))
     if isinstance(upload, Normalized):  # in units of the most steps
         rate = method.rate_of(float(sent.step), method.most_steps)
-    if gain is None or not rate:
+    if gain is None or not rate or method.problem.compression is not None:
         return
     gradient = -np.float64(bare_leaves(upload)[0]) / (total * gain * rate)
     drift, before = method.drift(sent), received.earlier if _prepares(method) else None

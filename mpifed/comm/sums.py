@@ -136,9 +136,13 @@ class Message:
         """Bytes of the sum, as a deployment would send it."""
         return INTEGER_BYTES * self.size
 
-    def sent(self, clients: Integers) -> Integers:
-        """[n] bytes that each of `clients` [n] uploads."""
-        return sum((place.sizes(clients) for place in self.places), np.zeros(len(clients), np.int64))
+    def sent(self, clients: Integers, coded: bool = False) -> Integers:
+        """[n] bytes that each of `clients` [n] uploads; `coded`: of what they send in place of integers."""
+        found = np.zeros(len(clients), np.int64)
+        for place in self.places:
+            own = place.field.coded if coded else None
+            found += place.sizes(clients) if own is None else own
+        return found
 
     def received(self, clients: Integers) -> Integers:
         """[n] bytes of the sum that each of `clients` [n] receives."""

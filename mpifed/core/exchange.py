@@ -61,6 +61,7 @@ class Field(_InPlaceOfArray):
         neither scale nor bound is the job's to choose, nor do targets change them
     degree : in the targets of a regression: 1 of parameters, gradients and scores, 2 of losses, 4 of their squares, 0
         of counts and weights; scale and bound are multiplied by that power of `Problem.target_scale`
+    coded : bytes of what a client sends of it in the plain channel, in place of its integers; None: these
     wide : whether the sum is in float64, whatever the job's dtype, as of what is measured
     """
 
@@ -74,6 +75,7 @@ class Field(_InPlaceOfArray):
     sender: int | None = None
     whole: bool = False
     degree: int = 1
+    coded: int | None = None
     wide: bool = False
 
     def __post_init__(self) -> None:

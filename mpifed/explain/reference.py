@@ -23,6 +23,7 @@ from mpifed.job.job import Job, adapter
 from mpifed.job.schema import LimitKeys, ModelKeys
 from mpifed.job.settings import REGISTRIES, key_of, keys_of, made_of, tables_in
 from mpifed.job.sweep import Tune
+from mpifed.maths.compression import Compression
 from mpifed.maths.objectives import Objective
 from mpifed.maths.optimizers import ClientOptimizer, ServerOptimizer
 from mpifed.maths.regularizers import Regularizer
@@ -39,11 +40,12 @@ _TYPES = {
 }  # fmt: skip
 _KINDS: dict[type, str] = {
     Algorithm: "algorithm", Objective: "model", Term: "term", Regularizer: "regularizer", Observer: "observer",
-    ClientOptimizer: "client optimizer", ServerOptimizer: "server optimizer",
+    ClientOptimizer: "client optimizer", ServerOptimizer: "server optimizer", Compression: "compressor",
 }  # fmt: skip
 # the tables where what is of a kind stands, or what else it is asked for by; others by the name of their kind
 _PLACES = {
     "term": ("constraint", "minimize"), "observer": ("observe",), "column": ("history", "columns"),
+    "compressor": ("compression",),
     "client optimizer": ("client_optimizer",), "server optimizer": ("server_optimizer",),
 }  # fmt: skip
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\([^()]*\)")  # its text may have brackets

@@ -99,6 +99,7 @@ def forecast(job: Job, ranks: int) -> Table:
         "privacy": privacy,
         "warnings": [
             *algorithm.warnings(),
+            *_dense(job),
             *warnings_of(job, algorithm.problem.privacy, without_epsilon(algorithm)),
         ],
         **{f"{key}_per_round": sum(exchange[key] for exchange in exchanges) for key in keys},
@@ -119,12 +120,22 @@ def forecast(job: Job, ranks: int) -> Table:
     }
 
 
+def _dense(job: Job) -> list[str]:
+    """Where compression saves nothing."""
+    if job.compression is None or job.channel == "plain":
+        return []
+    return [
+        f'[compression]: with security = "{job.channel}" uploads travel whole, and are counted so, since every number '
+        "of a sealed one is needed; only what they say is compressed"
+    ]
+
+
 def _described(exchange: Exchange, view: View, counting: Counting) -> Table:
     """One exchange: what is broadcast and uploaded, who receives the sum, how it is summed, and its cost."""
     question, message = counting.broadcasts[exchange.name], counting.plan(exchange).message
     own = of_columns(question)
     sent = [
-        ("broadcast", name, np.shape(leaf), np.asarray(leaf).dtype, nbytes(leaf), "own columns" * (name in own))
+        ("broadcast", name, np.shape(leaf), str(np.asarray(leaf).dtype), nbytes(leaf), "own columns" * (name in own))
         for name, leaf in leaves(question)
     ]
     for part in message.places:
@@ -132,13 +143,16 @@ def _described(exchange: Exchange, view: View, counting: Counting) -> Table:
         of = "" if field.sender is None else f"client {field.sender}"
         if field.held is not None:
             of = "own rows" if field.to_holders else "own columns"
-        sent.append(("upload", part.name.removeprefix(f"{exchange.name}."), field.shape, np.dtype("i8"), size, of))
+        kind = "int64"
+        if field.coded is not None and view.protection.channel == "plain":
+            kind, size = "coded", field.coded
+        sent.append(("upload", part.name.removeprefix(f"{exchange.name}."), field.shape, kind, size, of))
     return {
         "name": exchange.name,
         "receives": receiver(exchange, view.now),
         "security": "plain" if exchange.clear else view.protection.channel,
         "fields": [
-            {"sent": how, "field": name, "shape": list(shape), "dtype": str(dtype), "bytes": size, "of": of}
+            {"sent": how, "field": name, "shape": list(shape), "dtype": dtype, "bytes": size, "of": of}
             for how, name, shape, dtype, size, of in sent
         ],
         "learns": learns(exchange, message.places, view),

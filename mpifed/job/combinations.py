@@ -15,6 +15,7 @@ from mpifed.algorithms.certificate import is_convex, strong_convexity
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
 from mpifed.algorithms.initial import model_template
 from mpifed.algorithms.local_method import LocalMethod
+from mpifed.algorithms.refused_compression import refused_absence
 from mpifed.core.record import bare_leaves
 from mpifed.core.refusals import Refusal, messages
 from mpifed.data.store import Federation
@@ -76,6 +77,12 @@ def _of_tables(job: JobSettings) -> Iterator[Refusal]:
         '[aggregation] arithmetic = "exact-blocks"',
         f'security = "{job.channel}" takes each client\'s answer by itself',
         'set arithmetic = "exact", or security = "plain"',
+    )
+    yield Refusal(
+        job.compression is not None and job.aggregation.arithmetic == "exact-blocks",
+        '[aggregation] arithmetic = "exact-blocks"',
+        "[compression] takes each client's upload by itself",
+        'set arithmetic = "exact"',
     )
     yield Refusal(
         part.dropout_rate and not part.max_dropouts,
@@ -298,6 +305,13 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
             key,
             "with [privacy] all clients take the local steps, and all take part, that are accounted for",
         )
+    yield Refusal(
+        problem.compression is not None and not isinstance(algorithm, LocalMethod),
+        "[compression]",
+        f'"{name}" has no uploads of local steps on rows, which could be compressed',
+    )
+    if isinstance(algorithm, LocalMethod):
+        yield refused_absence(algorithm, bool(part.dropout_rate))
     yield Refusal(
         bool(part.deadline_s) != bool(part.speeds),
         "[participation] deadline_s and speeds",

@@ -17,6 +17,7 @@ from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.columns import HistoryTarget, target_of
 from mpifed.files.expected import Checked
 from mpifed.job.settings import Kind, Optimizer, Settings, tables_in
+from mpifed.maths.compression import Compression
 from mpifed.maths.objectives import Objective
 from mpifed.maths.optimizers import ClientOptimizer, ServerOptimizer
 from mpifed.maths.privacy.settings import Privacy
@@ -222,6 +223,7 @@ class LimitKeys(Settings):
 
 MODEL, ALGORITHM, OBSERVER = Kind[Objective](Objective, ModelKeys), Kind[Algorithm](Algorithm), Kind(Observer)
 TERM, CONSTRAINT = Kind[Term](Term), Kind[Term](Term, LimitKeys)
+COMPRESSION = Kind[Compression](Compression, own=False)
 REGULARIZER = Kind[Regularizer](Regularizer)
 CLIENT = Optimizer[ClientOptimizer](ClientOptimizer, table="client_optimizer")
 SERVER = Optimizer[ServerOptimizer](ServerOptimizer, table="server_optimizer")
@@ -257,6 +259,8 @@ class JobSettings(Settings):
     """Terms, each with a `limit` that it must not exceed; for methods with constraints."""
     regularizer: Annotated[Table, REGULARIZER] | None = None
     """A non-smooth penalty or a set, by its proximal operator: `name`, and the keys of that regularizer."""
+    compression: Annotated[Table, COMPRESSION] | None = None
+    """What clients send in place of their uploads, in fewer bytes: `name`, and the keys of that compressor."""
     seed: Annotated[int, Ge(0), Lt(2**63)] = 1
     """Seed of all random numbers but keys and the noise of `[privacy]`; the same seed gives the same bits."""
     participation: Participation = field(default_factory=Participation)
@@ -316,6 +320,9 @@ class JobSettings(Settings):
 
     def make_regularizer(self) -> Regularizer | None:
         return None if self.regularizer is None else REGULARIZER.make(self.regularizer)
+
+    def make_compression(self) -> Compression | None:
+        return None if self.compression is None else COMPRESSION.make(self.compression)
 
     def make_observers(self) -> list[Observer]:
         """The observers that the job names; UsageError where one cannot be made."""

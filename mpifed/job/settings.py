@@ -39,6 +39,7 @@ from mpifed.files.expected import expected
 from mpifed.job.reading import listed_errors, where_is
 from mpifed.keywords import MadeByKeywords
 from mpifed.maths.adaptive import CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS
+from mpifed.maths.compression import COMPRESSORS, Compression
 from mpifed.maths.objectives import OBJECTIVES, Objective
 from mpifed.maths.optimizers import OPTIMIZERS, ClientOptimizer, ServerOptimizer
 from mpifed.maths.regularizers import REGULARIZERS, Regularizer
@@ -62,7 +63,7 @@ _SCHEDULES = {kind.__name__: kind for kind in SCHEDULES.values()}  # as pydantic
 # the classes of a job that have names in it, by their base class
 REGISTRIES: dict[type, Mapping[str, type]] = {
     Objective: OBJECTIVES, Algorithm: ALGORITHMS, Term: TERMS, Regularizer: REGULARIZERS, Observer: OBSERVERS,
-    ClientOptimizer: CLIENT_OPTIMIZERS, ServerOptimizer: SERVER_OPTIMIZERS,
+    ClientOptimizer: CLIENT_OPTIMIZERS, ServerOptimizer: SERVER_OPTIMIZERS, Compression: COMPRESSORS,
 }  # fmt: skip
 SPLITS = ("rows", "columns", "grid")
 

@@ -18,6 +18,7 @@ from mpifed.maths.privacy.settings import Privacy
 from mpifed.text import shown
 
 if TYPE_CHECKING:
+    from mpifed.maths.compression import Compression
     from mpifed.maths.duals import Dual
     from mpifed.maths.objectives import LinearScores, Objective
     from mpifed.maths.regularizers import Regularizer
@@ -79,6 +80,7 @@ class Problem:
     target_scale: float = 1.0  # a power of two near the size of real targets, by which grids are coarser and wider
     names: Sequence[str] = ()  # [N] of the clients, where they have some
     stragglers: float = 0.0  # the share of a round's clients who upload after a part of their local work
+    compression: Compression | None = None  # of uploads
     steps_in_time: Integers | None = None  # [N] local steps that clients have time for in a round; all when absent
 
     def name_of(self, client: int) -> str:

@@ -15,9 +15,10 @@ from mpifed.core.tables import Table
 from mpifed.data.store import open_federation
 from mpifed.job.job import Job, read_table
 from mpifed.job.reading import check_data
-from mpifed.job.schema import MODEL, REGULARIZER, TERM
+from mpifed.job.schema import COMPRESSION, MODEL, REGULARIZER, TERM
 from mpifed.job.settings import Wrong, table_of, tables_in
 from mpifed.job.sweep import SweepPoint, points
+from mpifed.maths.compression import Compression
 from mpifed.maths.objectives import Objective
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
@@ -35,7 +36,8 @@ from mpifed.run.progress import reporter
 Progress = Literal["auto", "bar", "lines", "none"] | bool
 TABLES = tuple(name for name in tables_in(Job) if name != "data")  # by the name of the argument
 ARGUMENTS = (
-    "rounds", "name", "seed", "start", "block", "minimize", "constraints", "regularizer", "evaluate_every", "observers",
+    "rounds", "name", "seed", "start", "block", "minimize", "constraints", "regularizer", "compression",
+    "evaluate_every", "observers",
 )  # fmt: skip
 _PROGRESS = ("auto", "bar", "lines", "none")
 
@@ -53,6 +55,7 @@ def job(
     minimize: Term | None = None,
     constraints: Sequence[Mapping[str, object]] = (),
     regularizer: Regularizer | None = None,
+    compression: Compression | None = None,
     evaluate_every: int | None = None,
     observers: Sequence[Observer | Mapping[str, object]] = (),
     **tables: object,
@@ -61,7 +64,7 @@ def job(
 
     Parameters
     ----------
-    algorithm, model, minimize, regularizer
+    algorithm, model, minimize, regularizer, compression
         Objects such as `mpifed.FedAvg(batch_size=32)`, or tables of a job.
     data
         A `FederatedDataset`, or its folder.
@@ -109,6 +112,8 @@ def job(
         table["constraint"] = [dict(one) for one in constraints]
     if regularizer is not None:
         table["regularizer"] = describe.part(REGULARIZER, "regularizer", regularizer)
+    if compression is not None:
+        table["compression"] = describe.part(COMPRESSION, "compression", compression)
     share = tables.get("participation")
     if isinstance(share, (int, float)) and 0 < share <= 1:
         clients = open_federation(data.path if isinstance(data, FederatedDataset) else data).clients

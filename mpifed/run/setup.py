@@ -82,7 +82,7 @@ def problem_of(job: Job, data: store.Federation, given: Mapping[str, Array] | No
         rows=held(data, "rows"), columns=held(data, "columns"), start=start,
         target_scale=1.0 if job.privacy else data.target_scale, names=data.client_names(),
         stragglers=0.0 if part.drop_stragglers else part.stragglers or 0.0,
-        steps_in_time=steps_in_time(job, data.clients),
+        compression=job.make_compression(), steps_in_time=steps_in_time(job, data.clients),
     )  # fmt: skip
 
 

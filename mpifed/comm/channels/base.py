@@ -181,7 +181,9 @@ class Channel:
     def traffic(self, plan: Plan, now: Round) -> tuple[Integers, Integers]:
         """[n] bytes that each client who is asked uploads and receives, without the broadcast, as in a deployment."""
         exchange, message, asked = plan.exchange, plan.message, now.asked_ids
-        up = message.sent(asked) * (now.present[asked] if exchange.answer is not None else 0)
+        up = message.sent(asked, coded=self.name == "plain") * (
+            now.present[asked] if exchange.answer is not None else 0
+        )
         return up, message.received(asked) * np.isin(asked, hearing(exchange, now))
 
     def spent(self, plan: Plan, question: Record, columns: Holdings, now: Round) -> Spent:
