@@ -39,8 +39,8 @@ def together(clients: Sequence[Mapping[str, Any]]) -> Any:
 def _stacked(arrays: Sequence[Any]) -> Any:
     shape = np.max([np.shape(array) for array in arrays], axis=0)
     found = np.zeros((len(arrays), *shape.astype(int)), arrays[0].dtype)
-    for row, array in zip(found, arrays, strict=True):
-        row[tuple(map(slice, np.shape(array)))] = array
+    for i, array in enumerate(arrays):
+        found[(i, *map(slice, np.shape(array)))] = array
     return found
 
 

@@ -38,6 +38,7 @@ def job(skewed: Path, write_job: Any, tmp_path_factory: pytest.TempPathFactory) 
             rounds=ROUNDS,
             record=record,
             participation={"clients_per_round": 9},
+            compression={"name": "top-k", "fraction": 0.1, "memory": "ef21-sgdm"},
             seed=4,
             data={"path": str(skewed), "block": "auto"},
         ),

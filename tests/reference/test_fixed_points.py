@@ -19,6 +19,7 @@ from mpifed.testing import Job
 L2 = 0.05
 FOUR = {"local_steps": 4, "client_optimizer": {"learning_rate": 0.4}}  # of FedLin: 0.1 a step
 SOME = {"participation": {"clients_per_round": 3}}
+ONE = {"name": "top-k", "k": 1}
 FAST = {"participation": {"stragglers": 0.5, "drop_stragglers": True}}
 # name, [algorithm], other tables, rounds, whether clients count alike
 REST: list[tuple[str, dict[str, Any], dict[str, Any], int, bool]] = [
@@ -30,6 +31,11 @@ REST: list[tuple[str, dict[str, Any], dict[str, Any], int, bool]] = [
     ("feddyn", {"local_steps": 4, "alpha": 0.3}, SOME, 600, True),
     ("fedadmm", {"local_steps": 4, "rho": 0.3, "weights": "rows"}, SOME, 600, False),
     ("fedsplit", {"local_steps": 4, "s": 2.0, "start": "own", "weights": "rows"}, {}, 400, False),
+    ("fedavg", {}, {"compression": ONE | {"memory": "ef21"}}, 800, False),
+    ("fedavg", {}, SOME | {"compression": ONE | {"memory": "ef21-sgdm"}}, 1500, False),
+    ("fedavg", {}, SOME | {"compression": {"name": "natural", "memory": "diana"}}, 1000, False),
+    ("fedavg", {}, {"compression": {"name": "rand-k", "k": 1, "memory": "diana"}}, 1000, False),
+    ("scaffold", {"local_steps": 4}, {"compression": {"name": "sign", "memory": "ef21"}}, 1300, False),
 ]
 
 
@@ -44,7 +50,7 @@ def unlike(shared_path: Path) -> Path:
 
 
 def resting(folder: Path, name: str, rounds: int = 400, **more: Any) -> Job:
-    tables = {"participation": more.pop("participation", {})}
+    tables = {name: more.pop(name) for name in ("participation", "compression") if name in more}
     hyper = {"name": name, "batch_size": 100, "client_optimizer": {"learning_rate": 0.1}, **more}
     return local_job(folder, hyper, model={"name": "least-squares", "bias": False, "l2": L2}, rounds=rounds, **tables)
 
@@ -71,12 +77,14 @@ def test_it_rests_at_the_optimum(
 
 
 @pytest.mark.parametrize(("name", "settings", "uniform"), [
-    ("fedavg", {}, False),
-    ("fedsplit", {"s": 2.0, "start": "paper"}, True),
-    ("fedspeed", {"alpha": 0.3}, True),
+    ("fedavg", {"local_steps": 4}, False),
+    ("fedavg", {"compression": ONE}, False),
+    ("fedavg", {"compression": ONE | {"memory": "error-feedback"}}, False),
+    ("fedsplit", {"local_steps": 4, "s": 2.0, "start": "paper"}, True),
+    ("fedspeed", {"local_steps": 4, "alpha": 0.3}, True),
 ], ids=str)  # fmt: skip
 def test_it_does_not(unlike: Path, name: str, settings: dict[str, Any], uniform: bool) -> None:
-    found = played(resting(unlike, name, local_steps=4, **settings)).model
+    found = played(resting(unlike, name, **settings)).model
     assert np.abs(found - optimum(unlike, uniform)[1]).max() > 1e-3
 
 
