@@ -38,7 +38,6 @@ def job(skewed: Path, write_job: Any, tmp_path_factory: pytest.TempPathFactory) 
             rounds=ROUNDS,
             record=record,
             participation={"clients_per_round": 9},
-            compression={"name": "top-k", "fraction": 0.1, "memory": "ef21-sgdm"},
             seed=4,
             data={"path": str(skewed), "block": "auto"},
         ),
@@ -106,7 +105,7 @@ def test_max_hours(job: Path, whole: Path, launch: Callable[..., Any], tmp_path:
 def test_clients_with_a_memory_and_noise(
     skewed: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
-    """Dual variables of the absent too, and the noise of a test; on other numbers of ranks each time."""
+    """Dual variables of the absent too, what compression left out, and a test's noise; on other numbers of ranks."""
     own = {
         "name": "fedpdm",
         "batch_size": 5,
@@ -119,6 +118,7 @@ def test_clients_with_a_memory_and_noise(
         skewed, own, rounds=6, record={"evaluate_every": 3, "checkpoint_every": 0},
         participation={"clients_per_round": 4},
         **private(noise_multiplier=1.0, level="client"),
+        compression={"name": "rand-k", "fraction": 0.2, "memory": "error-feedback"},
         regularizer={"name": "l1", "weight": 1e-3}, data={"path": str(skewed), "block": 2},
     )  # fmt: skip
     job, out = write_job(tmp_path / "memory.toml", task), tmp_path / "run"
