@@ -3,8 +3,8 @@
     python jobs/methods/compression.py docs/how-to/figures/compression.svg
 
 20 clients hold the rows of a9a of $MPIFED_DATA in the order of their labels. Gradients are of whole shards. Left:
-logistic regression with l2 = L / 58, steps of 1 / L, 12 numbers of 123 sent; how far the loss is from its minimum, which
-L-BFGS finds apart from the package, by bytes sent. Right: the problem of EF21 (arXiv:2106.05203), logistic loss +
+logistic regression with l2 = L / 58, steps of 1 / L, 12 numbers of 123 sent: how far the loss is from its minimum, as
+L-BFGS has it apart from the package, by bytes sent. Right: the problem of EF21 (arXiv:2106.05203), logistic loss +
 .1 sum w^2 / (1 + w^2), 1 number of 123 sent, steps of 1 / L; the squared norm of the gradient, relative to the first.
 Ends with 1 where EF21 and DIANA do not come to the optimum, or the others do.
 """
