@@ -33,6 +33,7 @@ from private_rounds import private_rounds, shown
 from report import BASE, accepted, grouped, slower, table
 from rich.console import Console
 from server_step import PARAMETERS, server_steps
+from topk import slow_topk
 
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.run_folder import summary
@@ -169,7 +170,7 @@ def main() -> None:
     console.width = max(console.width, 110)  # of the tables, where the output is no terminal
     plan = planned(cases, given.ranks, given.quick)
     CACHE.mkdir(exist_ok=True)
-    failed = gate() if given.cases is None else []
+    failed = [*gate(), *slow_topk()] if given.cases is None else []
     console.print(
         "base: its time / this variant's; hand, exact, floor: those by hand, of exact sums by hand, of the bare"
     )

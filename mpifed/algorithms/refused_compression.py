@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
 
+from mpifed.algorithms.more_exchanges import Method
 from mpifed.core.refusals import Refusal
 from mpifed.maths.compression import Sparse
-
-Method: TypeAlias = Any  # a `LocalMethod`, whose file imports those that import this one
 
 
 def refused_compression(method: Method) -> Iterator[Refusal]:

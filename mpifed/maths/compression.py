@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Gt, Le
@@ -21,10 +21,10 @@ from mpifed.core.record import Array, beside, on_host
 from mpifed.core.round import Round
 from mpifed.keywords import MadeByKeywords
 from mpifed.maths.arrays import column
+from mpifed.maths.optimizers import State
 from mpifed.maths.ranges import Count
 
 Share = Annotated[float, Gt(0), Le(1)]
-Kept: TypeAlias = Any  # what a memory keeps, a record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,18 +72,18 @@ class Compression(MadeByKeywords):
 
     # --- memories -----------------------------------------------------------------------------------------------------
 
-    def start(self, x: Array) -> Kept:
+    def start(self, x: Array) -> State:
         """What one client keeps before it first takes part."""
         zeros = np.zeros_like(x)
         if self.memory == "ef21-sgdm":
             return Momentum(zeros, zeros, np.ones((), x.dtype))
         return () if self.memory == "none" else zeros
 
-    def start_server(self, x: Array) -> Kept:
+    def start_server(self, x: Array) -> State:
         """What the server keeps: the mean of the clients' estimates."""
         return np.zeros_like(x) if self.counts_absent else ()
 
-    def send(self, u: Array, kept: Kept, now: Round, clients: Array) -> tuple[Array, Array, Kept]:
+    def send(self, u: Array, kept: State, now: Round, clients: Array) -> tuple[Array, Array, State]:
         """[n, d] what travels, [n, d] the upload as all others then know it, and what clients keep."""
         d = u.shape[1]
 
@@ -108,7 +108,7 @@ class Compression(MadeByKeywords):
         message = sent(u - kept)  # h <- h + alpha C(u - h), and h + C(u - h) is what counts
         return message, kept + message, kept + self.rate(d) * message
 
-    def receive(self, kept: Kept, mean: Array, share: float) -> tuple[Kept, Array]:
+    def receive(self, kept: State, mean: Array, share: float) -> tuple[State, Array]:
         """What the server keeps, and [d] the mean upload as it knows it, from the mean message of those present.
 
         Parameters
