@@ -25,6 +25,7 @@ _WHERE = {
     "Scaffold": "mpifed.algorithms.scaffold", "FedPDM": "mpifed.algorithms.fedpdm",
     "FedDyn": "mpifed.algorithms.feddyn", "FedADMM": "mpifed.algorithms.fedadmm",
     "FedSplit": "mpifed.algorithms.fedsplit", "FedSAM": "mpifed.algorithms.fedsam",
+    "FedBuff": "mpifed.algorithms.fedbuff", "FedAsync": "mpifed.algorithms.fedasync",
     "FedSpeed": "mpifed.algorithms.fedspeed", "DeltaSGD": "mpifed.algorithms.delta_sgd",
     "ProxSkip": "mpifed.algorithms.proxskip", "TAMUNA": "mpifed.algorithms.proxskip",
     "FedLin": "mpifed.algorithms.fedlin", "MIME": "mpifed.algorithms.mime",
@@ -49,8 +50,7 @@ _WHERE = {
     "Privacy": "mpifed.maths.privacy.settings",
     "Participation": "mpifed.job.schema", "Aggregation": "mpifed.job.schema",
     "Record": "mpifed.job.schema", "Stop": "mpifed.job.schema", "Compute": "mpifed.job.schema",
-
-    "SimulatedNetwork": "mpifed.job.schema",
+    "SimulatedNetwork": "mpifed.job.schema", "Asynchrony": "mpifed.job.schema",
     "Observer": "mpifed.observers", "TensorBoard": "mpifed.observers", "MLflow": "mpifed.observers",
     "WandB": "mpifed.observers",
     "MpifedError": "mpifed.core.errors", "UsageError": "mpifed.core.errors", "DataError": "mpifed.core.errors",

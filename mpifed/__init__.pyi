@@ -6,7 +6,9 @@ from mpifed.algorithms.cocoa import CoCoA as CoCoA
 from mpifed.algorithms.delta_sgd import DeltaSGD as DeltaSGD
 from mpifed.algorithms.fedacg import FedACG as FedACG
 from mpifed.algorithms.fedadmm import FedADMM as FedADMM
+from mpifed.algorithms.fedasync import FedAsync as FedAsync
 from mpifed.algorithms.fedavg import FedAvg as FedAvg
+from mpifed.algorithms.fedbuff import FedBuff as FedBuff
 from mpifed.algorithms.fedcm import FedCM as FedCM
 from mpifed.algorithms.fedcm import MimeLite as MimeLite
 from mpifed.algorithms.feddyn import FedDyn as FedDyn
@@ -35,6 +37,7 @@ from mpifed.core.errors import MpifedError as MpifedError
 from mpifed.core.errors import NumericalError as NumericalError
 from mpifed.core.errors import UsageError as UsageError
 from mpifed.job.schema import Aggregation as Aggregation
+from mpifed.job.schema import Asynchrony as Asynchrony
 from mpifed.job.schema import Compute as Compute
 from mpifed.job.schema import Participation as Participation
 from mpifed.job.schema import Record as Record

@@ -105,6 +105,11 @@ ADAMW = {"name": "adamw", "learning_rate": 0.02}
 COINS = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "p": 0.4}
 EPOCHS = {"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}
 
+LATE: dict[str, Any] = {
+    "asynchrony": {"buffer": 3, "concurrency": 5},
+    "simulated_network": {"delay_s": 1.0, "delay_spread": 1.0, "client_spread": 0.5, "loss": 0.1},
+}
+MOVING = STEPS | {"server_optimizer": {"momentum": 0.5}}
 COIN: dict[str, Any] = {
     "control": SEVEN | {"p": 0.4}, "reveals": Reveals({ROW, FEW}, "digits", 2, BIASED, ONE | {"p": 1.0}, {})
 }  # fmt: skip
@@ -277,6 +282,8 @@ METHODS = {
         [(STEPS | {"mu": 0.4, "most": 2.0}, {}), (STEPS | {"mu": 0.4, "alpha": 1.3}, private())], private=True, mu=0.4
     ),
     "fedvarp": local([(STEPS, SPARSE), (STEPS, UPLOADS), (STEPS, PEOPLE)], short=1, private=True),
+    "fedbuff": local([(STEPS, private()), (MOVING, LATE)], private=True, short=1),
+    "fedasync": local([(STEPS, private()), (STEPS | {"staleness": "hinge", "b": 1}, LATE)], private=True, short=1),
     "fedacg": local([(STEPS | {"beta": 0.1}, {}), (STEPS, UPLOADS), (STEPS, PEOPLE)], short=1, private=True),
     "feddyn": local(
         [

@@ -31,6 +31,10 @@ _TABLES: dict[str, dict[str, Any]] = {
     "`[compression]`": {"compression": {"name": "top-k", "fraction": 0.5}},
     "client momentum": {"client_optimizer": {"learning_rate": 0.1, "momentum": 0.5}},
     "`[server_optimizer]`": {"server_optimizer": {"name": "adam"}},
+    "`[asynchrony]`": {
+        "asynchrony": {"buffer": 1, "concurrency": 2},
+        "simulated_network": {"delay_s": 1.0},
+    },
 }
 
 

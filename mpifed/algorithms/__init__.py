@@ -25,6 +25,8 @@ _WHERE = {
     "fedsplit": "fedsplit.FedSplit",
     "fedsam": "fedsam.FedSAM",
     "fedspeed": "fedspeed.FedSpeed",
+    "fedbuff": "fedbuff.FedBuff",
+    "fedasync": "fedasync.FedAsync",
     "delta-sgd": "delta_sgd.DeltaSGD",
     "fedpdm": "fedpdm.FedPDM",
     "proxskip": "proxskip.ProxSkip",

@@ -263,6 +263,12 @@ class Local:
         return beside(self.block.shards[0].y, np.array(each, self.problem.dtype)[:, None])
 
     @property
+    def staleness(self) -> Array:
+        """[n, 1] how many rounds the clients' answers have missed."""
+        missed = self.now.index - self.now.began(self.block.clients)
+        return beside(self.block.shards[0].y, missed[:, None].astype(self.problem.dtype))
+
+    @property
     def weight(self) -> Array:
         """[n] the clients' weights in a mean."""
         return self.guard.weight(self.block.clients)

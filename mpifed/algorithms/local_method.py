@@ -48,6 +48,7 @@ class Server(NamedTuple):
     optimizer: State  # the state of `[server_optimizer]`, a record
     steps: np.int64  # rounds done
     estimate: State = ()  # what `[compression]` keeps of the clients' uploads, a record
+    out: OwnRecord = ()  # what clients may have been sent who are still at work, see `mpifed.algorithms.asynchronous`
 
 
 class WithMemory(NamedTuple):
@@ -85,6 +86,7 @@ class Done(NamedTuple):
     t: int  # 1, 2, ...
     share: float  # of all clients' weight that is present
     step: float  # of local steps
+    model: Array  # [d] the server's, before this round
     rate: float  # how far a constant gradient moves a client; with uneven steps of the largest shard; NaN with AdamW
     # (factor) -> [d] the factor times the mean gradient by which plain steps lead to the clients' changes, -change /
     # rate, each by its own number of steps; of methods with `slopes`
@@ -274,6 +276,10 @@ class LocalMethod(LocalSteps, Rows):
         if self.problem.compression is not None and isinstance(fields.value, Field):  # others are refused
             bits = self.problem.compression.bits(self.layout.size, self.problem.dtype)
             fields = fields._replace(value=replace(fields.value, coded=-(-bits // 8)))
+        if self.problem.versions:
+            from mpifed.algorithms.asynchronous import in_virtual_time  # which few jobs have
+
+            return (in_virtual_time(self, fields),)
         changes = Exchange("changes", fields, self.ask, self.answer, self.receive)
         if self.prepare is None and self.hear is None:
             return (changes,)
@@ -287,7 +293,12 @@ class LocalMethod(LocalSteps, Rows):
         """The initial model, and what `start_memory` gives of it."""
         x, compression = self._initial(now), self.problem.compression
         estimate = () if compression is None else compression.start_server(x)
-        return Server(x, self.start_memory(x), self.server_optimizer.start(x), np.int64(0), estimate)
+        server = Server(x, self.start_memory(x), self.server_optimizer.start(x), np.int64(0), estimate)
+        if self.problem.versions:
+            from mpifed.algorithms.asynchronous import all_out
+
+            return server._replace(out=all_out(self.ask(server, now), self.problem.versions))
+        return server
 
     @final
     def start_clients(self, block: Block, now: Round) -> State:
@@ -365,14 +376,14 @@ class LocalMethod(LocalSteps, Rows):
             scaled: Array = mean * (-factor / rate) if whole is mean else factor * mean.gradient
             return scaled
 
-        done = Done(t, share, step, rate, gradient)
+        done = Done(t, share, step, x, rate, gradient)
         memory, direction = self.absorb(server.memory, whole, done)  # scalars are decoded into float64
         move, state = optimizer.step(server.optimizer, direction, t)
         x = x + move
         if self.problem.regularizer is not None:
             x = self.layout.flat(self.problem.regularizer.prox(self.record(x), self.prox_step(done)))
             state = optimizer.moved(state, x - server.model, t)
-        return Server(x, memory, state, server.steps + 1, estimate)
+        return Server(x, memory, state, server.steps + 1, estimate, server.out)
 
     def record(self, x: Array) -> Parameters:
         """The layers of a model [..., d]."""

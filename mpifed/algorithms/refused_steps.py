@@ -132,6 +132,13 @@ def refused_method(method: Method) -> Iterator[Refusal]:
     privacy, server = method.problem.privacy, method.server_optimizer
     mean = method.refuses.get("server_optimizer", "")
     yield without_momentum("server_optimizer", server)
+    keeps = method.remembers or method.guard.work.remembers
+    yield Refusal(
+        method.problem.versions and (keeps or method.prepare is not None or method.hear is not None),
+        "[asynchrony]",
+        "what clients of this method keep, or send and hear beside one upload, is of the round in which they answer",
+        "take a method whose clients keep nothing, such as fedbuff, fedasync or fedavg",
+    )
     yield Refusal(mean and server != AVERAGE, "[server_optimizer]", mean, "leave the table out")
     yield Refusal(
         method.stop and privacy is not None and not privacy.on_gradients,

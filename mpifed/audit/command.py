@@ -16,7 +16,7 @@ from mpifed.audit.membership import membership_attack
 from mpifed.audit.received import Reader
 from mpifed.audit.recording import LIMIT_BYTES, Replay, replay_job
 from mpifed.audit.reveals import undeclared
-from mpifed.core.errors import DataError, LeakFound
+from mpifed.core.errors import DataError, LeakFound, UsageError
 from mpifed.core.tables import Table
 from mpifed.data.store import open_federation
 from mpifed.files.run_folder import RUN
@@ -54,6 +54,11 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None) -> Audit
         raise DataError(f"{target}: no job.toml; give a run directory or a job file")
     job = points(read_table(path, changes), str(path))[0].job
     check_names(job.audit.accept)
+    if job.asynchrony is not None:
+        raise UsageError(
+            "[asynchrony]: the attacks know answers to the newest model alone; audit the job without that table, with "
+            "[participation] clients_per_round"
+        )
     if (target / RUN).exists() and not changes:
         check_same_data(target, open_federation(job.data.path))
     replay = replay_job(job, rounds or ROUNDS, float("inf") if rounds else LIMIT_BYTES)

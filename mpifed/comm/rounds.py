@@ -172,8 +172,8 @@ class Ranks:
             return
         if self._drawn is not None and now.index != SETUP:
             now = now.only(np.arange(self.clients) < self._drawn)._replace(leaving=None)
-        # follows from participation alone, unless clients leave, or last answers count as well
-        who = now.ids.tobytes() if now.leaving is None and plan.kept is None else None
+        # follows from participation alone, unless clients leave or are late, or last answers count as well
+        who = now.ids.tobytes() if now.leaving is None and now.arrivals is None and plan.kept is None else None
         if who is None or who != plan.counted_for:
             plan.spent, plan.counted_for = plan.channel.spent(plan, question, self._columns, now), who
         plan.account.add(plan.spent)

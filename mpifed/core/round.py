@@ -113,6 +113,16 @@ class Leaving(NamedTuple):
         return int(self.who.sum()) - self.most
 
 
+class Arrivals(NamedTuple):
+    """Whose answers make a round in virtual time, where nobody waits for all."""
+
+    models: Integers  # [m] those that they were sent: the model after so many rounds; ascending
+    model: Integers  # [n] by who is present, which of these
+    at_s: float  # when the last of these answers has come
+    lost: int = 0  # answers that never came since the round before
+    late: int = 0  # that came, and were of a model too old
+
+
 class Round(NamedTuple):
     """What all ranks share of a round, or of an exchange in it."""
 
@@ -125,11 +135,19 @@ class Round(NamedTuple):
     rejoining: Flags | None = None  # [N] who is present after a round without it; nobody when absent
     slow: Flags | None = None  # [N] whose time is too short for all local work; nobody when absent
     drawn: Integers | None = None  # [n] the numbers of who is present, ascending, where they are known
+    arrivals: Arrivals | None = None  # of a round in virtual time
 
     @property
     def ids(self) -> Integers:
         """[n] the numbers of who is present, ascending."""
         return np.flatnonzero(self.present) if self.drawn is None else self.drawn
+
+    def began(self, clients: Integers) -> Integers:
+        """[n] after how many rounds the model was sent to which these clients answer."""
+        if self.arrivals is None:
+            return np.full(len(clients), self.index)
+        came = self.arrivals
+        return came.models[came.model[np.searchsorted(self.ids, clients)]]
 
     def only(self, present: Flags) -> Round:
         """The same with others present."""

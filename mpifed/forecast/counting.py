@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from mpifed.comm.rounds import Ranks, make_channel, play
 from mpifed.comm.states import ClientStates
 from mpifed.core.errors import MpifedError
 from mpifed.core.exchange import Exchange, ServerRecord, States
-from mpifed.core.record import Record
+from mpifed.core.record import Record, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, next_round
@@ -65,7 +66,8 @@ class Counting(Ranks):
 
     def sum(self, plan: Plan, states: States, question: Record, now: Round, measured: bool) -> ServerRecord:
         """A sum of zeros, once its bytes are counted."""
-        self.broadcasts[plan.exchange.name] = question
+        one = question if now.arrivals is None else map_leaves(itemgetter(0), question)  # which each client is sent
+        self.broadcasts[plan.exchange.name] = one
         if plan.kept is not None:
             plan.channel.begin(plan, now)
         if not measured:
@@ -92,4 +94,6 @@ def _typical_round(job: Job, clients: int, exchanges: Sequence[Exchange]) -> Rou
     """A round without drop-outs: after the first, in which no client returns, one in which some do."""
     indices = range(1, min(job.rounds, 16)) or range(1)
     rounds = [next_round(job, clients, exchanges, index)._replace(leaving=None) for index in indices]
+    if (arrivals := rounds[0].arrivals) is not None:
+        return rounds[0]._replace(arrivals=arrivals._replace(lost=0, late=0))
     return next((now for now in rounds if now.rejoining is not None and now.rejoining.any()), rounds[0])

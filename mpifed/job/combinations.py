@@ -22,7 +22,8 @@ from mpifed.data.store import Federation
 from mpifed.files.columns import column_of
 from mpifed.job.goals import has_goals
 from mpifed.job.participation import left_out
-from mpifed.job.schema import JobSettings
+from mpifed.job.schema import JobSettings, Participation
+from mpifed.job.settings import table_of
 from mpifed.job.time_model import wrong_network
 from mpifed.maths.objectives import LinearScores, Objective
 from mpifed.maths.privacy.settings import Privacy, conflicts
@@ -108,6 +109,7 @@ def _of_tables(job: JobSettings) -> Iterator[Refusal]:
         "a client's score is computed from its own data without noise",
         "leave one of them out",
     )
+    yield from _of_virtual_time(job)
     for name in job.stop.columns:
         column, place = column_of(name), f"[stop] reached, patience: {name}"
         yield Refusal(
@@ -129,6 +131,39 @@ def _of_tables(job: JobSettings) -> Iterator[Refusal]:
             "tell of them",
             "leave it out, or stop by rounds, [stop] seconds or [stop] epsilon",
         )
+
+
+def _of_virtual_time(job: JobSettings) -> Iterator[Refusal]:
+    network, part, key = job.simulated_network, job.participation, "[asynchrony]"
+    delayed, asynchronous = network is not None and network.delay_s is not None, job.asynchrony is not None
+    others = {name for name, value in table_of(part).items() if value != getattr(Participation(), name)}
+    yield Refusal(
+        asynchronous and not delayed, key, "says nothing of when answers come", "give [simulated_network] delay_s"
+    )
+    yield Refusal(
+        asynchronous and job.privacy is not None,
+        key,
+        "no sensitivity of answers to models of several rounds is proven",
+        "leave it out with [privacy]",
+    )
+    yield Refusal(
+        asynchronous and others,
+        f"[participation] {', '.join(sorted(others))}",
+        "with [asynchrony] its buffer says how many answers make a round, and delays say whose",
+        "leave it out",
+    )
+    yield Refusal(
+        network is not None and network.loss and not asynchronous,
+        "[simulated_network] loss",
+        "a round without [asynchrony] waits for all its answers",
+        "leave it out; [participation] has dropout_rate and drop_stragglers",
+    )
+    yield Refusal(
+        delayed and job.privacy is not None and job.privacy.by_coins,
+        "[simulated_network] delay_s",
+        "the time of a round would tell who takes part, which is secret",
+        'leave it out, or set [privacy] sampling = "fixed"',
+    )
 
 
 # --- of a job with its data ------------------------------------------------------------------------------------------
@@ -274,7 +309,7 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         job.min_clients,
     )
     clients, privacy, most = problem.clients, problem.privacy, part.max_dropouts
-    present, absent = part.clients_per_round or clients, f"[participation] dropout_rate = {part.dropout_rate:g}"
+    present, absent = job.per_round or clients, f"[participation] dropout_rate = {part.dropout_rate:g}"
     some, leaving = f"[participation] clients_per_round = {present}", f"[participation] max_dropouts = {most}"
     slow = f"[participation] stragglers = {part.stragglers or 0:g}"
     everybody = f'"{name}" needs all {clients} clients in every round, since {algorithm.why_everybody}'
@@ -293,6 +328,16 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         "takes no [[constraint]] and no [minimize] but the mean loss",
         "take ssca, or leave them out, as by --set 'constraint=[]' --set 'minimize={name=\"loss\"}'",
     )
+    if asynchrony := job.asynchrony:
+        some = f"[asynchrony] buffer = {present}"
+        at_work = f"[asynchrony] concurrency = {asynchrony.concurrency}"
+        yield Refusal(asynchrony.concurrency > clients, at_work, f"{job.data.path} has {clients} clients", "lower it")
+        yield Refusal(
+            not isinstance(algorithm, LocalMethod),
+            "[asynchrony]",
+            f'"{name}" takes no local steps on rows',
+            "leave it out",
+        )
     yield Refusal(present > clients, some, f"{job.data.path} has {clients} clients", "lower it")
     for fewer, key in (part.stragglers, slow), (part.deadline_s, f"[participation] deadline_s = {part.deadline_s}"):
         yield Refusal(

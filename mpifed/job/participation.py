@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.sums import Arithmetic
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Integers
-from mpifed.core.round import SETUP, Leaving, Round, below, secret_words, uniform
+from mpifed.core.round import SETUP, Arrivals, Leaving, Round, below, secret_words, uniform
+from mpifed.job.arrivals import buffers, delays
 from mpifed.job.schema import JobSettings, Participation
 
 
@@ -28,6 +30,10 @@ def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = Non
     """Round `index` with its participating clients, drawn by the job's seed, or by a secret key if given."""
     part, privacy = job.participation, job.privacy
     now = Round(index, job.seed, np.zeros(clients, dtype=bool), is_secure(job))
+    if job.asynchrony is not None:
+        answered, arrivals = arrived(job, clients, index)
+        now.present[answered] = True
+        return now._replace(drawn=answered, arrivals=arrivals)
     per_round, secret = part.clients_per_round, None if key is None else uniform(secret_words(key, index)(clients))
     if per_round is None or per_round >= clients:
         now = now._replace(present=~now.present, drawn=np.arange(clients))
@@ -45,6 +51,39 @@ def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = Non
     order = np.argsort(now.words_of_clients("stragglers", who))
     slow[who[order[: round(part.stragglers * len(who))]]] = True
     return now.only(now.present & ~slow) if part.drop_stragglers else now._replace(slow=slow)
+
+
+def arrived(job: JobSettings, clients: int, index: int) -> tuple[Integers, Arrivals]:
+    """Who answers in round `index` of a job with `[asynchrony]`, ascending, and their arrivals."""
+    assert job.asynchrony is not None and job.simulated_network is not None  # as `check` says
+    return buffers(job.asynchrony, job.simulated_network, job.seed, clients).at(index)
+
+
+def in_vain(job: JobSettings, clients: int) -> tuple[int, int]:
+    """(answers that never come, answers that come too late) in all rounds of a job; none without `[asynchrony]`."""
+    if job.asynchrony is None:
+        return 0, 0
+    came = [arrived(job, clients, index)[1] for index in range(job.rounds)]
+    return sum(arrivals.lost for arrivals in came), sum(arrivals.late for arrivals in came)
+
+
+@lru_cache(maxsize=4)
+def _clock(job: str) -> list[float]:
+    """Seconds after each round that was looked at, of a job given as text."""
+    return [0.0]
+
+
+def virtual_seconds(job: JobSettings, clients: int, rounds: int) -> float:
+    """Seconds of so many rounds by `[simulated_network] delay_s`, where each waits for the last of its answers."""
+    assert job.simulated_network is not None
+    if job.asynchrony is not None:
+        return arrived(job, clients, rounds - 1)[1].at_s if rounds else 0.0
+    clock = _clock(repr((job.participation, job.privacy, job.simulated_network, job.seed, clients)))
+    while len(clock) <= rounds:
+        index = len(clock) - 1
+        waited = delays(job.simulated_network, job.seed, index, round_of(job, clients, index).ids)
+        clock.append(clock[-1] + float(waited.max(initial=0)))
+    return clock[rounds]
 
 
 def steps_in_time(job: JobSettings, clients: int) -> Integers | None:
@@ -73,7 +112,7 @@ def arithmetic(job: JobSettings, algorithm: Algorithm) -> Arithmetic:
     number is drawn for each round. Evaluation and set-up take all clients, the last answers of absent clients go on
     counting, and with Poisson sampling the number of participants has no smaller bound.
     """
-    problem, per_round, most = algorithm.problem, job.participation.clients_per_round, dict[str, int]()
+    problem, per_round, most = algorithm.problem, job.per_round, dict[str, int]()
     if per_round is not None and not (job.privacy is not None and job.privacy.by_coins):
         most = {
             exchange.name: min(per_round, problem.clients) for exchange in algorithm.exchanges if not exchange.keeps
@@ -114,7 +153,7 @@ def next_attempt(job: JobSettings, now: Round, exchanges: Sequence[Exchange], at
 
 def first_rounds(job: JobSettings, clients: int, exchanges: Sequence[Exchange]) -> Iterator[Round]:
     """The first 200 rounds without dropouts, where not all clients participate; empty where participation is secret."""
-    per_round, privacy = job.participation.clients_per_round, job.privacy
+    per_round, privacy = job.per_round, job.privacy
     everybody = (per_round is None or per_round >= clients) and not job.participation.drop_stragglers
     if everybody or (privacy is not None and privacy.by_coins):
         return

@@ -83,6 +83,19 @@ class Participation(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Asynchrony(Settings):
+    """Rounds in which nobody waits for all, in the virtual time of `[simulated_network]`: as a client's answer comes,
+    another one starts from the newest model."""
+
+    buffer: Positive
+    """Answers that make a round: as many are averaged, and then the model changes."""
+    concurrency: Positive
+    """Clients at work at any time, as far as there are so many who do not wait in the buffer."""
+    max_staleness: Annotated[int, Ge(0), Le(1000)] = 20
+    """Rounds that an answer may have missed; one that has missed more is discarded. The server keeps as many models."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Aggregation(Settings):
     """How the clients' uploads are aggregated, and who can see single uploads."""
 
@@ -175,7 +188,8 @@ class Stop(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedNetwork(Settings):
-    """A time model of a deployment; it changes no bit of the run."""
+    """A time model of a deployment: by the costs of exchanges as measured here, or, with `delay_s`, by delays that are
+    drawn by the seed. It changes no bit of a run without `[asynchrony]`."""
 
     name: Literal["data-center", "inter-region", "broadband", "lte", "satellite-leo", "satellite-geo"] | None = None
     """A network whose figures are known; `latency_s`, `up_bytes_per_s` and `down_bytes_per_s` replace its own."""
@@ -185,6 +199,15 @@ class SimulatedNetwork(Settings):
     """Rate from a client to the server."""
     down_bytes_per_s: Size | None = None
     """Rate from the server to a client."""
+    delay_s: Size | None = None
+    """Median seconds from a question to a client's answer, transfer and arithmetic included; in place of the figures
+    and times of the other keys."""
+    delay_spread: Weight = 0.0
+    """Standard deviation of the logarithm of a delay, drawn anew for each answer (lognormal); 0: constant."""
+    client_spread: Weight = 0.0
+    """Standard deviation of the logarithm of a client's own factor of all its delays, drawn once."""
+    loss: Annotated[float, Ge(0), Lt(1)] = 0.0
+    """Probability that an answer never comes, with `[asynchrony]`; another client starts when it should have come."""
     client_slowdown: Size = 1.0
     """Time of a client's arithmetic, relative to this machine's."""
     encryption: Literal["as-run", "published", "none"] = "as-run"
@@ -264,6 +287,7 @@ class JobSettings(Settings):
     seed: Annotated[int, Ge(0), Lt(2**63)] = 1
     """Seed of all random numbers but keys and the noise of `[privacy]`; the same seed gives the same bits."""
     participation: Participation = field(default_factory=Participation)
+    asynchrony: Asynchrony | None = None
     aggregation: Aggregation = field(default_factory=Aggregation)
     record: Record = field(default_factory=Record)
     server: ServerTable = field(default_factory=ServerTable, metadata=_FREE)
@@ -274,6 +298,11 @@ class JobSettings(Settings):
     simulated_network: SimulatedNetwork | None = None
     observe: list[Annotated[Table, OBSERVER]] = field(default_factory=list, metadata=_FREE)
     """Who gets what is measured, when it is measured; a table for each. It changes no bit of the run."""
+
+    @property
+    def per_round(self) -> int | None:
+        """Clients in a round; None for all."""
+        return self.participation.clients_per_round if self.asynchrony is None else self.asynchrony.buffer
 
     @property
     def min_clients(self) -> int:

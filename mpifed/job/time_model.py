@@ -66,10 +66,25 @@ def figures(table: SimulatedNetwork) -> dict[str, float]:
 
 
 def wrong_network(table: SimulatedNetwork | None) -> Iterator[Refusal]:
-    """The keys that are missing."""
-    missing = [key for key in FIGURES if table is not None and key not in figures(table)]
+    """The keys that are missing, or do not go together."""
+    if table is None:
+        return
+    known, drawn = figures(table), table.delay_spread or table.client_spread or table.loss
+    missing = [] if table.delay_s is not None else [key for key in FIGURES if key not in known]
     remedy = f"give a number, or name = one of {', '.join(PRESETS)}"
-    yield Refusal(missing, f"[simulated_network] {', '.join(missing)}", "missing", remedy)
+    yield Refusal(missing, f"[simulated_network] {', '.join(missing)}", "missing", f"{remedy}; or delay_s alone")
+    yield Refusal(
+        known and table.delay_s is not None,
+        f"[simulated_network] delay_s and {', '.join(known)}",
+        "a delay has the whole time from a question to its answer",
+        "leave out delay_s, or the others",
+    )
+    yield Refusal(
+        drawn and table.delay_s is None,
+        "[simulated_network] delay_spread, client_spread and loss",
+        "of delays, of which there are none",
+        "give delay_s",
+    )
 
 
 class Simulation(NamedTuple):

@@ -82,6 +82,7 @@ class Problem:
     stragglers: float = 0.0  # the share of a round's clients who upload after a part of their local work
     compression: Compression | None = None  # of uploads
     steps_in_time: Integers | None = None  # [N] local steps that clients have time for in a round; all when absent
+    versions: int = 0  # how many models clients may have begun from who are at work at one time; 0: all from the newest
 
     def name_of(self, client: int) -> str:
         """A client as messages call it."""

@@ -73,7 +73,7 @@ def run_text(folder: Path) -> str:
     if run.get("clients_without_tests"):
         tested, without = run.get("clients_tested"), run["clients_without_tests"]
         pairs.append(("clients tested", f"{tested}; {without} more have no test rows of their own"))
-    if run.get("simulated"):
+    if run.get("simulated_s") is not None:
         pairs.append(("simulated seconds", value_of("simulated_s", run.get("simulated_s"))))
     pairs += protection.shown(run, released)
     if run.get("delta") is not None:

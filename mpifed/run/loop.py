@@ -179,13 +179,13 @@ class RunLoop:
         every = self.job.record.certify_every
         certify = ends or done.round in (0, self.job.rounds) or (every > 0 and done.round % every == 0)
         columns = self.evaluation.row_columns(self.trained, certify)
-        simulation = self.results.simulation(done) if self.results else None
+        simulated_s = self.results.simulated_s(done) if self.results else None
         resident = [] if self.job.released_only else self.comm.gather(environment.rss_bytes()) or []
         self.evaluation.row = row = {
             "round": done.round,
             "elapsed_s": done.elapsed_s,
             **columns,
-            **({"simulated_s": simulation.total_s} if simulation else {}),
+            **({} if simulated_s is None else {"simulated_s": simulated_s}),
             "gradients": round(sum(cost.get("gradients", 0) for cost in done.exchanges.values()))
             if self.ready.data.split == "rows" and not self.ready.key
             else None,

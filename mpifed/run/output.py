@@ -25,6 +25,7 @@ from mpifed.files.json_file import write_json
 from mpifed.files.model_file import MODEL, model_arrays, write_arrays
 from mpifed.files.scratch import this_process
 from mpifed.files.write import replace_text, sha256
+from mpifed.job.participation import virtual_seconds
 from mpifed.job.time_model import Simulation, described, played_once, simulate
 from mpifed.privacy.disclosure import mark
 from mpifed.privacy.ledger import Ledger
@@ -123,11 +124,19 @@ class Results:
             write_clients(self.out, clients, problem.objective.task, names)
 
     def simulation(self, progress: Progress) -> Simulation | None:
-        """The simulated times of the rounds so far, if the job has a simulated network."""
-        if self.ready.job.simulated_network is None:
+        """The simulated times of the rounds so far, if the job has a simulated network, by the costs of exchanges."""
+        network = self.ready.job.simulated_network
+        if network is None or network.delay_s is not None:
             return None
         once, clients = played_once(self.ready.algorithm), self.ready.algorithm.problem.clients
-        return simulate(self.ready.job.simulated_network, progress.exchanges, once, clients)
+        return simulate(network, progress.exchanges, once, clients)
+
+    def simulated_s(self, progress: Progress) -> float | None:
+        """The simulated seconds of the rounds so far, if the job has a simulated network."""
+        job, simulation = self.ready.job, self.simulation(progress)
+        if job.simulated_network is None or simulation is not None:
+            return None if simulation is None else simulation.total_s
+        return virtual_seconds(job, self.ready.algorithm.problem.clients, progress.round)
 
     def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None], rounded: Iterable[str]) -> None:
         """Write the model, and report the algorithm's remarks.
@@ -160,8 +169,10 @@ class Results:
     ) -> None:
         """Write run.json with the progress of the run."""
         simulated: Table = {}
-        if (network := self.ready.job.simulated_network) and (simulation := self.simulation(progress)):
-            simulated = {"simulated_s": simulation.total_s, "simulated": described(network, simulation)}
+        if network := self.ready.job.simulated_network:
+            simulated = {"simulated_s": self.simulated_s(progress)}
+            if simulation := self.simulation(progress):
+                simulated["simulated"] = described(network, simulation)
         state = {
             "rounds": progress.round,
             "exit": code,

@@ -74,7 +74,7 @@ def problem_of(job: Job, data: store.Federation, given: Mapping[str, Array] | No
         like = objective.start(data.features, outputs, np.random.default_rng(0), job.compute.dtype)
         start = first_model(job, arrays, like)
     part = job.participation
-    present = part.clients_per_round or data.clients
+    present = job.per_round or data.clients
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
         job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=regularizer,
@@ -83,6 +83,7 @@ def problem_of(job: Job, data: store.Federation, given: Mapping[str, Array] | No
         target_scale=1.0 if job.privacy else data.target_scale, names=data.client_names(),
         stragglers=0.0 if part.drop_stragglers else part.stragglers or 0.0,
         compression=job.make_compression(), steps_in_time=steps_in_time(job, data.clients),
+        versions=0 if job.asynchrony is None else job.asynchrony.max_staleness + 1,
     )  # fmt: skip
 
 
@@ -103,7 +104,7 @@ def block_of(job: Job, data: store.Federation) -> int:
     rows = np.minimum(data.counts, batch) if isinstance(batch, int) else data.counts
     products = int(rows @ data.widths) * parameters // data.features  # in a step of all clients
     block = min(_PRODUCTS * data.clients // max(products, 1), -(-data.clients // 2))
-    present = min(job.participation.clients_per_round or data.clients, data.clients)
+    present = min(job.per_round or data.clients, data.clients)
     return block if block * present >= 2 * data.clients else 1
 
 

@@ -28,8 +28,8 @@ class Case(NamedTuple):
 
     @property
     def everybody(self) -> bool:
-        """Whether it needs all clients in every round."""
-        return METHODS[self.name].everybody(self.hyper)
+        """Whether it needs all clients in every round, or says otherwise than by [participation] who takes part."""
+        return METHODS[self.name].everybody(self.hyper) or "asynchrony" in self.tables
 
     @property
     def drawn(self) -> bool:

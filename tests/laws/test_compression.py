@@ -123,7 +123,7 @@ def test_sealed_uploads_travel_whole(digits: Path, security: str) -> None:
 # --- with methods -----------------------------------------------------------------------------------------------------
 
 LOCAL = [name for name, method in METHODS.items() if "client_optimizer" in (method.least or {})]
-REFUSED = {"alone", "fedexp", "fedexprox", "mime-lite", "proxskip", "tamuna", "fedlin", "mime"}
+REFUSED = {"alone", "fedasync", "fedexp", "fedexprox", "mime-lite", "proxskip", "tamuna", "fedlin", "mime"}
 
 
 @pytest.mark.parametrize("name", LOCAL)

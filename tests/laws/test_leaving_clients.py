@@ -128,7 +128,7 @@ NEEDS_ALL = {"fedsplit"}  # in every round
 ROWS = [
     name
     for name, case in zip(NAMES, CASES, strict=True)
-    if case.split == "rows" and case.algorithm["name"] not in NEEDS_ALL
+    if case.split == "rows" and case.algorithm["name"] not in NEEDS_ALL and "asynchrony" not in case.tables
 ]
 
 

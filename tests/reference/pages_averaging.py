@@ -74,6 +74,24 @@ class FedExProx(FedExP):
         return self.x
 
 
+class FedBuff(Page):
+    """Where all answer in one instant."""
+
+    name, uniform = "fedbuff", True
+
+
+class FedAsync(Page):
+    """Where all answer in one instant."""
+
+    name, uniform = "fedasync", True
+
+    def direction(self, i: int, at: Any, batch: Any) -> Any:
+        return self.gradient(i, at, batch) + self.settings.get("rho", 0.005) * (at - self.x)
+
+    def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
+        self.x = self.x + self.settings.get("alpha", 0.6) * (self.mean(ends) - self.x)
+
+
 class FedVARP(Page):
     """As the paper has it: the server keeps all M_i."""
 

@@ -20,7 +20,7 @@ from mpifed.core.errors import MpifedError, TooFewClients
 from mpifed.core.exchange import answering, hearing
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import Array, Flags, Integers, Record, leaves, map_leaves, nbytes, of_columns
-from mpifed.core.round import SETUP, Round
+from mpifed.core.round import SETUP, Arrivals, Round
 
 
 class Protection(NamedTuple):
@@ -191,14 +191,17 @@ class Channel:
         exchange, message, who = plan.exchange, plan.message, now.asked_ids
         up, down = self.traffic(plan, now)
         by_columns = sum(nbytes(leaf) for name, leaf in leaves(question) if name in of_columns(question))
+        one = np.zeros(1, np.int64)
+        came = now.arrivals or Arrivals(one, one, 0.0)
         clear = nbytes(question) - by_columns + by_columns // columns.length * columns.widths(who)
+        clear = clear // len(came.models)  # of which each client is sent one
         down = down + clear
         integers = message.sent(answering(exchange, now)) // INTEGER_BYTES
         to_clients, hides = exchange.hear is not None, not exchange.clear
         opened = message.received(hearing(exchange, now)).max(initial=0) if to_clients else message.nbytes
         return Spent(
-            up_bytes=int(up.sum()),
-            down_bytes=int(down.sum()),
+            up_bytes=int(up.sum() + came.late * up.max(initial=0)),
+            down_bytes=int(down.sum() + (came.late + came.lost) * down.max(initial=0)),
             up_most=int(up.max(initial=0)),
             down_most=int(down.max(initial=0)),
             sealed_most=hides * int(integers.max(initial=0)),
