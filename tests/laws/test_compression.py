@@ -97,7 +97,7 @@ def test_bytes_are_those_of_an_encoder(digits: Path, dtype: str) -> None:
         assert len(encoded(compression, sent)) == compression.bits(len(U), dtype), compression
     job = {"compression": {"name": "qsgd", "levels": 4}, "compute": {"dtype": dtype}, "rounds": 2}
     facts = counted(digits, participation={"clients_per_round": 3}, **job)
-    d = facts["exchanges"][0]["upload"][0]["shape"][0]
+    (d,) = next(one["shape"] for one in facts["exchanges"][0]["fields"] if one["field"] == "value")
     one = -(-QSGD(levels=4).bits(d, dtype) // 8) + 8  # and the client's weight
     assert facts["up_bytes"] == 2 * 3 * one
     (_, *played) = rounds(checked(job_of(digits, participation={"clients_per_round": 3}, **job)))
