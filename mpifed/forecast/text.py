@@ -6,19 +6,12 @@ from collections.abc import Iterator
 
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.forecast.disclosure import disclosure_lines
+from mpifed.privacy.protection import table
 from mpifed.results.text import human_bytes, human_seconds
 from mpifed.text import counted, fitted
 
 _WIDTH = 100
 _FIELDS = 16  # of an exchange that are listed; `check --json` has all
-_EPSILONS = {
-    "epsilon": "for the client who spends most",
-    "epsilon_if_secret": "if the noise were secret and made of integers",
-    "epsilon_unamplified": "without amplification by sampling",
-    "epsilon_other_client": "against another client, who knows its own noise",
-    "epsilon_colluding": "if a third of a round's clients reveal their noise to the server, which no budget covers",
-    "epsilon_paper": "by the formula of the FedPDM-DP paper, which is no bound",
-}
 _TITLES = {"setup": "Once, before round 0", "exchanges": "Every round", "measures": "When evaluated"}
 
 
@@ -105,11 +98,8 @@ def _privacy(privacy: ReadOnlyTable, rounds: int) -> Iterator[str]:
         f"clip {privacy['clip']:g}, {privacy['noise']} noise on the {privacy['noise_on']}, noise multiplier "
         f"{privacy['noise_multiplier']:.4g}, {privacy['sampling']} sampling at a rate {whose}"
     )
-    yield f"after {rounds} rounds, at delta = {privacy['delta']:g}, epsilon is"
-    for name, of in _EPSILONS.items():
-        value = privacy.get(name)
-        if value is not None or name == "epsilon":
-            yield f"  {'none' if value is None else format(value, '.4g')} {of}"
+    yield f"after {rounds} rounds epsilon is"
+    yield from (f"  {row}" for row in table(privacy["noise_multiplier"], privacy["delta"], privacy))
     if privacy["budget"] is not None:
         ends = privacy["budget_ends_after"]
         text = "is enough for all rounds" if ends is None else f"ends the run after round {ends} (exit 70)"

@@ -40,6 +40,8 @@ def uncovered(run_dir: Path) -> Iterator[str]:
         yield f"clients' scores in {CLIENTS}"
     if measured:
         yield f"measured without noise: {', '.join(measured)}"
+    if shown := sorted(tests & columns.keys()):
+        yield f"test rows, of which {', '.join(shown)} tell"
     yield "times"
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from mpifed.job.job import Job
 
 _NEIGHBOURS = {
-    "sample": "one record of one client, exchanged for another",
-    "client": "all records of one client, left out",
+    "sample": "one record of one client (neighbours: it is exchanged for another)",
+    "client": "all records of one client (neighbours: it is left out)",
 }
 _FROM = {
     "local": "from everybody else, the server too: local noise",
@@ -25,6 +25,14 @@ SWEPT = (
     "[privacy]: losses and what else is measured over training data are computed without noise, so epsilon does not "
     "cover a choice among points by them; and each point is a release of its own: their epsilons add up"
 )
+_ADVERSARIES = {
+    "epsilon": "against those named above",
+    "epsilon_if_secret": "against nobody: what it would be, were the noise secret, and integers",
+    "epsilon_unamplified": "against who knows which records, or clients, were drawn",
+    "epsilon_other_client": "against another client, who knows its own noise",
+    "epsilon_colluding": "against a server whom {} of a round's {} clients tell their noise, which no budget covers",
+    "epsilon_paper": "by the formula of the FedPDM-DP paper, which is no bound",
+}
 _SUM = "sees the sum alone, without noise"
 
 
@@ -140,28 +148,17 @@ def shown(run: ReadOnlyTable, spent: ReadOnlyTable | None) -> Iterator[tuple[str
     """(label, text) on the privacy of a run, from run.json and what it has spent; empty without [privacy]."""
     if spent is not None:
         yield "privacy", run.get("protects", "") if run["private"] else "NOT private: see the warning"
-        yield "epsilon", "; ".join(_parts(run, spent))
+        yield from (("epsilon", row) for row in table(run["noise_multiplier"], run["delta"], spent))
 
 
-def _parts(run: ReadOnlyTable, spent: ReadOnlyTable) -> Iterator[str]:
-    """The statements on epsilon."""
-    epsilon, conditional, at = spent["epsilon"], spent["epsilon_if_secret"], f"at delta = {run['delta']:g}"
-    if run["noise_multiplier"] == 0:
+def table(noise_multiplier: float, delta: float, spent: ReadOnlyTable) -> Iterator[str]:
+    """Epsilons, each with its adversary, as N. Ponomareva et al. ask for: "How to DP-fy ML", JAIR 2023, section 5.3."""
+    if noise_multiplier == 0:
         yield "infinite: there is no noise"
         return
-    if epsilon is not None:
-        yield f"{epsilon:.6g} {at}, of the client who spent most"
-    elif conditional is not None:
-        yield f"none; were its noise secret, and integers, it would be {conditional:.6g} {at}"
-    else:
+    if spent["epsilon"] is None and spent["epsilon_if_secret"] is None:
         yield "infinite: there is too little noise"
-    if spent["epsilon_unamplified"] is not None:
-        yield f"without amplification by sampling {spent['epsilon_unamplified']:.6g}"
-    if spent.get("epsilon_other_client") is not None:
-        yield f"against another client, who knows its own noise, {spent['epsilon_other_client']:.6g}"
-    if spent.get("epsilon_colluding") is not None:
-        colluding, fewest = spent["colluding"]
-        text = f"if {colluding} of a round's {fewest} clients tell the server their noise"
-        yield f"{text}, {spent['epsilon_colluding']:.6g}, which the budget does not cover"
-    if spent["epsilon_paper"] is not None:
-        yield f"by the formula of the FedPDM-DP paper, which is no bound, {spent['epsilon_paper']:.6g}"
+    for name, adversary in _ADVERSARIES.items():
+        if (value := spent.get(name)) is not None:
+            yield f"{value:<8.6g} {adversary.format(*spent.get('colluding', ()))}"
+    yield f"at delta = {delta:g}, of the client who spent most, by dp-accounting's losses; test rows are public"

@@ -312,7 +312,7 @@ def test_a_kill_takes_nothing_back(
     assert ended.code not in (0, 75), ended.text
     assert rounds_in(out) == list(range(6))
     assert spent_in(out) == plain(5)  # of the last measured round
-    assert f"{plain(6):.6g} at delta" in run_text(out)  # also of that in which it was killed
+    assert f"{plain(6):<8.6g} against" in run_text(out)  # also of that in which it was killed
     ended = launch(None, "run", path, "--out", out, "--resume")
     assert ended.code == 0, ended.text
     history, again = read_history(out), checkpoint_every or 0
@@ -377,5 +377,5 @@ def test_what_is_not_private_says_so(
         assert "infinite: there is no noise" in text
         assert np.isnan(read_history(tmp_path / "run")["epsilon"][-1])
     else:
-        assert f"{plain(int(parts(job, 2).max())):.6g} at delta = {DELTA:g}" in text
+        assert f"{plain(int(parts(job, 2).max())):<8.6g} against " in text
         assert (told["epsilon"] is None) == (told["epsilon_if_secret"] is not None) == (not private_)
