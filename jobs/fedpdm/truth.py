@@ -38,7 +38,7 @@ class Truth(NamedTuple):
 
 def truth(claimed: float, rounds: NDArray[np.int64]) -> Truth:
     """Of a client who takes part in `rounds`, counted from 0."""
-    multiplier = paper.composed({(1.0, RATE): ROUNDS * PRESENT / CLIENTS}, DELTA) / claimed
+    multiplier = paper.composed(1.0, RATE, ROUNDS * PRESENT / CLIENTS, DELTA) / claimed
     printed = multiplier * RATE  # epsilon of a round is 1 / q times larger
     found = [one(m, rounds) for m in (multiplier, printed) for one in (_public, _hidden)]
     a_round = np.sqrt(2 * np.log(1.25 / DELTA)) / multiplier  # (18)
@@ -46,7 +46,7 @@ def truth(claimed: float, rounds: NDArray[np.int64]) -> Truth:
 
 
 def _public(multiplier: float, rounds: NDArray[np.int64]) -> float:
-    return accounting.epsilon({(multiplier, RATE): len(rounds)}, DELTA)
+    return accounting.epsilon(multiplier, RATE, len(rounds), DELTA)
 
 
 def _hidden(multiplier: float, rounds: NDArray[np.int64]) -> float:
@@ -54,7 +54,8 @@ def _hidden(multiplier: float, rounds: NDArray[np.int64]) -> float:
     steps = [1 / (RHO + np.sqrt(t)) for t in range(1, ROUNDS + 1)]
     true = sensitivities(steps, RHO)
     stated = 4 * np.array(steps)  # (19) after one local step, on gradients of norm 1
-    return accounting.epsilon({(multiplier * stated[t] / true[t], 1.0): 1 for t in rounds}, DELTA)
+    together = float(np.sqrt(np.sum((true[rounds] / stated[rounds]) ** 2)))  # of Gaussians, a single one
+    return accounting.unamplified(multiplier / together, 1, DELTA)
 
 
 def sensitivities(steps: Sequence[float], rho: float) -> NDArray[np.float64]:

@@ -52,11 +52,10 @@ class Spending:
 
     def worst(self, part: float = 1.0) -> float:
         """Epsilon, if the share `part` of the noise's variance were unknown to the attacker."""
-        sampling = self.privacy.sampling
 
         def of(multiplier: float, rate: float, count: float) -> float:
-            spent = {(multiplier * math.sqrt(part), rate): int(count)}
-            return self._of_integers(lambda delta: accounting.epsilon(spent, delta, sampling=sampling))
+            kind, sampling = (multiplier * math.sqrt(part), rate, int(count)), self.privacy.sampling
+            return self._of_integers(lambda delta: accounting.epsilon(*kind, delta, sampling=sampling))
 
         return max(of(*kind) for kind in self._kinds())
 
@@ -69,11 +68,10 @@ class Spending:
     def unamplified(self) -> float:
         """Epsilon, if the drawn clients and records were public."""
 
-        def of(multiplier: float, count: float) -> float:
-            spent = {(multiplier, 1.0): int(count)}
-            return self._of_integers(lambda delta: accounting.unamplified(spent, delta))
+        def of(multiplier: float, rate: float, count: float) -> float:
+            return self._of_integers(lambda delta: accounting.unamplified(multiplier, count, delta))
 
-        return max(of(multiplier, count) for multiplier, _, count in self._kinds())
+        return max(of(*kind) for kind in self._kinds())
 
     def worst_paper(self) -> float:
         """Epsilon by the paper's formula; NaN where it does not apply."""
@@ -81,7 +79,7 @@ class Spending:
         if rates is None:
             return math.nan
         kinds = _undominated(rates, self.rounds * self.release.mechanisms)
-        return max(paper.composed({(z, rate): count}, self.privacy.delta) for rate, count in kinds)
+        return max(paper.composed(z, rate, count, self.privacy.delta) for rate, count in kinds)
 
     def _kinds(self) -> list[tuple[float, float, float]]:
         """(multiplier, rate, number of mechanisms) of clients than whom nobody releases more."""

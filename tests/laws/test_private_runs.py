@@ -64,13 +64,13 @@ def parts(job: dict[str, Any], rounds: int) -> Any:
     return sum(round_of(job_, CLIENTS, t).present.astype(int) for t in range(rounds))
 
 
-def cost(spent: Any, delta: float = DELTA, **how: Any) -> float:
+def cost(multiplier: float, rate: float, count: int, delta: float = DELTA, **how: Any) -> float:
     """Epsilon of what is drawn as integers, for which a billionth of delta is set aside."""
-    return accounting.epsilon(spent, delta * (1 - 1e-9), **how)
+    return accounting.epsilon(multiplier, rate, count, delta * (1 - 1e-9), **how)
 
 
-def unamplified_cost(spent: Any, delta: float = DELTA) -> float:
-    return accounting.unamplified(spent, delta * (1 - 1e-9))
+def unamplified_cost(multiplier: float, count: int, delta: float = DELTA) -> float:
+    return accounting.unamplified(multiplier, count, delta * (1 - 1e-9))
 
 
 def spent_of(told: Any) -> Any:
@@ -85,7 +85,7 @@ def spent_in(out: Path) -> Any:
 
 def plain(mechanisms: int, multiplier: float = 5.0) -> float:
     """Epsilon of so many Gaussian mechanisms."""
-    return cost({(multiplier, 1.0): mechanisms}, DELTA) if mechanisms else 0.0
+    return cost(multiplier, 1.0, mechanisms, DELTA) if mechanisms else 0.0
 
 
 def lines_of(out: Path) -> list[dict[str, Any]]:
@@ -108,11 +108,11 @@ def test_history_says_what_was_released(digits: Path, tmp_path: Path) -> None:
     history = read_history(out)
     assert history["round"].tolist() == [0, 2, 4, 6, 8, 10]
     for row, t in enumerate(history["round"]):
-        costs = {count: cost({(5.0, 0.2): 2 * count}, DELTA) if count else 0.0 for count in range(1 + int(t))}
+        costs = {count: cost(5.0, 0.2, 2 * count, DELTA) if count else 0.0 for count in range(1 + int(t))}
         counts = np.sort(parts(job, t)) if t else np.zeros(CLIENTS, int)
         assert history["epsilon"][row] == costs[counts[-1]]
         most = 2 * int(counts[-1])
-        assert history["epsilon_unamplified"][row] == (unamplified_cost({(5.0, 1.0): most}, DELTA) if most else 0)
+        assert history["epsilon_unamplified"][row] == (unamplified_cost(5.0, most, DELTA) if most else 0)
     told = summary(out)
     assert tuple(told) == SUMMARY
     assert (told["epsilon"], told["delta"]) == (history["epsilon"][-1], DELTA)
@@ -123,7 +123,7 @@ def test_who_takes_part_by_a_coin_and_in_secret(digits: Path, tmp_path: Path) ->
     client = privacy(level="client", trust="central", sampling="poisson", noise="secure", delta=1e-3)
     job = private(digits, privacy=client, algorithm={"rates_by_participation": True}, rounds=3)
     ended_with(job, tmp_path / "run")
-    expected = cost({(5.0, 3 / 8): 3}, 1e-3, sampling="poisson")
+    expected = cost(5.0, 3 / 8, 3, 1e-3, sampling="poisson")
     assert spent_in(tmp_path / "run") == expected
     assert [line["clients"] for line in lines_of(tmp_path / "run")] == ["all"] * 3
 
@@ -140,7 +140,7 @@ def test_noise_is_computed_from_epsilon_and_kept(digits: Path, tmp_path: Path) -
     multiplier = read_json(out / "run.json")["noise_multiplier"]
 
     def once(of: float) -> float:
-        return cost({(of, 0.5): most}, DELTA)
+        return cost(of, 0.5, most, DELTA)
 
     assert spent_in(out) == once(multiplier) <= 2.0 < once(multiplier * 0.999)
     assert "noise_multiplier" not in Job.read(out / "job.toml").table()["privacy"]
@@ -162,7 +162,7 @@ def test_noise_by_the_papers_formula(digits: Path, tmp_path: Path) -> None:
     most, m = int(parts(job, 10).max()), told["noise_multiplier"]
     assert m == pytest.approx(2 * 0.5 * np.sqrt(most * np.log(1 / DELTA) / (1 - 0.5)) / 0.5)
     assert told["epsilon"] is None
-    assert told["epsilon_if_secret"] == cost({(m, 0.5): most}, DELTA)
+    assert told["epsilon_if_secret"] == cost(m, 0.5, most, DELTA)
     assert read_json(out / "run.json")["epsilon_paper"] == pytest.approx(0.5, rel=1e-9)
 
 
@@ -343,7 +343,7 @@ def test_a_budget_ends_every_rank(digits: Path, launch: Callable[..., Any], writ
         assert ended.text.count(said) == 1, ended.text
         assert "Traceback" not in ended.text
     told = summary(out)
-    costs = [cost({(5.0, 3 / 8): t}, 1e-3, sampling="poisson") for t in range(1, 8)]
+    costs = [cost(5.0, 3 / 8, t, 1e-3, sampling="poisson") for t in range(1, 8)]
     assert told["rounds"] == sum(one <= 0.5 for one in costs) > 1
     assert told["epsilon"] == costs[told["rounds"] - 1]
     counts = np.unique(read_model(out / "model.safetensors")["first"])

@@ -1,9 +1,8 @@
 """Privacy accounting by Google's dp-accounting: the epsilon of a client's releases, and the noise for an epsilon.
 
-Every epsilon is an upper bound. `spent` says how many mechanisms of each (multiplier, rate) a client has released. The
-multiplier is the standard deviation of the noise / the distance between the outputs of two neighbours
-(`Privacy.reach`); the rate is the probability that the record, or the client, is in a mechanism, and 1 where everybody
-knows.
+Every epsilon is an upper bound. A client releases mechanisms that are all alike. Their multiplier is the standard
+deviation of the noise / the distance between the outputs of two neighbours (`Privacy.reach`); the rate is the
+probability that the record, or the client, is in a mechanism, and 1 where everybody knows.
 
 Mechanisms compose by convolution of their privacy losses, on a grid of losses, rounded pessimistically (Doroshenko,
 Ghazi, Kamath, Kumar, Manurangsi, "Connect the Dots", PETS 2022, arXiv:2207.04380). A pair of distributions whose
@@ -20,16 +19,13 @@ exchanged, so that the curve is mirrored: delta(-e) = 1 - exp(-e) + exp(-e) delt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from mpifed.core.errors import UsageError
-
-Spent: TypeAlias = Mapping[tuple[float, float], int]
-Parts: TypeAlias = tuple[tuple[float, float, int], ...]  # (multiplier, rate, count)
 
 CALIBRATED = 1e-4  # relative error of `calibrate`
 _POINTS = 2**17  # approximate upper bound of the points of a grid
@@ -41,12 +37,12 @@ _MOST = 2.0**26  # steps of a grid by which losses may be rounded, all together
 _MANY = 64  # doublings of a multiplier after which no more noise helps
 
 
-def epsilon(spent: Spent, delta: float, *, sampling: str = "fixed") -> float:
+def epsilon(multiplier: float, rate: float, count: int, delta: float, *, sampling: str = "fixed") -> float:
     """An epsilon for which all releases of a client are (epsilon, delta)-differentially private.
 
     Parameters
     ----------
-    spent : number of mechanisms of each (multiplier, rate), composed adaptively
+    multiplier, rate : of each of `count` mechanisms, composed adaptively
     delta : strictly between 0 and 1
     sampling : "fixed": of a fixed number of records, of which one is replaced; "poisson": of clients, of whom one is
         left out, each by a coin of its own
@@ -56,21 +52,20 @@ def epsilon(spent: Spent, delta: float, *, sampling: str = "fixed") -> float:
     The smaller of two bounds: by privacy losses, and that without amplification (which is exact). inf when a mechanism
     has no noise.
     """
-    plain = unamplified(spent, delta)
-    amplified = tuple(part for part in _parts(spent) if part[1] < 1)
-    if not amplified or plain in (0.0, math.inf) or delta <= 10 * _ROUNDOFF:
+    plain = unamplified(multiplier, count if rate else 0, delta)
+    if rate in (0, 1) or plain in (0.0, math.inf) or delta <= 10 * _ROUNDOFF:
         return plain
-    public = _together(tuple(part for part in _parts(spent) if part[1] == 1))
-    parts = amplified if public == math.inf else (*amplified, (public, 1.0, 1))
-    return min(plain, _by_losses(parts, delta, sampling))
+    return min(plain, _by_losses(float(multiplier), float(rate), int(count), delta, sampling))
 
 
-def unamplified(spent: Spent, delta: float) -> float:
+def unamplified(multiplier: float, count: float, delta: float) -> float:
     """Epsilon against an adversary who knows which records, or clients, were drawn: exact.
 
-    Gaussian mechanisms of multipliers m_j compose to a single one of 1 / sqrt(sum 1/m_j^2).
+    Gaussian mechanisms of multiplier m compose to a single one of m / sqrt(count).
     """
-    return _of_gaussian(_together(_parts(spent)), delta)
+    if not count or multiplier == math.inf:
+        return 0.0
+    return _of_gaussian(1 / math.sqrt(count / multiplier**2), delta) if multiplier else math.inf
 
 
 def calibrate(cost: Callable[[float], float], target: float) -> float:
@@ -113,26 +108,10 @@ def calibrate(cost: Callable[[float], float], target: float) -> float:
     return math.exp(high)
 
 
-def _parts(spent: Spent) -> Parts:
-    """`spent` sorted, without mechanisms that release nothing."""
-    parts = [(float(multiplier), float(rate), int(count)) for (multiplier, rate), count in spent.items()]
-    return tuple(sorted(part for part in parts if part[1] > 0 and part[2] > 0 and part[0] < math.inf))
-
-
-def _together(parts: Parts) -> float:
-    """The multiplier of the single Gaussian mechanism equivalent to their composition, without amplification."""
-    if any(multiplier == 0 for multiplier, _, _ in parts):
-        return 0.0
-    inverse = math.fsum(count / multiplier**2 for multiplier, _, count in parts)
-    return 1 / math.sqrt(inverse) if inverse else math.inf
-
-
 @lru_cache(maxsize=4096)
 def _of_gaussian(multiplier: float, delta: float) -> float:
     from dp_accounting import get_epsilon_gaussian
 
-    if multiplier in (0.0, math.inf):
-        return math.inf if multiplier == 0 else 0.0
     return float(get_epsilon_gaussian(multiplier, delta)) * (1 + 1e-12)
 
 
@@ -142,23 +121,20 @@ def _farthest(multiplier: float, rate: float) -> float:
     return loss + math.log(rate + (1 - rate) * math.exp(-loss))
 
 
-def _spacing(parts: Parts) -> float:
+def _spacing(multiplier: float, rate: float, count: int) -> float:
     """The spacing of the grid of a composition, a power of two.
 
     It affects speed and tightness only: small relative to the standard deviation of a loss, but with at most about
     2 POINTS points for a single loss, and for the composition, as if its losses were normal. inf where there would be
     too many points all the same, since a loss that is not zero is rounded up to the next one.
     """
-    variance, many = 0.0, 0
-    for multiplier, rate, count in parts:
-        # chi^2 divergence, approximately the variance of a loss
-        small = math.expm1(min(1 / multiplier**2, 700)) * rate**2
-        variance, many = variance + count * min(small, 1 / multiplier**2), many + count
-    if math.sqrt(variance * many) > _MOST:
+    # chi^2 divergence, approximately the variance of a loss
+    small = math.expm1(min(1 / multiplier**2, 700)) * rate**2
+    variance = count * min(small, 1 / multiplier**2)
+    if math.sqrt(variance * count) > _MOST:
         return math.inf
-    widest = max(_farthest(multiplier, rate) for multiplier, rate, _ in parts)
-    width = max(widest, variance / 2 + _TAILS * math.sqrt(variance))
-    return float(2.0 ** math.floor(math.log2(max(_FINE * math.sqrt(variance / many), 2 * width / _POINTS))))
+    width = max(_farthest(multiplier, rate), variance / 2 + _TAILS * math.sqrt(variance))
+    return float(2.0 ** math.floor(math.log2(max(_FINE * math.sqrt(variance / count), 2 * width / _POINTS))))
 
 
 @lru_cache(maxsize=32)
@@ -169,7 +145,7 @@ def _single(multiplier: float, rate: float, sampling: str, grid: float) -> Any: 
     from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
     from dp_accounting.privacy_accountant import NeighboringRelation
 
-    if rate == 1.0 or sampling == "poisson":
+    if sampling == "poisson":
         return losses.from_gaussian_mechanism(
             multiplier, sampling_prob=rate, value_discretization_interval=grid,
             neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -187,15 +163,10 @@ def _single(multiplier: float, rate: float, sampling: str, grid: float) -> Any: 
 
 
 @lru_cache(maxsize=256)
-def _by_losses(parts: Parts, delta: float, sampling: str) -> float:
+def _by_losses(multiplier: float, rate: float, count: int, delta: float, sampling: str) -> float:
     """Epsilon of a composition, by privacy losses; inf where the grid would be too coarse or too large."""
-    grid = _spacing(parts)
+    grid = _spacing(multiplier, rate, count)
     if grid > _WIDEST:
         return math.inf
-    composition = None
-    for multiplier, rate, count in parts:
-        part = _single(multiplier, rate, sampling, grid)
-        part = part.self_compose(count) if count > 1 else part
-        composition = part if composition is None else composition.compose(part)
-    assert composition is not None  # there are amplified mechanisms
-    return float(composition.get_epsilon_for_delta(delta - _ROUNDOFF))
+    losses = _single(multiplier, rate, sampling, grid)
+    return float((losses.self_compose(count) if count > 1 else losses).get_epsilon_for_delta(delta - _ROUNDOFF))

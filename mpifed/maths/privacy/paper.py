@@ -16,30 +16,27 @@ Regularization", MLSP 2023. Its errors:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 
-def composed(spent: Mapping[tuple[float, float], float], delta: float) -> float:
+def composed(multiplier: float, rate: float, count: float, delta: float) -> float:
     """The paper's epsilon after all rounds, (20) with q to the first power: the root of the sum of squares of rounds.
 
     c_0 = sqrt(2 ln(1/delta) / ln(1.25/delta)) makes it what the moments accountant's theorem gives with constant 2,
-    epsilon = 2 q sqrt(n ln(1/delta) / (1 - q)) / multiplier for n = p T rounds that are alike.
+    epsilon = 2 q sqrt(n ln(1/delta) / (1 - q)) / multiplier for n = p T rounds.
 
     Parameters
     ----------
-    spent : by (multiplier, q), in how many rounds a client participates, expected or counted; the multiplier is the
-        standard deviation of the noise / the sensitivity (19), q the share of a client's records that a round uses, all
-        its local steps together
+    multiplier : the standard deviation of the noise / the sensitivity (19)
+    rate : q, the share of a client's records that a round uses, all its local steps together
+    count : n, in how many rounds a client participates, expected or counted
     delta : that of (18)
 
     Returns
     -------
-    inf when q is 1, where (20) is not defined, or without noise; NaN where a multiplier or rate is: the paper defines
-    none.
+    inf when q is 1, where (20) is not defined, or without noise; NaN where an argument is: the paper defines none.
     """
-    squares = []
-    for (multiplier, rate), count in spent.items():
-        if count > 0 and multiplier != math.inf:
-            weight = math.inf if rate >= 1 else rate * rate / (1 - rate)
-            squares.append(count * weight / (multiplier * multiplier or math.ulp(0.0)))  # positive: 0 / 0 is avoided
-    return 2 * math.sqrt(math.log(1 / delta) * math.fsum(squares))
+    if count == 0:
+        return 0.0
+    weight = math.inf if rate >= 1 else rate * rate / (1 - rate)
+    square = count * weight / (multiplier * multiplier or math.ulp(0.0))  # positive: 0 / 0 is avoided
+    return 2 * math.sqrt(math.log(1 / delta) * square)

@@ -47,7 +47,7 @@ def hockey_stick(p: Floats, q: Floats, eps: float, times: int) -> float:
 def test_against_integrated_worst_pairs(sampling: str, multiplier: float, q: float, times: int) -> None:
     """No pair exceeds delta at the epsilon found, and a slightly smaller epsilon some pair does exceed."""
     delta = 1e-4
-    found = epsilon({(multiplier, q): times}, delta, sampling=sampling)
+    found = epsilon(multiplier, q, times, delta, sampling=sampling)
     worst = [
         max(hockey_stick(a, b, eps, times) for a, b in pairs(sampling, multiplier, q))
         for eps in (found, 0.995 * found - 1e-4)

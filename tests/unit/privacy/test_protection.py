@@ -55,7 +55,7 @@ def test_clients_who_tell_the_server_their_noise(channel: str, leave: int) -> No
     tell = stay // 3
     assert found["colluding"] == [tell, stay]
     for name, who in (("epsilon_colluding", tell), ("epsilon_other_client", 1)):
-        expected = accounting.epsilon({(2.0 * math.sqrt((stay - who) / stay), 1.0): 5}, 1e-5 * (1 - 1e-9))
+        expected = accounting.epsilon(2.0 * math.sqrt((stay - who) / stay), 1.0, 5, 1e-5 * (1 - 1e-9))
         assert found[name] == pytest.approx(expected, rel=1e-12)
     assert found["epsilon_colluding"] > found["epsilon_other_client"] > spending.worst()
     assert others_of(spending, 2)["colluding"] == [1, 2]

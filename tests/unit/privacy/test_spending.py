@@ -32,9 +32,9 @@ def present(*clients: int, of: int = 4) -> NDArray[np.bool_]:
     return np.isin(np.arange(of), clients)
 
 
-def by_hand(spent: dict[tuple[float, float], int]) -> float:
+def by_hand(multiplier: float, rate: float, count: int) -> float:
     """What is drawn as integers has a billionth of delta set aside for how close they are."""
-    return accounting.epsilon(spent, DELTA * (1 - 1e-9))
+    return accounting.epsilon(multiplier, rate, count, DELTA * (1 - 1e-9))
 
 
 def test_nothing_is_free() -> None:
@@ -48,9 +48,9 @@ def test_rounds_are_counted_for_those_present() -> None:
         spending = spending.after(present(*who))
     assert spending.rounds.tolist() == [4, 3, 1, 0]
     found = spending.costs()
-    assert found.epsilon == by_hand({(5.0, 0.25): 12})
-    assert found.epsilon_unamplified == accounting.unamplified({(5.0, 0.25): 12}, DELTA * (1 - 1e-9))
-    assert found.epsilon_paper == pytest.approx(paper.composed({(10.0, 0.125): 12}, DELTA), rel=1e-12)
+    assert found.epsilon == by_hand(5.0, 0.25, 12)
+    assert found.epsilon_unamplified == accounting.unamplified(5.0, 12, DELTA * (1 - 1e-9))
+    assert found.epsilon_paper == pytest.approx(paper.composed(10.0, 0.125, 12, DELTA), rel=1e-12)
     assert found.epsilon_unamplified > found.epsilon > 0
     assert spending.after(present(0)).worst() > spending.worst() == found.epsilon  # which is no other's
     assert math.isnan(nothing(5.0).after(True).worst_paper())
@@ -68,8 +68,8 @@ def test_the_worst_is_the_worst_of_all(seed: int) -> None:
     spending = replace(spending, rounds=rng.integers(0, 7, 12))
     release = spending.release
     clients = list(zip(release.multiplier, release.rate, spending.rounds.tolist(), strict=True))
-    assert spending.worst() == max(by_hand({(m, q): n}) for m, q, n in clients)
-    unamplified = [accounting.unamplified({(m, q): n}, DELTA * (1 - 1e-9)) for m, q, n in clients]
+    assert spending.worst() == max(by_hand(*one) for one in clients)
+    unamplified = [accounting.unamplified(m, n, DELTA * (1 - 1e-9)) for m, _, n in clients]
     assert spending.unamplified() == max(unamplified)
 
 
@@ -82,7 +82,7 @@ def test_noise_covers_every_client(target: float) -> None:
         return nothing(z * multiplier, rate, clients=2).after(True)
 
     z = calibrate(lambda z: spending(z).worst(), target)
-    costs = [by_hand({(z * m, q): 1}) for m, q in zip(multiplier, rate, strict=True)]
+    costs = [by_hand(z * m, q, 1) for m, q in zip(multiplier, rate, strict=True)]
     assert spending(z).worst() == max(costs) <= target < 1.001 * max(costs)
 
 
