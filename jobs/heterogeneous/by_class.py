@@ -22,6 +22,7 @@ class SortedByClass(Source):
     """The file of test rows."""
 
     names_clients = True
+    computed = ("number of columns", "who holds which rows, by class")
 
     def read(self, seed: int) -> Samples:
         data = stored_samples("svmlight", Svmlight(self.path, self.test).read(seed))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
-from functools import partial
 from importlib.metadata import version
 
 import numpy as np
@@ -24,7 +23,7 @@ from mpifed.data.options import Options as Options
 from mpifed.data.partition import Partition, by_grid, check_partition
 from mpifed.data.partitioners import by_kind
 from mpifed.data.recipe import Recipe, fit_recipe
-from mpifed.data.samples import Samples, by_pieces, pieces, stored_samples
+from mpifed.data.samples import Samples, pieces, stack_rows, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
 from mpifed.data.source_files import listed
 from mpifed.data.store import Federation, Inputs, ScalingJson, Step, make_federation
@@ -202,22 +201,16 @@ def _scale(data: Samples, kinds: list[str], trained: Flags) -> tuple[Samples, Sc
     for kind in kinds:
         if kind == "unit-rows":
             before += [ScalingJson.of(scaling), "unit-rows"]
-            data, scaling = _every_row(data, partial(_unit_rows, scaling)), IDENTITY
+            X, *test = (
+                stack_rows([unit_rows(scaling.apply(rows, np.float64)) for _, rows in pieces(part.X)])
+                for part in (data, data.test)
+                if part is not None
+            )
+            data, scaling = replace(data, X=X, test=data.test and replace(data.test, X=test[0]), top=None), IDENTITY
         elif kind != "none":
             fitted = fit(kind, _training(data, trained, scaling), data.top)
             data, scaling = replace(data, top=None), fitted if scaling is IDENTITY else scaling.then(fitted)
     return data, scaling, before
-
-
-def _unit_rows(scaling: Scaling, X: Piece) -> Piece:
-    """The scaled rows, each of Euclidean norm 1."""
-    return unit_rows(scaling.apply(X, np.float64))
-
-
-def _every_row(data: Samples, change: Callable[[Piece], Piece]) -> Samples:
-    """The data with change(rows) of training and test rows."""
-    test = data.test and replace(data.test, X=by_pieces(data.test.X, change))
-    return replace(data, X=by_pieces(data.X, change), test=test, top=None)
 
 
 def _target_scale(y: Array) -> float:

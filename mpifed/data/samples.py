@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -106,11 +106,6 @@ def pieces(X: Piece) -> Iterator[tuple[int, Piece]]:
         return
     size = max(1, CHUNK_VALUES // X.shape[1])
     yield from ((start, X[start : start + size]) for start in range(0, len(X), size))
-
-
-def by_pieces(X: Piece, change: Callable[[Piece], Piece]) -> Piece:
-    """change(rows) of all pieces of X [s, p], in one array."""
-    return stack_rows([change(rows) for _, rows in pieces(X)])
 
 
 def stack_rows(parts: Sequence[Piece]) -> Piece:

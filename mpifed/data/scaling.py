@@ -76,7 +76,7 @@ def fit(kind: str, parts: Iterable[Piece], top: float | None) -> Scaling:
     is_sparse = False
     for X in parts:
         is_sparse, size = not isinstance(X, np.ndarray), X.shape[0]
-        low, high = extremes(X, low, high)
+        low, high = np.minimum(low, _row(X.min(axis=0))), np.maximum(high, _row(X.max(axis=0)))
         if kind == "minmax":
             continue
         its_mean = _row(X.mean(axis=0))
@@ -97,11 +97,6 @@ def fit(kind: str, parts: Iterable[Piece], top: float | None) -> Scaling:
         )
     scale = 1 / np.where(spread > 0, spread, 1.0)
     return Scaling(scale, -center * scale)
-
-
-def extremes(X: Piece, low: Array, high: Array) -> tuple[Array, Array]:
-    """([p] the smallest value of each column of X [s, p] and in `low`, [p] the largest one)."""
-    return np.minimum(low, _row(X.min(axis=0))), np.maximum(high, _row(X.max(axis=0)))
 
 
 def _row(values: object) -> Array:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mpifed.data.block import of_vectors
 from mpifed.data.store import Federation
 from mpifed.text import shown
 
-MOST_SHOWN = 20  # classes, of which rows are counted
+MOST_SHOWN = 20  # classes that are named
 _NAME = 24  # characters of the name of a class
 
 
@@ -35,16 +34,11 @@ def summary(federation: Federation) -> str:
 
 
 def _labels(federation: Federation) -> str:
-    """What labels are, and in how many training rows each class, or each of several labels of a row, is."""
+    """What labels are, and what they are called."""
     if federation.task == "regression":
         return "none (real targets)"
     number = federation.classes or federation.targets
     if number > MOST_SHOWN:
         return str(number)
-    _, first = np.unique(federation.members("rows"), return_index=True)  # of rows that several clients hold
-    y = federation.labels()[first]
-    counts = np.bincount(y, minlength=number) if federation.classes else of_vectors(y).sum(axis=0).astype(int)
     names = federation.provenance.get("classes") or range(number)
-    return f"{number}: " + ", ".join(
-        f"{shown(str(name), _NAME)} ({count})" for name, count in zip(names, counts, strict=True)
-    )
+    return f"{number}: {', '.join(shown(str(name), _NAME) for name in names)}"

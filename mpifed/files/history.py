@@ -28,9 +28,7 @@ class History:
 
     def __init__(self, directory: PathLike, resumed: list[list[str]] | None = None) -> None:
         """`resumed`: what is left of the file of a run that goes on, once it is `cut`; None: a new one."""
-        self._path, self._resumed = Path(directory, HISTORY), resumed
-        self._columns, *rows = resumed or [[*FIRST, *LEDGER]]
-        self._rows = len(rows)
+        self._path, self._lines = Path(directory, HISTORY), resumed or [[*FIRST, *LEDGER]]
         if self._path.exists() and resumed is None:
             raise UsageError(
                 f"{self._path}: another run's history is here; continue that run with --resume, or choose another --out"
@@ -60,37 +58,36 @@ class History:
         return cls(directory, [header, *rows] if header else [])
 
     def rows(self) -> list[Table]:
-        """The rows of a history that was resumed, by column."""
-        columns = columns_of(self._path, self._resumed or [])
+        """The rows, by column."""
+        columns = columns_of(self._path, self._lines)
         lines = zip(*map(np.ndarray.tolist, columns.values()), strict=True)
         return [dict(zip(columns, line, strict=True)) for line in lines]
 
     def cut(self) -> None:
-        """Write what was resumed in place of what is in the file."""
-        if self._resumed:
-            replace_text(self._path, as_csv(self._resumed))
-        elif self._resumed is not None:
+        """Write the rows that were resumed in place of what is in the file."""
+        if self._lines[1:]:
+            replace_text(self._path, as_csv(self._lines))
+        else:
             self._path.unlink(missing_ok=True)
-        self._resumed = None
 
     def append(self, row: Mapping[str, float | int | None]) -> None:
         """Append a measured round; a column that is absent or None becomes an empty cell, also in earlier rows."""
         assert "round" in row, tuple(row)
-        new = [name for name in row if name not in self._columns]
-        if new or not self._rows:
-            lines, at = _lines(self._path) if self._rows else [self._columns], self._columns.index(LEDGER[0])
-            self._columns = [*self._columns[:at], *new, *self._columns[at:]]
-            blank = [""] * len(new)
-            rows = [[*line[:at], *blank, *line[at:]] for line in lines[1:]]
-            replace_text(self._path, as_csv([self._columns, *rows]))
-        append(self._path, as_csv([[cell_of(row.get(name)) for name in self._columns]]).encode())
-        self._rows += 1
+        header = self._lines[0]
+        new = [name for name in row if name not in header]
+        if new or not self._lines[1:]:
+            at = header.index(LEDGER[0])
+            for line in self._lines:
+                line[at:at] = new if line is header else [""] * len(new)
+            replace_text(self._path, as_csv(self._lines))
+        self._lines.append([cell_of(row.get(name)) for name in header])
+        append(self._path, as_csv(self._lines[-1:]).encode())
 
     def sync(self) -> int:
         """Flush the file to the disk; the number of measured rounds."""
         if self._path.exists():
             sync(self._path)
-        return self._rows
+        return len(self._lines) - 1
 
 
 def last_row(run_dir: PathLike) -> Table:

@@ -338,7 +338,7 @@ def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
     named = make(tmp_path / "out", "parquet", with_names(tmp_path / "a", ["zebra", "ant", "cat"], labels), *NAMED)
     assert named.provenance["classes"] == ["zebra", "ant", "cat"] and named.provenance["named"]
     lines = summary(named).splitlines()
-    assert "classes  3: zebra (14), ant (13), cat (13)" in lines
+    assert "classes  3: zebra, ant, cat" in lines
     numbers = make(tmp_path / "out", "parquet", with_names(tmp_path / "b", None, labels), *NAMED)
     assert numbers.provenance["classes"] == ["0", "1", "2"] and not numbers.provenance["named"]
     assert numbers.sha256 == named.sha256
