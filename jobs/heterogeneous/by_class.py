@@ -24,9 +24,6 @@ class SortedByClass(Source):
     names_clients = True
     computed = ("number of columns", "who holds which rows, by class")
 
-    names_clients = True
-    computed = ("number of columns", "who holds which rows, by class")
-
     def read(self, seed: int) -> Samples:
         data = stored_samples("svmlight", Svmlight(self.path, self.test).read(seed))
         columns = np.arange(data.features)
