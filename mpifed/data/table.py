@@ -131,7 +131,7 @@ class ColumnUses:
             stay = ~np.any([gap for _, gap in gaps], axis=0)
             if not stay.any():
                 raise DataError(f"{what}: no rows, or none without gaps; expected a row for each sample")
-            label = np.stack(y, axis=1)[stay] if labels[1:] else _numbered(what, y[0][stay], public.classes)
+            label = np.stack(y, axis=1)[stay] if labels[1:] else y[0][stay]
             if labels[1:] and np.isin(label, (0, 1)).all():
                 label = label.astype(np.int64)
             return Samples(np.stack([*columns.values()], axis=1)[stay], label, ids=ids[0][stay] if ids else None)
@@ -397,14 +397,17 @@ def _decoded(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _labels(column: Cells, known: Sequence[str] | None, classes: Sequence[str]) -> Array:
-    """[s] labels: texts, `known` ones and others, or numbers; "" or NaN where there is none.
+    """[s] labels: places among `known` texts or, where these are empty, texts, or numbers; "" or NaN for gaps.
 
     `classes`: the names of a ClassLabel.
     """
+    if known:
+        for strange in all_texts([column], tuple(known))[len(known) :]:
+            raise DataError(f"{column.what}: label {strange!r} is none of the given classes {listed(known)}")
+        return column.raw(known)
     if known is not None:
-        texts = column.words(known).fill_null("").to_pylist()
-        if not known:
-            _check_written(column, {*texts} - {""})
+        texts = column.words().fill_null("").to_pylist()
+        _check_written(column, {*texts} - {""})
         return np.array(texts, str)
     if column.is_text:
         first = column.words().drop_null()[:1].to_pylist()
@@ -430,14 +433,6 @@ def _check_written(column: Cells, texts: Collection[str]) -> None:
             )
     if len(numbers) == len(texts) and not are_codes:
         raise column.not_a_number(_FORMATTED_REMEDY)
-
-
-def _numbered(what: str, labels: Array, classes: tuple[str, ...]) -> Array:
-    """[s] labels as they are; of given classes, their numbers."""
-    place = {text: at for at, text in enumerate(classes)}
-    if classes and (unknown := {*labels.tolist()}.difference(place)):
-        raise DataError(f"{what}: label {min(unknown)!r} is none of the given classes {listed(classes)}")
-    return np.array([place[text] for text in labels.tolist()], float) if classes else labels
 
 
 def _holds_texts(parts: Sequence[Cells]) -> bool:
