@@ -57,34 +57,32 @@ def points(table: Table, source: str) -> list[SweepPoint]:
     seeds, first = grid.get("seeds", 1), table.get("seed", 1)
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= MOST:
         raise UsageError(f"{source}: [sweep] seeds = {shown(repr(seeds))}: expected how many, from 1 to {MOST}")
-    axes = {key: values for key, values in grid.items() if key not in ("seeds", METHODS)}
-    if METHODS in grid:
-        axes = {METHODS: _methods(grid[METHODS], source), **axes}
+    axes = {key: grid[key] for key in sorted(grid, key=lambda key: key != METHODS) if key != "seeds"}
     for key, values in axes.items():
-        if not isinstance(values, list) or not values:
-            raise UsageError(
-                f"{source}: [sweep] {shown(key)} = {shown(repr(values))}: must be a list, as in "
-                '"algorithm.batch_size" = [1, 10]'
-            )
+        if wrong := _wrong_axis(key, values):
+            raise UsageError(f"{source}: [sweep] {shown(key)}{wrong}")
     if seeds > 1 and "seed" in axes:
         raise UsageError(f"{source}: [sweep] seeds = {seeds} and a list of seed: each sets the seeds; give one of them")
     if seeds > 1 and isinstance(first, int):  # else the first point says what is wrong with it
         axes["seed"] = list(range(first, first + seeds))
     if (count := math.prod(map(len, axes.values()))) > MOST:
         raise UsageError(f"{source}: [sweep] has {count} points, and may have {MOST}; make several sweeps of it")
-    labelled = [_labelled(values, f"{source}: [sweep] {shown(key)}") for key, values in axes.items()]
+    tables = {name: None for method in axes.get(METHODS, ()) for name in method if name != LABEL}  # of any method
     all_points: dict[str, SweepPoint] = {}
-    for values in itertools.product(*labelled):
-        changed = copy.deepcopy(single)
-        label = ", ".join(label for label, _ in values if label)
-        settings: Table = {key: value for key, (_, value) in zip(axes, values, strict=True)}
-        method: Table = settings.pop(METHODS, {})
-        for name, part in method.items():
-            changed.pop(name, None)
-            changed |= {name: copy.deepcopy(part)} if part else {}
-        for key, value in settings.items():
-            put_key(changed, key, copy.deepcopy(value))
-        settings = {**({LABEL: label} if label else {}), **method, **settings}
+    for values in itertools.product(*axes.values()):
+        settings, labels, changed = Table(), list[str](), copy.deepcopy(single)
+        for key, value in zip(axes, copy.deepcopy(values), strict=True):
+            if isinstance(value, dict) and LABEL in value:
+                labels.append(value.pop(LABEL))
+            if key != METHODS:
+                settings[key] = value
+                put_key(changed, key, copy.deepcopy(value))
+                continue
+            for name in tables:
+                settings[name] = value.get(name, {})
+                changed.pop(name, None)
+                changed |= {name: copy.deepcopy(settings[name])} if settings[name] else {}
+        settings = {**({LABEL: ", ".join(labels)} if labels else {}), **settings}
         name = point_name({"seed": first, **settings})
         if name in all_points:
             raise UsageError(f"{source}: [sweep] has {shown(json.dumps(settings, default=str))} twice; list it once")
@@ -92,38 +90,25 @@ def points(table: Table, source: str) -> list[SweepPoint]:
     return list(all_points.values())
 
 
-def _labelled(values: list[object], where: str) -> list[tuple[str, object]]:
-    """The values of an axis, each with its label, which is empty where the axis has none."""
-    labels = [value.get(LABEL) if isinstance(value, dict) else None for value in values]
-    if not any(label is not None for label in labels):
-        return [("", value) for value in values]
-    texts = [label for label in labels if isinstance(label, str) and label.strip() and not wrong_line(label)]
-    if len(set(texts)) < len(values):
-        raise UsageError(
-            f"{where}: has the labels {shown(repr(labels))}; give every table a label of its own, a line of text, or "
-            "none of them"
+def _wrong_axis(key: str, values: object) -> str:
+    """What is wrong with the values of a key of [sweep], or with their labels, as text; empty where nothing is."""
+    listed = list(values) if isinstance(values, list) else []
+    tables = [value for value in listed if isinstance(value, dict)]
+    if key == METHODS and (not listed or len(tables) < len(listed)):
+        return f": must be a list of tables, as in {METHODS} = [{{algorithm = {{...}}, client_optimizer = {{...}}}}]"
+    if not listed:
+        return f' = {shown(repr(values))}: must be a list, as in "algorithm.batch_size" = [1, 10]'
+    for name, part in ((name, part) for table in tables for name, part in table.items()):
+        if key == METHODS and name != LABEL and not isinstance(part, dict):
+            return f": {shown(name)} = {shown(repr(part))}: must be a whole table"
+    labels = [table.get(LABEL) for table in tables]
+    texts = {label for label in labels if isinstance(label, str) and label.strip() and not wrong_line(label)}
+    if labels.count(None) < len(labels) and len(texts) < len(listed):
+        return (
+            f": has the labels {shown(repr(labels))}; give every table a label of its own, a line of text, or none of "
+            "them"
         )
-    tables = ({key: part for key, part in value.items() if key != LABEL} for value in values if isinstance(value, dict))
-    return list(zip(texts, tables, strict=True))
-
-
-def _methods(methods: object, source: str) -> list[Table]:
-    """Each method's tables, by name; empty tables for those that only other methods have."""
-    if not isinstance(methods, list) or not methods or not all(isinstance(method, dict) for method in methods):
-        raise UsageError(
-            f"{source}: [sweep] {METHODS}: must be a list of tables, as in {METHODS} = [{{algorithm = {{...}}, "
-            "client_optimizer = {...}}]"
-        )
-    for name, value in ((name, value) for method in methods for name, value in method.items()):
-        if not isinstance(value, dict) and name != LABEL:
-            raise UsageError(
-                f"{source}: [sweep] {METHODS}: {shown(name)} = {shown(repr(value))}: must be a whole table"
-            )
-    names = [name for name in dict.fromkeys(name for method in methods for name in method) if name != LABEL]
-    return [
-        {name: method[name] for name in (LABEL,) if name in method} | {name: method.get(name, {}) for name in names}
-        for method in methods
-    ]
+    return ""
 
 
 def point_name(settings: ReadOnlyTable) -> str:
