@@ -17,6 +17,7 @@ from whole_runs import run
 from written_files import read_json
 
 from mpifed.core.errors import NotCertified
+from mpifed.files.ends import ENDS, end_of
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
@@ -266,3 +267,32 @@ def test_a_duality_gap_ends_a_run(patches: Path, tmp_path: Path) -> None:
         run(checked(gapped(patches, rounds=4)), Solo(), tmp_path / "run")
     assert ended_with(gapped(patches), tmp_path / "run", resume=True) == 0
     assert summary(tmp_path / "run")["model_sha256"] == whole["model_sha256"]
+
+
+# --- the page of exit codes ------------------------------------------------------------------------------------------
+
+NOISE = '{clip = 1.0, noise_multiplier = 1.0, delta = 1e-4, noise = "test", public_preparation = true}'
+PAGE: dict[int, tuple[list[str], str]] = {  # by code, changes of a job or options, and what is said
+    0: ([], "done (exit 0)"), 2: (["seeed=1"], "seeed: unknown key"), 3: (["data.path=nowhere"], "no such folder"),
+    1: (["participation={dropout_rate = 0.9, max_dropouts = 1, attempts = 2}"], "in each of 2 attempts"),
+    68: (["client_optimizer.learning_rate=1e30"], "mpifed: error: "), 75: (["--max-hours", "0"], "interrupted after"),
+    69: (['stop={reached = ["test_accuracy>=1.0"]}'], "not reached in 4 rounds"),
+    70: ([f"privacy={NOISE}", "stop.epsilon=1.0", "rounds=400"], "goes on only with a larger budget"),
+    71: ([], "leak"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [end.code for end in ENDS])
+def test_every_code_means_what_the_page_says(
+    code: int, digits: Path, tmp_path: Path, write_job: Any, launch: Any
+) -> None:
+    """And stands in run.json, where a run has begun."""
+    averaging = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}
+    job, out = write_job(tmp_path / "job.toml", table(digits, averaging, rounds=4)), tmp_path / "run"
+    given, said = PAGE[code]
+    words = given if given[:1] == ["--max-hours"] else [word for one in given for word in ("--set", one)]
+    ended = launch(None, "run", job, "--out", out, *(() if code == 71 else words))
+    if code == 71:
+        ended = launch(None, "audit", out)
+    assert ended.code == code and said in ended.text, ended.text
+    assert end_of(code).code == code and (code in (2, 3, 71) or read_json(out / "run.json")["exit"] == code)
