@@ -185,7 +185,7 @@ def _state(
 ) -> State:
     given = [submission for submission in submissions if submission.name(run.name)]
     names = [about.get("slurm_job"), *(submission.name(run.name) for submission in given)]
-    known = [(tasks or {})[name] for name in names if name in (tasks or {})]
+    known = [task for name in names if (task := (tasks or {}).get(str(name)))]
     task = next((task for task in reversed(known) if task.live), known[-1] if known else None)
     last: Table = {}
     rounds = None

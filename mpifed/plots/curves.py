@@ -202,11 +202,12 @@ def _grid(panels: Panels, columns: Sequence[str], title: str, log: Log | None, s
             _draw_line(axes, curves[label], number, label)
         if row == "excess":
             axes.axhline(0, color="black", linewidth=0.8)
-    for at, which in ((0, "y"), (1, "x")):
-        for axes, name in zip(*((grid[:, 0], rows) if which == "y" else (grid[-1], columns)), strict=True):
-            curves = [points for panel, each in panels.items() if panel[at] == name for points in each.values()]
-            unsaid = None if log is None and which == "y" else log in (which, "both")
-            finish(axes, which, name, concat(curves), unsaid)
+    for i, row in enumerate(rows):
+        shown = concat([points for panel, curves in panels.items() if panel[0] == row for points in curves.values()])
+        finish(grid[i, 0], "y", row, shown, None if log is None else log in ("y", "both"))
+    for j, column in enumerate(columns):
+        shown = concat([points for panel, curves in panels.items() if panel[1] == column for points in curves.values()])
+        finish(grid[-1, j], "x", column, shown, log in ("x", "both"))
     picture.align_ylabels()
     picture.legend(
         next(axes for axes in grid.flat if axes.lines).lines[: len(labels)], ["\n".join(name) for name in names],

@@ -43,23 +43,17 @@ def point_settings(folder: Path) -> list[tuple[str, Table]]:
     """The name of each point of a sweep, and what sets it apart; DataError when sweep.csv is not such a list."""
     path = folder / SWEEP
     try:
-        header, *rows = list(csv.reader(io.StringIO(content(path).decode("utf-8"), newline="")))
-        after = len(header) - header[::-1].index(SUMMARY[0]) - 1  # its first; a setting may have its name too
-        names = header[1:after]
-        for number, row in enumerate(rows):
-            if len(row) != len(header) or not POINT.fullmatch(row[0]):
-                what = f"line {number + 2} has {len(row)} cells and begins with {shown(str(row[:1]))}"
-                raise ValueError(f"{what}; {len(header)} cells and the name of a point were expected")
+        header, *rows = csv.reader(io.StringIO(content(path).decode("utf-8"), newline=""))
+        names = header[1 : len(header) - header[::-1].index(SUMMARY[0]) - 1]  # a setting may be called so too
         strange = [name for name in names if not name.isprintable() or names.count(name) > 1]
-        if not rows or strange:
-            raise ValueError("it lists no points" if not rows else f"in its first line, {shown(strange[0])!r}")
+        strange += [str(row[:1]) for row in rows if len(row) != len(header) or not POINT.fullmatch(row[0])]
+        if strange or not rows:
+            raise ValueError(f"not so in a table of points: {shown(strange[0])}" if strange else "it lists no points")
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(
             f"{path}: not the points of a sweep ({error}); let the sweep write it anew: remove it and run with --resume"
         ) from error
-    return [
-        (row[0], {name: _parsed(name, cell) for name, cell in zip(names, row[1:after], strict=True)}) for row in rows
-    ]
+    return [(row[0], {name: _parsed(name, cell) for name, cell in zip(names, row[1:], strict=False)}) for row in rows]
 
 
 def told(settings: ReadOnlyTable) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,30 +84,22 @@ def test_a_dry_run_gives_a_command(slurm: Slurm, job: Write) -> None:
     assert "no sbatch on PATH" in call(2, job())
 
 
-def test_the_script_that_is_shipped() -> None:
-    assert "#SBATCH --signal=B:USR1@120\n#SBATCH --requeue\n" in SCRIPT.read_text()
-    subprocess.run(["/bin/bash", "-n", SCRIPT], check=True)
-
-
 def test_waiting_until_it_has_ended(slurm: Slurm, job: Write) -> None:
     slurm.answer("sbatch", "123\n", code=3)
     assert "job 123 has ended with code 3" in call(1, job(), "--wait")
     assert slurm.asked("sbatch")[1].startswith("--parsable --wait ") and Path("runs/tried.submitted.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--array"], "has no [sweep], so it is one run; leave --array out, or add a sweep"),
-        (["--throttle", 2], "--throttle needs --array"),
-        (
-            ["--export=NONE"],
-            "--export=NONE (or SBATCH_EXPORT): the job needs the environment from which it is submitted",
-        ),
-        (["--export=PATH,HOME"], "leave it out, or give --export=ALL,NAME=VALUE"),
-        (["--comment=a\nb"], "since it is a word of sbatch's command"),
-    ],
-)
+REFUSED: list[tuple[list[object], str]] = [
+    (["--array"], "has no [sweep], so it is one run; leave --array out, or add a sweep"),
+    (["--throttle", 2], "--throttle needs --array"),
+    (["--export=NONE"], "--export=NONE (or SBATCH_EXPORT): the job needs the environment from which it is submitted"),
+    (["--export=PATH,HOME"], "leave it out, or give --export=ALL,NAME=VALUE"),
+    (["--comment=a\nb"], "since it is a word of sbatch's command"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), REFUSED)
 def test_what_is_refused(slurm: Slurm, job: Write, arguments: list[object], said: str) -> None:
     assert said in call(2, job(), *arguments)
     assert slurm.asked("sbatch") == [] and not Path("runs").exists()

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pytest
 from annotated_types import Gt
 from click.testing import CliRunner
+from documents import ROOT
 from jobs_in_python import in_text
 
 from mpifed import FedAvg
@@ -31,21 +32,16 @@ def test_every_key_has_a_meaning() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("fedavg.batch_size", ["Rows in a minibatch"]),
-        ("aggregation.security", ["pairwise masks"]),
-        ("model", ["[job]", "  softmax: ", "  mlp: Multilayer perceptron"]),
+        ("fedavg.batch_size", ["Rows in a minibatch"]), ("aggregation.security", ["pairwise masks"]),
+        ("model", ["[job]", "  softmax: ", "  mlp: Multilayer perceptron"]), ("schedule", ["  power: ", "  cosine: "]),
         ("constraint", ["constraint (table)", "  error-rate: "]),
-        ("schedule", ["  power: ", "  cosine: "]),
-        ("client_optimizer", ["[job]", "  sgd: ", "  adamw: "]),
         ("client_optimizer.learning_rate", ["[client_optimizer: sgd]", "a schedule"]),
-        ("PowerDecay", ["power (schedule)", "initial: a number > 0"]),
+        ("PowerDecay", ["power (schedule)", "initial: a number > 0"]), ("sweep", ["seeds: an integer > 0"]),
         ("constraint.1.limit", ["[constraint]", "Upper bound of the term"]),
-        ("sweep", ["sweep (table)", "seeds: an integer > 0"]),
-        ("history", ["  train_loss: ", "  kkt_residual: "]),
-        ("exit codes", ["  69: a limit is not met", "  75: "]),
+        ("history", ["  train_loss: ", "  kkt_residual: "]), ("exit codes", ["  69: a limit is not met", "  75: "]),
         ("kkt_residual", ["`stationarity`, `feasibility` and `complementarity`; see certificates"]),
     ],
-)
+)  # fmt: skip
 def test_an_answer(name: str, words: list[str]) -> None:
     assert not [word for word in words if word not in explained(name)]
 
@@ -72,8 +68,7 @@ class Untold(Loss):
 def test_a_class_of_ones_own() -> None:
     text = explained(f"{__name__}:Told")
     assert text.startswith(f"{__name__}:Told (algorithm)\n\nFedAvg that says more.\n")
-    assert "  batch_size: an integer > 0" in text  # inherited
-    assert "  warmth: a number > 0, by default 0.5. How warm it is." in text
+    assert "  batch_size: an integer > 0" in text and "  warmth: a number > 0, by default 0.5. How warm it is." in text
     text = explained(f"{__name__}:Untold")
     assert text.startswith(f"{__name__}:Untold (term)\n\n") and "  power: a number" in text
     with pytest.raises(UsageError, match=r"has no Tolt; did you mean \"Told\"\?"):
@@ -121,9 +116,16 @@ def test_where_it_goes(tmp_path: Path, launch: Callable[..., Any]) -> None:
     assert in_text(bare.out)["name"] == "fedavg" and "# Make the shards:  mpifed data digits --split rows" in bare.out
     (tmp_path / "job.toml").write_text("mine")
     (tmp_path / "link.toml").symlink_to("nowhere")
-    for name in ("job.toml", "link.toml"):
+    for name, code, said in (("job.toml", 2, "exists already"), ("link.toml", 2, "exists already"),
+                             ("none/job.toml", 3, "No such file")):  # fmt: skip
         ended = launch(None, "new", tmp_path / name)
-        assert ended.code == 2 and "exists already" in ended.err
+        assert ended.code == code and said in ended.err
     assert (tmp_path / "job.toml").read_text() == "mine"
-    ended = launch(None, "new", tmp_path / "none" / "job.toml")
-    assert ended.code == 3 and "No such file" in ended.err
+
+
+def test_the_example_runs_where_it_is_written(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """The quickstart of the clone, with its data; what is there already stays."""
+    assert launch(None, "new", "--example", cwd=tmp_path).code == 0
+    assert (tmp_path / "quickstart.toml").read_bytes() == (ROOT / "jobs/quickstart.toml").read_bytes()
+    ended = launch(None, "run", "quickstart.toml", "--set", "rounds=2", "--progress", "none", cwd=tmp_path)
+    assert ended.code == 0 and launch(None, "new", "--example", cwd=tmp_path).code == 2
