@@ -140,7 +140,8 @@ def check_command(words: list[str], made: set[str]) -> None:
     context = command.make_context(name, list(arguments), resilient_parsing=False)
     values = context.params
     if name == "new":  # it writes the job, whose runs have the name of the file
-        made |= {str(values["job"]), f"runs/{Path(values['job']).stem}"}
+        job = Path(values["job"] or "quickstart.toml")
+        made |= {str(job), f"runs/{job.stem}"}
     for parameter in context.command.params:
         if parameter.name == "out" or not isinstance(parameter.type, click.Path):
             continue
