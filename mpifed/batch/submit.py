@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpifed.batch.slurm import call, has
-from mpifed.batch.states import RunStatus, Submission, Submissions, read_record, status_of, write_record
-from mpifed.core.errors import MpifedError, UsageError
+from mpifed.batch.states import Submission, Submissions, read_record, status_of, write_record
+from mpifed.core.errors import MpifedError, NumericalError, UsageError
 from mpifed.files.ends import FINISHED
 from mpifed.files.run_folder import JOB, job_of
 from mpifed.job.job import read_table
@@ -27,7 +27,7 @@ from mpifed.job.reading import check_data
 from mpifed.job.sweep import SweepPoint, Tune, points
 from mpifed.results.points import is_sweep
 from mpifed.results.tuning import rung_of
-from mpifed.run.folder import same_job
+from mpifed.run.folder import ended_before, same_job
 from mpifed.text import command_line, wrong_line
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.sbatch"
@@ -172,11 +172,9 @@ def _pending(out: Path, all_points: Sequence[SweepPoint], array: bool, sweep: bo
     for point, state in zip(all_points, status.points, strict=True):
         folder = out / point.name if sweep else out
         began = job_of(folder)
-        job = point.job.resumed(began)
-        same = (folder / JOB).exists() and (folder / JOB).read_text(encoding="utf-8") == job.text()
-        if began and not same:
-            same_job(folder, began, job.table())
-        over = same and (state.exit in FINISHED or state.fails_again)
+        over = ended_before(point.job, folder, {*FINISHED, NumericalError.exit_code}) is not None
+        if began and not over:
+            same_job(folder, began, point.job.resumed(began).table())
         left += [point.name] if not over and state.state not in ("queued", "running") else []
     busy = status.of("queued", "running")
     if busy and (not left or not array):
@@ -186,23 +184,18 @@ def _pending(out: Path, all_points: Sequence[SweepPoint], array: bool, sweep: bo
         )
         whose, end = (f"job {jobs}", f", or end it with `scancel {jobs}`") if jobs else (busy[0].why, "")
         raise UsageError(f"{out}: {what} already ({whose}); see `{command_line('mpifed', 'show', out)}`{end}")
-    if not left:
-        raise UsageError(_over(status))
-    return left
-
-
-def _over(status: RunStatus) -> str:
-    """The error when there is nothing to submit."""
     failed = [point.point for point in status.points if point.fails_again]
-    if failed:
-        return (
-            f"{status.folder}: {', '.join(failed[:4])} failed numerically, and would fail the same way again; change "
-            "the job and choose another --out, or remove its folder to start over, as where data are others now"
+    if failed and not left:
+        raise UsageError(
+            f"{out}: {', '.join(failed[:4])} failed numerically, and would fail the same way again; change the job and "
+            "choose another --out, or remove its folder to start over, as where data are others now"
         )
-    return (
-        f"{status.folder}: finished ({status.points[0].why}); see `{status.next}`; give --set rounds=... for more "
-        "rounds, or another --out to start over"
-    )
+    if not left:
+        raise UsageError(
+            f"{out}: finished ({status.points[0].why}); see `{status.next}`; give --set rounds=... for more rounds, or "
+            "another --out to start over"
+        )
+    return left
 
 
 def _follow(plan: _Plan, new: Submission) -> Iterator[str]:

@@ -79,11 +79,12 @@ def sweep(
             raise UsageError(f"sweep: {came}; give algorithms by label, as {{'FedAvg': mpifed.FedAvg(...)}}")
         check_resumed(out, overwrite, resume)
         first = integer(settings.get("seed", 1), "seed")
-        chosen = _seeds(seeds, first)
         tables = [describe.method(one) for one in methods.values()]
         base = job(next(iter(methods.values())), data, model, **{"name": "sweep", **settings, "rounds": rounds})
         labelled = [{"label": str(label), **table} for label, table in zip(methods, tables, strict=True)]
-        return points_of({**base, "seed": first, "sweep": {"methods": labelled, "seed": chosen}}, "sweep")
+        many = isinstance(seeds, Iterable) and not isinstance(seeds, str)
+        chosen = {"seed": [integer(seed, "seeds") for seed in seeds]} if many else {"seeds": integer(seeds, "seeds")}
+        return points_of({**base, "seed": first, "sweep": {"methods": labelled, **chosen}}, "sweep")
 
     how = {"out": str(out), "resume": resume}
     comm, all_points = begin_call(
@@ -125,18 +126,6 @@ def _report(comm: Comm, all_points: list[SweepPoint], failed: Mapping[str, Mpife
 
 def _named(point: SweepPoint) -> str:
     return f"{point.settings['label']}, seed {point.job.seed}"
-
-
-def _seeds(seeds: object, first: int) -> list[int]:
-    """The seeds: so many from the first on, or those that are given."""
-    given: list[int] = []
-    if isinstance(seeds, Iterable) and not isinstance(seeds, str):
-        given = [integer(seed, "seeds") for seed in seeds]
-    elif (count := integer(seeds, "seeds")) > 0:
-        given = list(range(first, first + count))
-    if not given or len(set(given)) < len(given):
-        raise UsageError(f"seeds = {seeds!r}: expected how many, 1 or more, or a list of different ones")
-    return given
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ def test_a_sweep_goes_on(data: mf.FederatedDataset, here: Path) -> None:
     (lambda data: run(data, aggregation=mf.Aggregation(security="mask"), seed=True),  # type: ignore
      "seed = True: expected an integer\n  aggregation.security = 'mask': expected \"plain\", \"masked\" or"),
     (lambda data: mf.sweep([FEDAVG], data, mf.Softmax(), rounds=2), "methods: a list; give algorithms by label"),  # type: ignore
-    (lambda data: mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, seeds=[1, 1]), "a list of different ones"),
+    (lambda data: mf.sweep({"A": FEDAVG}, data, mf.Softmax(), rounds=2, seeds=[1, 1]), "twice; list it once"),
     (lambda data: mf.load("nowhere"), "no such folder"),
     (lambda data: run(data).predict(X[0, 0]), r"one sample x is x\[None\]"),
 ])  # fmt: skip

@@ -68,11 +68,12 @@ def test_trials_are_sobols_points_and_the_best_are_resumed(one: Path, digits: Pa
 
 
 def test_the_same_on_two_ranks_from_python_after_a_kill_and_as_single_tasks(
-    one: Path, tuning: Callable[..., Path], digits: Path, tmp_path: Path, launch: Launch
+    one: Path, tuning: Callable[..., Path], digits: Path, tmp_path: Path, launch: Launch, capsys: Any
 ) -> None:
     assert launch(2, "tune", tuning(), "--out", tmp_path / "two").code == 0
     method = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1))
     found = mf.tune(tuning(), out=tmp_path / "python")
+    assert capsys.readouterr().out.count(", to round 9: ") == 1
     assert found.metric == "objective" and found.best.keys() == SPACE.keys() and "chosen by" in repr(found)
     objects = mf.tune(method, str(digits), mf.Softmax(bias=False), rounds=9, trials=9, space=SPACE)
     assert objects.best == found.best and objects.frame.drop(columns="point").equals(found.frame.drop(columns="point"))
@@ -125,6 +126,7 @@ def test_what_a_method_suggests_and_by_what_it_was_chosen(
     assert found.best == {"client_optimizer.learning_rate": 0.1} and len(found.frame) == 3
 
 
+PRIVATE = {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-3, "public_preparation": True}
 FORMS: list[Any] = [
     3,
     [],
@@ -144,6 +146,10 @@ WRONG: list[tuple[dict[str, Any], Any, str]] = [
     ({"space": {}}, {"algorithm": {"name": "ssca", "batch_size": 4}, "client_optimizer": {}}, "method suggests none"),
     ({}, {"sweep": {"seeds": 2}}, "[sweep]"),
     ({}, {"privacy": {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}}, "the noise of [privacy] epsilon is computed"),
+    *(  # before any budget is spent
+        ({"metric": metric}, {"privacy": PRIVATE}, f"[tune] metric = {metric}: this private job measures no such")
+        for metric in ("test_acuracy", "client_test_loss_mean")
+    ),
 ]  # fmt: skip
 
 
@@ -155,7 +161,9 @@ def test_what_is_refused(
     if more.get("client_optimizer") == {}:
         path.write_text(path.read_text().replace("[client_optimizer]\nlearning_rate = 0.1\n", ""))
     ended = launch(None, "tune", path, "--out", tmp_path / "out")
-    assert ended.code == 2 and said in ended.err and len([*tmp_path.glob("out/point-*")]) < 2, ended.text
+    assert ended.code == 2 and said in ended.err and len([*tmp_path.glob("out/point-*")]) < 2 - ("privacy" in more), (
+        ended.text
+    )
 
 
 def test_a_job_file_has_its_settings(tuning: Callable[..., Path]) -> None:
