@@ -364,7 +364,8 @@ class Local:
         method, optimizer, guard, xp = self.method, self.method.client_optimizer, self.guard, block.xp
         if method.one_plain_step and x is None:
             (batch,) = self.minibatches(block, -self.step)
-            return self.plain_step(block, batch, model, push)
+            put = partial(guard.put_step, guard.record(model), batch, self.step, 0, block.clients, self.now)
+            return self.penalized(self.plain_step(len(block.clients), put, model, push), model)
         change = xp.empty((len(block.clients), len(model)), guard.dtype)
         down, split = guard.record(change), guard.layout.penalized.stop
         model, x = model.astype(guard.dtype, copy=False), None if x is None else x.astype(guard.dtype)
@@ -419,14 +420,14 @@ class Local:
         x -= model
         return x
 
-    def plain_step(self, block: Block, batch: Minibatch, model: Array, push: Array | None) -> Array:
-        """[n, d] the changes of those whose minibatches these are, by one step from a common model."""
-        guard = self.guard
-        change = block.xp.empty((len(batch.y), len(model)), guard.dtype)
-        self._put_step(block, guard.record(model), model, batch, 0, self.step, change, guard.record(change))
+    def plain_step(self, clients: int, put: Callable[[Parameters], object], model: Array, push: Array | None) -> Array:
+        """[n, d] the changes of so many by one step from a common model along what `put` puts there; no penalties."""
+        change = self.block.xp.empty((clients, len(model)), self.guard.dtype)
+        put(self.guard.record(change))
+        self._add_concave(model, self.step, change)
         if push is not None:
             change += push
-        return self.penalized(change, model)
+        return change
 
     def _put_step(
         self, block: Block, point: Parameters, at: Array, batch: Minibatch, r: int, step: float,
@@ -434,6 +435,10 @@ class Local:
     ) -> None:  # fmt: skip
         """Put -step (mean gradient + concave) at `at` into `out` [n, d]; `point` and `down` are their layers."""
         self.guard.put_step(point, batch, step, r, block.clients, self.now, down)
+        self._add_concave(at, step, out)
+
+    def _add_concave(self, at: Array, step: float, out: Array) -> None:
+        """Add -step times the gradient of the penalty that is not convex."""
         if self.problem.objective.nonconvex_penalty:
             counted = self.guard.layout.penalized
             out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -step

@@ -64,21 +64,28 @@ def lazy_change(local: Local, model: Array, push: Array | None) -> Lazy | None:
     common = push is None or push.ndim == 1
     if not (common and local.guard.draws == "once" and local.own_step == local.step):
         return None
-    block, guard, few = local.block, local.guard, max(4, _NUMBERS // len(model) // 4 * 4)
+    block, guard, objective = local.block, local.guard, local.problem.objective
+    few = max(4, _NUMBERS // len(model) // 4 * 4) if block.xp is np else len(block.clients)
 
-    def parts() -> Iterator[tuple[Array, Weighted]]:
+    def steps() -> Iterator[tuple[Array, Array]]:
         """So many clients at a time that their changes stay in the cache; multiples of four are added side by side."""
-        if block.xp is not np:
-            yield np.arange(len(block.clients)), guard.weighted(local.change(model, push), block.clients)
-            return
         for who, part, _ in block.by_batch_size(local.method.batch_size):
             (batch,) = local.minibatches(part, -local.step)
+            gradients = objective.gradients(guard.record(model), batch.X, batch.y, batch.weights, *batch.keys)
             for start in range(0, len(who), few):
                 at = slice(start, start + few)
-                change = local.plain_step(part, batch.only(at) if len(who) > few else batch, model, push)
-                yield who[at], guard.weighted(change, block.clients[who[at]])
+                yield who[at], local.plain_step(len(who[at]), partial(gradients, at), model, push)
 
-    return Lazy(parts, partial(_total_change, local, model, push))
+    def parts() -> Iterator[tuple[Array, Weighted]]:
+        for who, change in steps():
+            yield who, guard.weighted(local.penalized(change, model), block.clients[who])
+
+    def apart() -> Iterator[tuple[Array, Weighted, Weighted]]:
+        common = Weighted(local.penalized(np.zeros_like(model), model), np.zeros(1))
+        return ((who, Weighted(change, np.ones(len(who))), common) for who, change in steps())
+
+    alike = block.xp is np and bool((local.weight == 1).all())
+    return Lazy(parts, partial(_total_change, local, model, push), apart if alike else None)
 
 
 def _total_change(local: Local, model: Array, push: Array | None) -> Weighted:

@@ -199,18 +199,17 @@ class Ranks:
         def answer_block(state: Record, block: Block) -> Record:
             assert answer is not None
             after, upload = answer(state, broadcast, block, now)
-            lazy = isinstance(upload, Lazy)
-            if total := lazy and in_place and self._arithmetic.by_blocks and upload.total is not None:
-                lazy, upload = False, upload.total()
-            for few, part in upload.parts() if lazy else [(slice(None), upload)]:
-                part = part if in_place or self.device.on_host else host_record(part)
+            parts: Iterable[tuple[Any, ...]] = [(slice(None), upload)]
+            if isinstance(upload, Lazy):
+                if in_place and self._arithmetic.by_blocks and upload.total is not None:
+                    parts = [(slice(None), upload.total(), None, True)]
+                else:  # until all fields are noted as they are
+                    parts = ((in_place and plan.noted and upload.apart) or upload.parts)()
+            for few, part, *more in parts:
+                part = part if in_place else host_record(part)
                 plan.noted = plan.noted or note_steps(self.steps, plan.message.places, part)
-                if total:
-                    plan.sum.add(part, block.clients, total=True)
-                else:
-                    add(plan, part, block.clients[few], now)
-            kept: Record = after
-            return kept
+                add(plan, part, block.clients[few], now, *more)
+            return after
 
         channel.begin(plan, now)
         self._renew(plan, answering(plan.exchange, now), states, now, measured, answer_block)
@@ -245,25 +244,25 @@ class Ranks:
         ----------
         turn : (states of a block's chosen clients, these clients) -> their new states
         """
-        began, slowest, gradients, void = time.perf_counter(), 0.0, 0, now.leaving is not None
-        for i, who in self.blocks.among(chosen):
-            whole = self.device.block(self.blocks[i])
-            state, block = self.device.record(states.take(i)), whole.only(who)
-            before, gradients = state if block is whole else take(state, who), gradients - block.drawn[0]
-            start = time.perf_counter()
-            after = turn(before, block)
-            slowest = max(slowest, (time.perf_counter() - start) / len(who))
-            gradients += block.drawn[0]
-            if after is not before:  # most clients have no state, or do not change it
-                if block is not whole:
-                    after = put(state, who, after, in_place=not (measured or void))
-                states.put(i, after if self.device.on_host else host_record(after), void)
-            if plan.kept is not None:
-                states.changed.add(i)  # though its state is not
+        slowest, gradients, void = 0.0, 0, now.leaving is not None
+        with plan.account.timed("work_s"):
+            for i, who in self.blocks.among(chosen):
+                whole = self.device.block(self.blocks[i])
+                state, block = self.device.record(states.take(i)), whole.only(who)
+                before, gradients = state if block is whole else take(state, who), gradients - block.drawn[0]
+                start = time.perf_counter()
+                after = turn(before, block)
+                slowest = max(slowest, (time.perf_counter() - start) / len(who))
+                gradients += block.drawn[0]
+                if after is not before:  # most clients have no state, or do not change it
+                    if block is not whole:
+                        after = put(state, who, after, in_place=not (measured or void))
+                    states.put(i, after if self.device.on_host else host_record(after), void)
+                if plan.kept is not None:
+                    states.changed.add(i)  # though its state is not
         if self._drawn is None:  # where participation is secret, so is how many have drawn
             plan.account.costs["gradients"] += gradients
         plan.account.costs["answer_s"] += slowest
-        plan.account.costs["work_s"] += time.perf_counter() - began
 
 
 def play(

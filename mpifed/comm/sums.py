@@ -209,18 +209,23 @@ class Sum:
             if not anew or place.held is not None:
                 accumulator.fill(0)
 
-    def add(self, answer: Record, clients: Integers, total: bool = False) -> None:
+    def add(self, answer: Record, clients: Integers, common: Record | None = None, total: bool = False) -> None:
         """Add the answers [n, ...] of `clients` [n], or with `total` their sum, rounded to the grid as one.
+
+        Of fields that all fill each answer is that and `common`, leaves [m] of its dtypes.
 
         NumericalError where a value is not within its field's bound, of sums times the number of clients.
         """
-        for place, sums, leaf in zip(self.message.places, self._accumulators, bare_leaves(answer), strict=True):
+        places = self.message.places
+        more = [None] * len(places) if common is None else bare_leaves(common)
+        for place, sums, leaf, also in zip(places, self._accumulators, bare_leaves(answer), more, strict=True):
             if place.held is not None and not total:
                 self._put(place, sums, leaf, clients)
                 continue
             rows = place.rows(leaf[None], 1) if total else place.rows(leaf, len(clients))
             anew, times = self._anew and place.held is None, len(clients) if total else 1
-            if not place.encoder.add(rows, sums, anew, times):
+            if not place.encoder.add(rows, sums, anew, times, also):
+                rows = rows if also is None else rows + also
                 i = next(i for i, row in enumerate(rows) if outside(row, place.form.bound * times))
                 raise out_of_bounds(place, clients if total else clients[i : i + 1], rows[i])
         self._anew = False

@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <tgmath.h>
 
-#define VERSION 12 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 13 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 4 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
@@ -82,19 +82,20 @@ static PyObject *unfit(const char *function)
 
 /* --- sums of integers ------------------------------------------------------------------------------------------- */
 
-/* Adds the rows of x [n, m], and `offsets` once; `first` of several additions, it overwrites what was there. IN_TWO: in
- * two limbs, a coarse multiple, and what remains. Four rows are read side by side, which memory serves better than one
- * after the other. 0: a number is outside the bound, and what is in `sums` is no sum. FLAG is an integer as wide as T. */
+/* Adds the rows of x [n, m], each plus `common` [m] where there is one; `first` of several additions, it overwrites what
+ * was there. IN_TWO: in two limbs, a coarse multiple, and what remains. Four rows are read side by side, which memory
+ * serves better than one after the other; the bits of the constants in their sum are taken away again. 0: a number is
+ * outside the bound, and what is in `sums` is no sum. FLAG is an integer as wide as T. */
 #define ADD_ENCODED(NAME, T, FLAG, IN_TWO)                                                                             \
-    ALIKE FLAG NAME##_rows(const int rows, const T *restrict x, Py_ssize_t m, Py_ssize_t count, T most, double coarse, \
-                           double fine, uint64_t kept, uint64_t high_once, uint64_t low_once,                          \
+    ALIKE FLAG NAME##_rows(const int rows, const T *restrict x, const T *restrict common, Py_ssize_t m,                \
+                           Py_ssize_t count, T most, double coarse, double fine, uint64_t kept,                        \
                            uint64_t *restrict high, uint64_t *restrict low)                                            \
     {                                                                                                                  \
         FLAG outside = 0;                                                                                              \
         for (Py_ssize_t j = 0; j < count; ++j) {                                                                       \
-            uint64_t above = high_once, below = low_once;                                                              \
+            uint64_t above = -rows * ((Wide){coarse}).bits, below = -rows * ((Wide){fine}).bits;                       \
             for (int i = 0; i < rows; ++i) {                                                                           \
-                const T value = x[i * m + j];                                                                          \
+                const T value = x[i * m + j] + common[j];                                                              \
                 const double shifted = (double)value + coarse;                                                         \
                 outside |= (FLAG)!(fabs(value) <= most);                                                               \
                 above += ((Wide){shifted}).bits;                                                                       \
@@ -105,26 +106,25 @@ static PyObject *unfit(const char *function)
         }                                                                                                              \
         return outside;                                                                                                \
     }                                                                                                                  \
-    CLONED static int NAME(const T *values, Py_ssize_t n, Py_ssize_t m, double bound, const double *constants,         \
-                           int first, const long long *offsets, uint64_t *sums)                                        \
+    CLONED static int NAME(const T *values, const T *common, Py_ssize_t n, Py_ssize_t m, double bound,                 \
+                           const double *constants, int first, uint64_t *sums)                                         \
     {                                                                                                                  \
+        static const T none[TOGETHER];                                                                                 \
         T most = (T)bound;                                                                                             \
         if (most > bound) most = nextafter(most, (T)0);                                                                \
         for (Py_ssize_t start = 0; start < m; start += TOGETHER) {                                                     \
             const Py_ssize_t count = m - start < TOGETHER ? m - start : TOGETHER;                                      \
             uint64_t *high = sums + start, *low = high + (IN_TWO ? m : 0);                                             \
+            const T *also = common ? common + start : none;                                                            \
             FLAG outside = 0;                                                                                          \
             for (Py_ssize_t i = 0, rows; i < n; i += rows) {                                                           \
                 const T *x = values + i * m + start;                                                                   \
-                const uint64_t kept = first && !i ? 0 : -1, once = i ? 0 : -1;                                         \
-                const uint64_t high_once = once & offsets[0], low_once = once & offsets[1];                            \
+                const uint64_t kept = first && !i ? 0 : -1;                                                            \
                 rows = n - i < 4 ? 1 : 4;                                                                              \
                 if (rows == 1)                                                                                         \
-                    outside |= NAME##_rows(1, x, m, count, most, constants[0], constants[1], kept, high_once,          \
-                                           low_once, high, low);                                                       \
+                    outside |= NAME##_rows(1, x, also, m, count, most, constants[0], constants[1], kept, high, low);   \
                 else                                                                                                   \
-                    outside |= NAME##_rows(4, x, m, count, most, constants[0], constants[1], kept, high_once,          \
-                                           low_once, high, low);                                                       \
+                    outside |= NAME##_rows(4, x, also, m, count, most, constants[0], constants[1], kept, high, low);   \
             }                                                                                                          \
             if (outside) return 0;                                                                                     \
         }                                                                                                              \
@@ -138,18 +138,18 @@ ADD_ENCODED(add_doubles_in_two, double, int64_t, 1)
 
 static PyObject *add_encoded(PyObject *module, PyObject *arguments)
 {
-    BUFFER values = {0}, sums = {0};
+    BUFFER values = {0}, common = {0}, sums = {0};
     Py_ssize_t n, m;
     double bound, constants[2];
     int first, within;
-    long long offsets[2];
-    if (!PyArg_ParseTuple(arguments, "y*nnd(dd)p(LL)w*", &values, &n, &m, &bound, constants, constants + 1, &first,
-                          offsets, offsets + 1, &sums))
+    if (!PyArg_ParseTuple(arguments, "y*z*nnd(dd)pw*", &values, &common, &n, &m, &bound, constants, constants + 1,
+                          &first, &sums))
         return NULL;
     const int is_float = values.itemsize == sizeof(float), two = constants[1] != 0;
-    if (!numbers(&values, n * m) || !words(&sums, m << two)) return unfit("add_encoded");
+    if (!numbers(&values, n * m) || (common.buf && common.len != m * values.itemsize) || !words(&sums, m << two))
+        return unfit("add_encoded");
     if (!n && first) memset(sums.buf, 0, sums.len);
-#define CALL(NAME) NAME(values.buf, n, m, bound, constants, first, offsets, sums.buf)
+#define CALL(NAME) NAME(values.buf, common.buf, n, m, bound, constants, first, sums.buf)
     Py_BEGIN_ALLOW_THREADS
     if (is_float)
         within = two ? CALL(add_floats_in_two) : CALL(add_floats);
@@ -476,7 +476,7 @@ static PyObject *noisy(PyObject *module, PyObject *arguments)
 
 static PyMethodDef functions[] = {
     {"add_encoded", add_encoded, METH_VARARGS,
-     "add_encoded(values, n, m, bound, constants, first, offsets, sums) -> bool"},
+     "add_encoded(values, common or None, n, m, bound, constants, first, sums) -> bool"},
     {"gather", gather, METH_VARARGS, "gather(raw, at or None, scale or None, shift or None, outs)"},
     {"combine", combine, METH_VARARGS, "combine(factors, arrays, width, at, out): two tuples, of two factors for an array"},
     {"residuals", residuals, METH_VARARGS, "residuals(power [m, h], m, h, y [m], weights [m] of doubles, total [m])"},

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 12  # of the arguments of what is compiled
+_VERSION = 13  # of the arguments of what is compiled
 _MOST_TERMS = 4
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
 _FLOATS = (np.dtype("f4"), np.dtype("f8"))
@@ -60,8 +60,9 @@ def scale_columns(
         whole *= scale
     if shift is not None:
         whole += shift
-    for out, stop in zip(outs, np.cumsum([out.shape[1] for out in outs]).tolist(), strict=True):
-        out[...] = whole[:, stop - out.shape[1] : stop]
+    ends = np.cumsum([out.shape[1] for out in outs])
+    for out, part in zip(outs, np.split(whole, ends[:-1], axis=1), strict=True):
+        out[...] = part
 
 
 def _in_rows(array: Array) -> bool:

@@ -35,7 +35,6 @@ _SMALL = 1024  # shards up to this size are drawn for all clients at once
 _FEW = 4  # so many times as many rows as are drawn, and few are drawn twice
 _SPARE = 16  # numbers, or bytes
 _UNIT = 2.0**-53  # of the numbers from 0 to 1 that the upper bits of words make
-_NONE = np.zeros(0, dtype=np.int64)
 
 
 class _Stream:
@@ -306,7 +305,7 @@ class Round(NamedTuple):
         blocks = -(-width // 4)  # Philox makes numbers by fours
         stream = _stream(self.seed, f"{purpose}/{blocks}")
         numbers = np.empty((len(clients), len(turns), 4 * blocks), np.uint64)
-        others = np.flatnonzero(clients[1:] != clients[:-1] + 1) + 1 if len(clients) > 1 else _NONE
+        others = np.flatnonzero(clients[1:] != clients[:-1] + 1) + 1
         runs = list(pairwise([0, *others.tolist(), len(clients)]))  # of neighbours
         for turn, into in zip(turns, numbers.swapaxes(0, 1), strict=True):
             philox, done = stream.at(self._counter(turn=turn)), 0

@@ -82,12 +82,6 @@ def _kernel(xp: ArrayModule) -> Any:  # CuPy's, which has no types
     return xp.ElementwiseKernel(inputs, "int64 high, int64 low", _ENCODE, "mpifed_encode", options=("--fmad=false",))
 
 
-@cache
-def _offsets(constants: tuple[float, ...], adds: int) -> tuple[int, ...]:
-    """For two limbs, the signed integers that remove so many constants from a sum mod 2^64."""
-    return tuple([(-adds * bits + 2**63) % 2**64 - 2**63 for bits in np.array(constants).view(np.int64).tolist()])
-
-
 class Encoder:
     """Adds encoded values [n, size] to an integer accumulator."""
 
@@ -98,7 +92,7 @@ class Encoder:
 
     def add(
         self, values: NDArray[np.floating], accumulator: NDArray[np.signedinteger], anew: bool = False,
-        clients: int = 1,
+        clients: int = 1, common: Array | None = None,
     ) -> bool:  # fmt: skip
         """Add the rows of `values` [n, size] to `accumulator` [limbs * size], which is overwritten with `anew`.
 
@@ -106,6 +100,7 @@ class Encoder:
         ----------
         values : in memory or on a device
         clients : of how many each row is the sum; its bound is as many times that of a value
+        common : [size] in memory, of the same dtype, added to each row before it is rounded
 
         Returns
         -------
@@ -115,10 +110,11 @@ class Encoder:
         as_is = here and values.dtype in (np.float32, np.float64)
         if as_is and (bound <= self._largest or not outside(values, self._largest)):
             within: bool = loops.compiled.add_encoded(
-                np.ascontiguousarray(values), *values.shape, min(bound, self._largest), self._constants, anew,
-                _offsets(self._constants, len(values)), accumulator,
+                np.ascontiguousarray(values), common, *values.shape, min(bound, self._largest), self._constants, anew,
+                accumulator,
             )  # fmt: skip
             return within
+        values = values if common is None else values + common
         if outside(values, bound):
             return False
         if anew:

@@ -120,9 +120,9 @@ class Channel:
             plan.kept.answered[answering(plan.exchange, now)] = True
             plan.withheld = withheld(plan.message, self.protection, now.present)
 
-    def add(self, plan: Plan, answer: Record, clients: Integers, now: Round) -> None:
-        """Add the answers [n, ...] of `clients` [n] of this rank."""
-        plan.sum.add(answer, clients)
+    def add(self, plan: Plan, answer: Record, clients: Integers, now: Round, *more: Any) -> None:
+        """Add the answers [n, ...] of `clients` [n] of this rank; in this channel with `more` of `Sum.add`."""
+        plan.sum.add(answer, clients, *more)
 
     def add_one_by_one(self, plan: Plan, answer: Record, clients: Integers, now: Round) -> None:
         """As `add`, but each upload on its own: where it is recorded or encrypted, or goes on counting."""

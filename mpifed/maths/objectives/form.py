@@ -11,6 +11,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from numpy.random import Generator
@@ -146,6 +147,12 @@ class Objective(MadeByKeywords, ABC):
         """Another one, for a single record's pass under privacy, of which this one keeps nothing."""
         return copy.deepcopy(self)
 
+    def gradients(
+        self, model: Parameters, X: Features, y: Array, weights: Array, *keys: Array
+    ) -> Callable[[slice, Parameters], Parameters]:
+        """(some of the clients, `out` of them) -> their `gradient` at a model common to all."""
+        return lambda at, out: self.gradient(model, X[at], y[at], weights[at], *[key[at] for key in keys], out=out)
+
     def in_pieces(
         self, compute: Callable[[Parameters, Features, Array, Array], AnyRecord],
         model: Parameters, X: Features, y: Array, weights: Array,
@@ -212,6 +219,18 @@ class LinearScores(Objective):
     ) -> Parameters:
         slope = self.slope(model.head, self.scores(model.first, X), y, weights)
         return put(out, Parameters(self.pull(X, slope.scores, out and out.first), slope.head))
+
+    def gradients(
+        self, model: Parameters, X: Features, y: Array, weights: Array, *keys: Array
+    ) -> Callable[[slice, Parameters], Parameters]:
+        """As of any objective; but for the last product all clients at once, since small ones take longer."""
+        slope = self.slope(model.head, self.scores(model.first, X), y, weights)
+
+        def of_some(at: slice, out: Parameters) -> Parameters:
+            head = map_leaves(itemgetter(at), slope.head)
+            return put(out, Parameters(self.pull(X[at], slope.scores[at], out.first), head))
+
+        return of_some
 
     def scores(self, first: Array, X: Features, out: Array | None = None) -> Array:
         """[..., s, h] X @ first; in `out`, contiguous, if given."""

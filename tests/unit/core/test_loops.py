@@ -203,10 +203,11 @@ def test_sizes_that_do_not_fit_are_refused_and_read_nothing(loops_by: str) -> No
     module, some, pairs = loops.compiled, np.zeros(8), np.zeros((4, 2))
     whole, rows, add = np.zeros(8, np.int64), np.zeros((2, 4), np.int64), module.add_encoded
     for call in (
-        lambda: add(some, 2, 5, 1.0, (1.0, 0.0), True, (0, 0), whole),
-        lambda: add(some, 1, 8, 1.0, (1.0, 1.0), True, (0, 0), whole),
-        lambda: add(some, 1, 8, 1.0, (1.0, 0.0), True, (0, 0), whole[:4].view("i4")),
-        lambda: add(some.astype("f2"), 1, 8, 1.0, (1.0, 0.0), True, (0, 0), whole),
+        lambda: add(some, None, 2, 5, 1.0, (1.0, 0.0), True, whole),
+        lambda: add(some, None, 1, 8, 1.0, (1.0, 1.0), True, whole),
+        lambda: add(some, None, 1, 8, 1.0, (1.0, 0.0), True, whole[:4].view("i4")),
+        lambda: add(some.astype("f2"), None, 1, 8, 1.0, (1.0, 0.0), True, whole),
+        lambda: add(some, some[:7], 1, 8, 1.0, (1.0, 0.0), True, whole),
         lambda: module.gather(pairs, None, np.zeros(3), None, (np.zeros((4, 2)),)),
         lambda: module.gather(pairs, np.zeros(3, np.int64), None, None, (np.zeros((4, 2)),)),
         lambda: module.gather(pairs, None, None, None, (np.zeros((4, 2)), np.zeros((4, 1)))),

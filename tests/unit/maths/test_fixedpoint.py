@@ -166,6 +166,11 @@ def test_what_is_outside_is_told_wherever_it_is(bad: float, dtype: str, clients:
     encoder, sums = Encoder(form), np.empty(limbs * 3001, np.int64)
     assert encoder.add(values, sums, anew=True)
     assert encoder.add(values.sum(axis=0)[None], sums, clients=clients)
+    half, again = values / 2, np.empty_like(sums)
+    assert encoder.add(half, sums, anew=True, common=half[-1])
+    assert encoder.add(half + half[-1], again, anew=True)
+    assert (sums == again).all()
+    assert not encoder.add(half, sums, common=3 * values[0])
     for client, place in ((0, 0), (clients - 1, 3000), (clients // 2, 1500)):
         wrong = values.copy()
         wrong[client, place] = bad
