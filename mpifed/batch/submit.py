@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from mpifed.batch.slurm import call, has
 from mpifed.batch.states import Submission, Submissions, read_record, status_of, write_record
-from mpifed.core.errors import MpifedError, NumericalError, UsageError
-from mpifed.files.ends import FINISHED
+from mpifed.core.errors import MpifedError, UsageError
 from mpifed.files.run_folder import JOB, job_of
 from mpifed.job.job import read_table
 from mpifed.job.reading import check_data
@@ -172,7 +171,7 @@ def _pending(out: Path, all_points: Sequence[SweepPoint], array: bool, sweep: bo
     for point, state in zip(all_points, status.points, strict=True):
         folder = out / point.name if sweep else out
         began = job_of(folder)
-        over = ended_before(point.job, folder, {*FINISHED, NumericalError.exit_code}) is not None
+        over = ended_before(point.job, folder) is not None or state.fails_again
         if began and not over:
             same_job(folder, began, point.job.resumed(began).table())
         left += [point.name] if not over and state.state not in ("queued", "running") else []

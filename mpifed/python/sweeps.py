@@ -82,8 +82,10 @@ def sweep(
         tables = [describe.method(one) for one in methods.values()]
         base = job(next(iter(methods.values())), data, model, **{"name": "sweep", **settings, "rounds": rounds})
         labelled = [{"label": str(label), **table} for label, table in zip(methods, tables, strict=True)]
-        many = isinstance(seeds, Iterable) and not isinstance(seeds, str)
-        chosen = {"seed": [integer(seed, "seeds") for seed in seeds]} if many else {"seeds": integer(seeds, "seeds")}
+        if isinstance(seeds, Iterable) and not isinstance(seeds, str):
+            chosen: dict[str, Any] = {"seed": [integer(seed, "seeds") for seed in seeds]}
+        else:
+            chosen = {"seeds": integer(seeds, "seeds")}
         return points_of({**base, "seed": first, "sweep": {"methods": labelled, **chosen}}, "sweep")
 
     how = {"out": str(out), "resume": resume}
