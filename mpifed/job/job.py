@@ -100,11 +100,31 @@ class Job(JobSettings):
             if table and (kind := marked.of(self.method)):
                 given[marked.table] = kind.make(table)
         algorithm = ALGORITHM.make(self.algorithm, problem.split, problem=problem, **given)
-        if own_module(name := self.algorithm["name"]) and (wrong := list(wrong_exchanges(algorithm))):
+        own = own_module(name := self.algorithm["name"]) is not None
+        if own and (wrong := list(wrong_exchanges(algorithm))):
             raise UsageError("\n".join(f'[algorithm] name = "{name}": {error}' for error in wrong))
         if wrong := wrong_fit(self, algorithm):
             raise UsageError("\n".join(["job and data do not fit together", *(f"  {line}" for line in wrong)]))
+        watched = {key: each for key, part in given.items() if (each := Watched(part)).unread}
+        if own and watched:  # checks may have read what the method does not
+            return ALGORITHM.make(self.algorithm, problem.split, problem=problem, **{**given, **watched})
         return algorithm
+
+
+class Watched:
+    """An optimizer, and which of its settings nobody has read yet: of those that differ from their defaults."""
+
+    def __init__(self, optimizer: object) -> None:
+        self.optimizer = optimizer
+        self.unread = {key for key, value in vars(optimizer).items() if value != getattr(type(optimizer), key, value)}
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # as of copying, which asks before there is an optimizer
+            raise AttributeError(name)
+        self.unread.discard("learning_rate" if name == "at" else name)
+        if name in ("step", "direction"):  # which read all
+            self.unread.clear()
+        return getattr(self.optimizer, name)
 
 
 @cache

@@ -14,7 +14,7 @@ from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
 from mpifed.files.columns import column_of
-from mpifed.job.job import Job
+from mpifed.job.job import Job, Watched
 from mpifed.job.participation import next_attempt, next_round
 from mpifed.run import environment, outcome
 from mpifed.run.checkpoint import Checkpoints, Progress
@@ -136,6 +136,7 @@ class RunLoop:
             if len(self.round_s) == 1:
                 with agreed(self.comm):
                     self._check_states()
+                self._check_settings()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
                 self._measure()
                 self.server = self._noted()
@@ -151,6 +152,16 @@ class RunLoop:
             begun = check_state(name, what, clients.begin(number), clients=count)
             check_state(name, what, clients.peek(number), begun, count)
         check_state(name, "the server's state after a round", self.server, self.ready.specs)
+
+    def _check_settings(self) -> None:
+        """Refuse settings of optimizers that an own method was given, and that no rank has read by now. Collective."""
+        parts = vars(self.algorithm).items()
+        unread = {f"[{key}] {name}" for key, part in parts if isinstance(part, Watched) for name in part.unread}
+        if unread := set.intersection(*self.comm.allgather(unread)):
+            method = self.job.algorithm["name"]
+            raise UsageError(
+                f'{", ".join(sorted(unread))}: "{method}" has not read that; leave it out, or make use of it'
+            )
 
     def _order(self, max_hours: float | None, now: Round) -> int:
         """The order that the server broadcasts before round `now`; 0 to run it, which the ledger then records."""

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jobs.examples.own_local_steps import LocalSteps
 from mpifed import FedAvg, FedPDM
+from mpifed.algorithms.refused_steps import check_rows
 from mpifed.algorithms.ssca import SSCAHorizontal
 from mpifed.core.record import map_leaves
 from mpifed.core.refusals import Refusal
@@ -78,6 +80,26 @@ class Unknown(FedAvg):
 
     def upload(self, own: Any, sent: Any, change: Any, local: Any) -> Any:
         return change**3
+
+
+@dataclass(frozen=True)
+class Plain(LocalSteps):
+    """Local steps written out, whose author has not thought of momentum, or of Nesterov's form."""
+
+    def check(self) -> list[str]:
+        return check_rows(self.problem, self.batch_size)
+
+
+@dataclass(frozen=True)
+class Thoughtful(LocalSteps):
+    """The same with momentum 0, by its author's word."""
+
+    def check(self) -> list[str]:
+        return check_rows(self.problem, self.batch_size)
+
+    def answer(self, clients: Any, question: Any, block: Block, now: Round) -> tuple[Any, Any]:
+        assert self.client_optimizer.momentum > 0
+        return super().answer(clients, question, block, now)
 
 
 @dataclass(frozen=True)

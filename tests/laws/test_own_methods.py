@@ -48,6 +48,27 @@ def test_its_answer_is_what_is_summed(digits: Path, tmp_path: Path, kind: str) -
         assert abs(norms[numbers, True] - norms[numbers, False]) > 0.01
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("Plain", {"momentum": 0.9}, "[client_optimizer] momentum"),
+        ("Plain", {"weight_decay": 0.2}, None),
+        ("Thoughtful", {"momentum": 0.9}, None),
+        ("DoubledFedAvg", {"momentum": 0.9}, None),
+    ],
+    ids=str,
+)
+def test_settings_that_it_does_not_read(
+    digits: Path, tmp_path: Path, name: str, settings: dict[str, Any], said: str | None
+) -> None:
+    optimizer = {"client_optimizer": {"learning_rate": 0.1, **settings}, "local_steps": 2}
+    given = (digits, tmp_path / "run", f"own_methods:{name}", FEDAVG | optimizer)
+    if said is None:
+        assert trained(*given)["rounds"] == 2
+    else:
+        assert refused(*given).startswith(f'{said}: "own_methods:{name}" has not read that; leave it out')
+
+
 def test_what_all_local_methods_share_stays(digits: Path, tmp_path: Path) -> None:
     for name, said in (
         ("Answering", '"answer", which is LocalMethod'),
