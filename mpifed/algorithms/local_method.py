@@ -52,7 +52,7 @@ class Server(NamedTuple):
 
 
 class WithMemory(NamedTuple):
-    """What clients keep where `[compression]` has a memory."""
+    """What clients keep where uploads are compressed."""
 
     own: State  # of the method
     memory: State  # of `[compression]`, a record
@@ -233,15 +233,10 @@ class LocalMethod(LocalSteps, Rows):
 
         return private_guard(*given)
 
-    @property
-    def remembers(self) -> bool:
-        """Whether `[compression]` has a memory."""
-        return self.problem.compression is not None and self.problem.compression.memory != "none"
-
     @final
     def method_state(self, clients: State) -> State:
         """Of what clients keep, that of the method."""
-        return clients.own if self.remembers else clients
+        return clients if self.problem.compression is None else clients.own
 
     @property
     def _template(self) -> OwnRecord:
@@ -274,7 +269,7 @@ class LocalMethod(LocalSteps, Rows):
         """
         fields = self.guard.fields(self._template, self.degrees)
         if self.problem.compression is not None and isinstance(fields.value, Field):  # others are refused
-            bits = self.problem.compression.bits(self.layout.size, self.problem.dtype)
+            bits = self.problem.compression.bits(self.layout.size, 8 * self.zeros.itemsize)
             fields = fields._replace(value=replace(fields.value, coded=-(-bits // 8)))
         if self.problem.versions:
             from mpifed.algorithms.asynchronous import in_virtual_time  # which few jobs have
@@ -305,8 +300,8 @@ class LocalMethod(LocalSteps, Rows):
         """What `start_client` gives, for each client."""
         x = self._initial(now)
         one = self.start_client(x)
-        if self.remembers:
-            one = WithMemory(one, self.problem.compression.start(x))  # type: ignore[union-attr]  # there is one
+        if self.problem.compression is not None:
+            one = WithMemory(one, self.problem.compression.start(x))
         return map_leaves(lambda leaf: np.repeat(np.asarray(leaf)[None], len(block.clients), axis=0), one)
 
     @final
@@ -352,12 +347,11 @@ class LocalMethod(LocalSteps, Rows):
         left, seen = guard.leave(upload, step, block, now)
         memory: State = ()
         if compression is not None:  # after what protects them: of a client's own noise it is post-processing
-            memory = clients.memory if self.remembers else ()
-            left, seen, memory = compression.send(left, memory, now, block.clients)
+            left, seen, memory = compression.send(left, clients.memory, now, block.clients)
         if self.renew is not None:
             kept = self.renew(kept, sent, map_leaves(read_only, seen.change if sloped else seen), local)
         kept = map_leaves(as_before, kept, own)
-        after = WithMemory(kept, memory) if self.remembers else kept
+        after = kept if compression is None else WithMemory(kept, memory)
         return after, guard.weighted(left, block.clients, own, after, sent)
 
     @final

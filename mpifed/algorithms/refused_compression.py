@@ -1,4 +1,4 @@
-"""What does not go with `[compression]`: rows of a method, and of a job with its method."""
+"""What of a method's job does not go with its `[compression]`: rows."""
 
 from __future__ import annotations
 
@@ -24,22 +24,20 @@ def refused_compression(method: Method) -> Iterator[Refusal]:
             "give fraction = 0.01, or the number itself",
         )
         yield Refusal((k or 0) > d, f"{key} k = {k}", f"the model has {d} parameters", "lower it")
-        if (k is None) == (fraction is None) or (k or 0) > d:
-            return
     yield Refusal(
         memory == "diana" and not compression.unbiased,
         f'{key} memory = "diana"',
         "needs an unbiased compressor",
         'take rand-k, qsgd or natural, or memory = "ef21"',
     )
-    alpha, slow = compression.alpha, memory == "diana" and compression.unbiased
+    alpha = compression.alpha
     yield Refusal(
         alpha is not None and memory not in ("ef21-sgdm", "diana"),
         f"{key} alpha",
         f'memory = "{memory}" has no mean over rounds',
     )
     yield Refusal(
-        slow and (alpha or 0) > 1 / (1 + compression.omega(d)),
+        memory == "diana" and (alpha or 0) > 1 / (1 + compression.omega(d)),
         f"{key} alpha = {alpha}",
         'memory = "diana" is proven to converge up to 1 / (1 + omega) alone',
         "lower it, or leave it out, which takes that",
@@ -62,17 +60,4 @@ def refused_compression(method: Method) -> Iterator[Refusal]:
         f'{key} with [privacy] trust = "{privacy and privacy.trust}"',
         "the noise is of the sum's integers, all of which must travel",
         'take trust = "local", where clients compress what is noisy already',
-    )
-
-
-def refused_absence(method: Method, dropouts: bool) -> Refusal:
-    """Absent clients, of methods that keep states, where the server's estimate is of all clients."""
-    compression, problem = method.problem.compression, method.problem
-    absent = dropouts or (problem.clients_per_round or problem.clients) < problem.clients
-    return Refusal(
-        compression is not None and compression.counts_absent and absent and method.guard.work.remembers,
-        f'[compression] memory = "{compression and compression.memory}"',
-        "where clients are absent the server knows the mean of all clients' uploads, and the states of this method "
-        "need that of those present",
-        'take memory = "error-feedback" or "none", or let all clients take part',
     )

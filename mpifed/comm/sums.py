@@ -138,11 +138,13 @@ class Message:
 
     def sent(self, clients: Integers, coded: bool = False) -> Integers:
         """[n] bytes that each of `clients` [n] uploads; `coded`: of what they send in place of integers."""
-        found = np.zeros(len(clients), np.int64)
-        for place in self.places:
-            own = place.field.coded if coded else None
-            found += place.sizes(clients) if own is None else own
-        return found
+        return sum(
+            (
+                np.full(len(clients), size) if coded and (size := place.field.coded) else place.sizes(clients)
+                for place in self.places
+            ),
+            np.zeros(len(clients), np.int64),
+        )
 
     def received(self, clients: Integers) -> Integers:
         """[n] bytes of the sum that each of `clients` [n] receives."""

@@ -50,6 +50,9 @@ from mpifed.run.setup import block_of, held, measures_of, problem_of, tests_clie
 _BESIDE = 10 << 20  # bytes of what a run imports beside what this does
 _OF_MPI = 20 << 20  # bytes of MPI's buffers on a rank of several
 _TIMED = 3  # rounds, of which the median is reported: the first fills caches
+_DENSE = (
+    "[compression]: masked and encrypted uploads travel whole, and are counted so; only what they say is compressed"
+)
 
 
 def read(path: Path, changes: tuple[str, ...]) -> tuple[Job, int]:
@@ -102,7 +105,7 @@ def forecast(job: Job, ranks: int) -> Table:
         "privacy": privacy,
         "warnings": [
             *algorithm.warnings(),
-            *_dense(job),
+            *([_DENSE] if job.compression is not None and job.channel != "plain" else []),
             *warnings_of(job, algorithm.problem.privacy, without_epsilon(algorithm)),
         ],
         **{f"{key}_per_round": value for key, value in per_round.items()},
@@ -123,16 +126,6 @@ def forecast(job: Job, ranks: int) -> Table:
         "memory": memory,
         "memory_bytes": sum(memory.values()),
     }
-
-
-def _dense(job: Job) -> list[str]:
-    """Where compression saves nothing."""
-    if job.compression is None or job.channel == "plain":
-        return []
-    return [
-        f'[compression]: with security = "{job.channel}" uploads travel whole, and are counted so, since every number '
-        "of a sealed one is needed; only what they say is compressed"
-    ]
 
 
 def _described(exchange: Exchange, view: View, counting: Counting) -> Table:

@@ -15,7 +15,6 @@ from mpifed.algorithms.certificate import is_convex, strong_convexity
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
 from mpifed.algorithms.initial import model_template
 from mpifed.algorithms.local_method import LocalMethod
-from mpifed.algorithms.refused_compression import refused_absence
 from mpifed.core.record import bare_leaves
 from mpifed.core.refusals import Refusal, messages
 from mpifed.data.store import Federation
@@ -355,8 +354,6 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         "[compression]",
         f'"{name}" has no uploads of local steps on rows, which could be compressed',
     )
-    if isinstance(algorithm, LocalMethod):
-        yield refused_absence(algorithm, bool(part.dropout_rate))
     yield Refusal(
         bool(part.deadline_s) != bool(part.speeds),
         "[participation] deadline_s and speeds",
@@ -375,6 +372,15 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
     present -= late
     yield Refusal(present + late < clients and algorithm.needs_everybody, some, everybody)
     yield Refusal(part.dropout_rate and algorithm.needs_everybody, absent, everybody)
+    if problem.compression is not None and isinstance(algorithm, LocalMethod):
+        yield Refusal(
+            (part.dropout_rate or present < clients)
+            and problem.compression.counts_absent
+            and algorithm.guard.work.remembers,
+            f'[compression] memory = "{problem.compression.memory}"',
+            f'"{name}" needs the mean upload of those present, and where clients are absent that of all is known',
+            'take memory = "error-feedback" or "none", or let all clients take part',
+        )
     yield Refusal(
         part.dropout_rate and any(exchange.keeps for exchange in algorithm.exchanges),
         absent,

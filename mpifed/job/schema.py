@@ -350,9 +350,6 @@ class JobSettings(Settings):
     def make_regularizer(self) -> Regularizer | None:
         return None if self.regularizer is None else REGULARIZER.make(self.regularizer)
 
-    def make_compression(self) -> Compression | None:
-        return None if self.compression is None else COMPRESSION.make(self.compression)
-
     def make_observers(self) -> list[Observer]:
         """The observers that the job names; UsageError where one cannot be made."""
         observers: list[Observer] = []

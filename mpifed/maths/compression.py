@@ -45,25 +45,19 @@ class Compression(MadeByKeywords):
 
     def omega(self, d: int) -> float:
         """The bound of an unbiased compressor's variance."""
-        raise NotImplementedError
+        return 0.0
 
-    def bits(self, d: int, dtype: str) -> int:
-        """The length of a client's message, without entropy coding."""
+    def bits(self, d: int, width: int) -> int:
+        """The length of a client's message, without entropy coding, where numbers have so many bits."""
         raise NotImplementedError
 
     def compress(self, u: Array, now: Round, clients: Array) -> Array:
         """[n, d] C(u), of an array in memory."""
         raise NotImplementedError
 
-    def gain(self, d: int) -> float:
-        """What C(u) is multiplied by: where a memory needs a contraction, 1 / (1 + omega)."""
-        return 1 / (1 + self.omega(d)) if self.unbiased and self.memory not in ("none", "diana") else 1.0
-
     def rate(self, d: int) -> float:
         """alpha, with its default."""
-        if self.alpha is not None:
-            return self.alpha
-        return 1 / (1 + self.omega(d)) if self.memory == "diana" else 0.1
+        return self.alpha or (1 / (1 + self.omega(d)) if self.memory == "diana" else 0.1)
 
     @property
     def counts_absent(self) -> bool:
@@ -85,28 +79,19 @@ class Compression(MadeByKeywords):
 
     def send(self, u: Array, kept: State, now: Round, clients: Array) -> tuple[Array, Array, State]:
         """[n, d] what travels, [n, d] the upload as all others then know it, and what clients keep."""
-        d = u.shape[1]
-
-        def sent(u: Array) -> Array:
-            message = beside(u, self.compress(on_host(u), now, clients))
-            return message if (gain := self.gain(d)) == 1 else message * u.dtype.type(gain)
-
-        if self.memory == "none":
-            message = sent(u)
-            return message, message, kept
-        if self.memory == "error-feedback":  # a = e + u, and e <- a - C(a)
-            message = sent(kept + u)
-            return message, message, kept + u - message
-        if self.memory == "ef21":  # g <- g + C(u - g)
-            message = sent(u - kept)
-            return message, kept + message, kept + message
-        if self.memory == "ef21-sgdm":  # v <- (1 - alpha) v + alpha u, at first u; g <- g + C(v - g)
-            mean = kept.mean + column(kept.share, u) * (u - kept.mean)
-            message = sent(mean - kept.estimate)
-            estimate = kept.estimate + message
-            return message, estimate, Momentum(mean, estimate, 0 * kept.share + self.rate(d))
-        message = sent(u - kept)  # h <- h + alpha C(u - h), and h + C(u - h) is what counts
-        return message, kept + message, kept + self.rate(d) * message
+        d, memory, known = u.shape[1], self.memory, kept
+        if memory == "ef21-sgdm":  # v <- (1 - alpha) v + alpha u, at first u
+            u, known = kept.mean + column(kept.share, u) * (u - kept.mean), kept.estimate
+        told = u if memory == "none" else known + u if memory == "error-feedback" else u - known
+        message = beside(u, self.compress(on_host(told), now, clients))
+        if memory not in ("none", "diana"):  # which need a contraction
+            message *= u.dtype.type(1 / (1 + self.omega(d)))
+        if not self.counts_absent:  # e <- a - C(a)
+            return message, message, kept if memory == "none" else told - message
+        seen = known + message  # g <- g + C(u - g)
+        if memory == "diana":  # h <- h + alpha C(u - h)
+            return message, seen, known + self.rate(d) * message
+        return message, seen, seen if memory == "ef21" else Momentum(u, seen, 0 * kept.share + self.rate(d))
 
     def receive(self, kept: State, mean: Array, share: float) -> tuple[State, Array]:
         """What the server keeps, and [d] the mean upload as it knows it, from the mean message of those present.
@@ -157,8 +142,8 @@ class TopK(Sparse):
 
     unbiased: ClassVar[bool] = False
 
-    def bits(self, d: int, dtype: str) -> int:
-        return self.number(d) * (8 * np.dtype(dtype).itemsize + _bits(d))
+    def bits(self, d: int, width: int) -> int:
+        return self.number(d) * (width + (d - 1).bit_length())
 
     def compress(self, u: Array, now: Round, clients: Array) -> Array:
         return np.stack([largest(row, self.number(u.shape[1])) for row in u])
@@ -187,8 +172,8 @@ class RandK(Sparse):
     def omega(self, d: int) -> float:
         return d / self.number(d) - 1
 
-    def bits(self, d: int, dtype: str) -> int:
-        return self.number(d) * 8 * np.dtype(dtype).itemsize
+    def bits(self, d: int, width: int) -> int:
+        return self.number(d) * width
 
     def compress(self, u: Array, now: Round, clients: Array) -> Array:
         n, d = u.shape
@@ -212,8 +197,8 @@ class QSGD(Compression):
     def omega(self, d: int) -> float:
         return min(d / self.levels**2, math.sqrt(d) / self.levels)
 
-    def bits(self, d: int, dtype: str) -> int:
-        return 8 * np.dtype(dtype).itemsize + d * (1 + _bits(self.levels + 1))
+    def bits(self, d: int, width: int) -> int:
+        return width + d * (1 + self.levels.bit_length())
 
     def compress(self, u: Array, now: Round, clients: Array) -> Array:
         norm = np.linalg.norm(u.astype("f8", copy=False), axis=1, keepdims=True).astype(u.dtype).astype("f8")
@@ -234,8 +219,8 @@ class Natural(Compression):
     def omega(self, d: int) -> float:
         return 1 / 8
 
-    def bits(self, d: int, dtype: str) -> int:
-        return d * (1 + np.finfo(dtype).nexp)
+    def bits(self, d: int, width: int) -> int:
+        return d * (1 + np.finfo(f"f{width // 8}").nexp)
 
     def compress(self, u: Array, now: Round, clients: Array) -> Array:
         mantissa, exponent = np.frexp(u)  # |mantissa| is 0, or from 1/2 to 1
@@ -254,18 +239,13 @@ class Sign(Compression):
 
     unbiased: ClassVar[bool] = False
 
-    def bits(self, d: int, dtype: str) -> int:
-        return 8 * np.dtype(dtype).itemsize + d
+    def bits(self, d: int, width: int) -> int:
+        return width + d
 
     def compress(self, u: Array, now: Round, clients: Array) -> Array:
         scale = np.abs(u).mean(axis=1, keepdims=True, dtype="f8").astype(u.dtype)
         signs: Array = np.copysign(scale, u)
         return signs
-
-
-def _bits(values: int) -> int:
-    """Bits that tell one of so many values."""
-    return (values - 1).bit_length()
 
 
 def _uniform(u: Array, now: Round, clients: Array) -> Array:

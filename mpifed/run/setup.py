@@ -33,6 +33,7 @@ from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.job.combinations import here_alone, wrong_data
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure, left_out, steps_in_time
+from mpifed.job.schema import COMPRESSION
 from mpifed.maths.parameters import Parameters
 from mpifed.maths.problem import Problem
 from mpifed.run.scoring import TestRows
@@ -82,7 +83,8 @@ def problem_of(job: Job, data: store.Federation, given: Mapping[str, Array] | No
         rows=held(data, "rows"), columns=held(data, "columns"), start=start,
         target_scale=1.0 if job.privacy else data.target_scale, names=data.client_names(),
         stragglers=0.0 if part.drop_stragglers else part.stragglers or 0.0,
-        compression=job.make_compression(), steps_in_time=steps_in_time(job, data.clients),
+        compression=COMPRESSION.make(job.compression) if job.compression else None,
+        steps_in_time=steps_in_time(job, data.clients),
         versions=0 if job.asynchrony is None else job.asynchrony.max_staleness + 1,
     )  # fmt: skip
 

@@ -94,11 +94,11 @@ def encoded(compression: Compression, sent: Any) -> str:
 def test_bytes_are_those_of_an_encoder(digits: Path, dtype: str) -> None:
     for compression in ALL:
         (sent,) = drawn(compression, U.astype(dtype))
-        assert len(encoded(compression, sent)) == compression.bits(len(U), dtype), compression
+        assert len(encoded(compression, sent)) == compression.bits(len(U), 8 * sent.itemsize), compression
     job = {"compression": {"name": "qsgd", "levels": 4}, "compute": {"dtype": dtype}, "rounds": 2}
     facts = counted(digits, participation={"clients_per_round": 3}, **job)
     (d,) = next(one["shape"] for one in facts["exchanges"][0]["fields"] if one["field"] == "value")
-    one = -(-QSGD(levels=4).bits(d, dtype) // 8) + 8  # and the client's weight
+    one = -(-QSGD(levels=4).bits(d, 8 * np.dtype(dtype).itemsize) // 8) + 8  # and the client's weight
     assert facts["up_bytes"] == 2 * 3 * one
     (_, *played) = rounds(checked(job_of(digits, participation={"clients_per_round": 3}, **job)))
     assert len(played) == 2
@@ -151,7 +151,12 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("fedavg", RAND | {"memory": "diana", "alpha": 0.5}, {}, "1 / (1 + omega) alone"),
     ("fedavg", RAND, PEOPLE, "noise is of the sum's integers"),
     ("fedavg", RAND, {"aggregation": {"arithmetic": "exact-blocks"}}, "takes each client's upload by itself"),
-    ("fedvarp", RAND | {"memory": "ef21"}, {"participation": {"clients_per_round": 3}}, "where clients are absent"),
+    (
+        "fedvarp",
+        RAND | {"memory": "ef21"},
+        {"participation": {"clients_per_round": 3}},
+        "where clients are absent",
+    ),
     ("ssca-horizontal", RAND, {}, "has no uploads of local steps"),
 ]
 
