@@ -132,7 +132,8 @@ def refused_method(method: Method) -> Iterator[Refusal]:
     privacy, server = method.problem.privacy, method.server_optimizer
     mean = method.refuses.get("server_optimizer", "")
     yield without_momentum("server_optimizer", server)
-    keeps = method.remembers or method.guard.work.remembers
+    compression = method.problem.compression
+    keeps = method.guard.work.remembers or (compression is not None and compression.memory != "none")
     yield Refusal(
         method.problem.versions and (keeps or method.prepare is not None or method.hear is not None),
         "[asynchrony]",
