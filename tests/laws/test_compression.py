@@ -14,7 +14,7 @@ from registry import table
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
 from mpifed.forecast.job import forecast
-from mpifed.maths.compression import COMPRESSORS, QSGD, Compression, Natural, RandK, Sign, TopK
+from mpifed.maths.compression import QSGD, Compression, Natural, RandK, Sign, TopK
 from mpifed.testing import rounds
 
 ALL = [TopK(k=5), TopK(fraction=0.3), RandK(k=7), QSGD(levels=1), QSGD(levels=4), Natural(), Sign()]
@@ -100,8 +100,6 @@ def test_bytes_are_those_of_an_encoder(digits: Path, dtype: str) -> None:
     (d,) = next(one["shape"] for one in facts["exchanges"][0]["fields"] if one["field"] == "value")
     one = -(-QSGD(levels=4).bits(d, 8 * np.dtype(dtype).itemsize) // 8) + 8  # and the client's weight
     assert facts["up_bytes"] == 2 * 3 * one
-    (_, *played) = rounds(checked(job_of(digits, participation={"clients_per_round": 3}, **job)))
-    assert len(played) == 2
 
 
 def job_of(folder: Path, name: str = "fedavg", **tables: Any) -> dict[str, Any]:
@@ -166,7 +164,3 @@ def test_refusals(digits: Path, name: str, compression: Any, tables: dict[str, A
     with pytest.raises(UsageError) as refused:
         next(rounds(checked(job_of(digits, name, compression=compression, **tables))))
     assert said in str(refused.value)
-
-
-def test_every_compressor_is_tried() -> None:
-    assert {type(one) for one in ALL} == {*COMPRESSORS.values()}
