@@ -208,13 +208,12 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
     if hasattr(X, "tocsr"):
         from scipy.sparse import csr_matrix  # of SciPy's sparse arrays too, which lack what matrices have
 
-        if X.format == "coo" and X.dtype.kind in "biu":  # of which SciPy sums what is in one cell, in this type
-            X = X.astype(np.result_type(X.dtype, np.int64))
-        X = csr_matrix(X)
         if X.dtype.kind not in "biuf":
             raise DataError(f"{what}: a sparse array of {X.dtype}; expected numbers [samples, features]")
-        if not X.has_canonical_format:  # several values in a cell, whose sum counts
-            X = X.astype(np.result_type(X.dtype, np.int64) if X.dtype.kind in "biu" else np.float64, copy=True)
+        # in a wide type: several values in a cell count as their sum, which SciPy takes in that of the array
+        wide = np.result_type(X.dtype, np.int64 if X.dtype.kind in "biu" else np.float64)
+        X = csr_matrix(X.astype(wide, copy=True))
+        if not X.has_canonical_format:
             X.has_sorted_indices = False  # rows in order are sorted too: no bit of a row depends on the others
             X.sum_duplicates()
         for column in np.unique(X.indices[np.abs(X.data) > _EXACT]).tolist():

@@ -141,7 +141,6 @@ TWO = "x,y\n1,0\n2,1\n"
 TEXTS = "x,y\n1,no\n2,yes\n3,no\n"
 CSV = [
     of_csv("x;y\n1;0\n", r"a.csv: line 1: 'x;y' has no ','; give --separator ';'"),
-    of_csv("x\ty\n1\t0\n", "a.csv: .*has no ','"),
     of_csv("x;y\n1,5;0\n2,5;1\n", "'1,5' is not a number", "--separator ;"),
     of_csv("x,größe,y\n1,2,0\n".encode("latin-1"), "a.csv: cannot be read .*; save it as UTF-8"),
     of_csv("a,b,y\n1,2,groß\n".encode("latin-1"), "a.csv: .*UTF-?8"),
@@ -152,11 +151,9 @@ CSV = [
     of_csv("x,y\n1,0\n", "no column besides the label's", "--ignore 0"),
     of_csv("x,y\n1,0\n", "--ignore X: .* has no such column; expected the names x", "--ignore X", USAGE),
     of_csv("x,x,y\n1,0,1\n", "2 columns are called 'x'; every column needs a name of its own"),
-    of_csv("x,x,y\n-1,0,1\n3,-4,1\n", "a.csv: 2 columns are called 'x'"),
     of_csv("x,,y\n1,2,0\n", "column 2 '' has no name"),
     of_csv("y,b\0\n1,2\n", r"column 2 'b\\x00' has the control character|line contains NUL"),  # Python 3.10
     of_csv("x,y\n" + "9" * 140_000 + ",1\n", "column 'x': .*is not a finite number"),
-    of_csv("x,y\n" + "9" * 5000 + ",1\n", "column 'x': .*is not a finite number"),
     of_csv("x,h,y\n1.5,0xFFFFFFFFFFFFFFFF,0\n2,-1,1\n", "row 1, column 'h': '0xFFFFFFFFFFFFFFFF' is not"),
     of_csv("x,y\n1,0\n", "b.csv: .*: x, z differs", "b.csv", b="z,y\n1,1\n"),
     of_csv("x,y\n1,0\n", "b.csv: row 2, column 'x': 'u' is not a number; .*a.csv has int64", "b.csv",
@@ -213,8 +210,6 @@ LINES = {
     "1 1:1\n-1e39 1:2\n": "label of row 1 is",
     f"1 1:1\n{'9' * 400} 1:2\n": "label of row 1 is",
     "1 1:1\n-1 1:x\n": "a.svm: .*x.*; expected lines `label column:value",
-    "1 1:1\n-1 2:1 1:1\n": "a.svm: .*expected lines `label column:value ...`, columns ascending",
-    "1 1:1\n-1 1\n": "a.svm: .*expected lines `label",
     "": "a.svm: .*no values at all",
     "01 1:1\n1 1:2\n": "a.svm: the label 01 begins with 0, .*; write it without, or give codes as texts, by csv",
     "1 1:1700000001\n-1 1:1700000002\n": "a.svm: column 0: 2 different numbers, .* are 1 in float32",
@@ -260,15 +255,11 @@ JSON: list[tuple[object, str]] = [
     (leaf(ann=([[1]], [0]), bob=([[1]], ["o"])),
      "'bob': labels are <U1 .*, those to train on int64"),
     (leaf(ann=(["to be"], ["o"])), "an array of <U5.; expected .*x of numbers"),
-    (leaf(ann=([[1.7e9 + 1], [1.7e9 + 2]], [0, 1])), "X: column 0: 2 different numbers, .* are 1 in float32"),
-    (leaf(ann=([[1], [2]], [0])), "'ann': 2 rows and 1 labels"),
     (leaf(ann=([[1], [2]], ["1", 1])), "user 'ann': y: row 1 has 1, and not a text"),
     (leaf(ann=([[1], [2]], [[1, 0], [1]])), "user 'ann': cannot be read"),
     (leaf(ann=([], [])), "no rows of any client"),
     (leaf(**{"a\0b": ([[1], [2]], [0, 1])}), "has a control character"),
     (leaf(a=([[1], [2]], [2**60, 2**60 + 1])), "labels up to 1152921504606846977 can't be told apart"),
-    (leaf(a=([[1], [2]], [2.0**60, 2.0**61])), "give texts or, of real targets, --task regression"),
-    (leaf(**{"\u00e9": ([[1], [2]], [0, 1]), "e\u0301": ([[1], [2]], [0, 1])}), "2 clients are called '\u00e9'"),
     ({"users": 3, "num_samples": [1], "user_data": {}}, "no rows of any client"),
     ({}, "no rows; expected `users`"),
     ({"user_data": {"ann": [1]}}, r"user 'ann': .*expected {\"x\": \[...\], \"y\": \[...\]}"),
@@ -331,8 +322,6 @@ ZIPS = [
     (npz(X=OBJECTS, y=Y[:1]), "a.npz: cannot be read .*; expected numbers and texts, by np.savez"),
     (pickle.dumps(OBJECTS), "a.npz: cannot be read .*; expected numbers and texts, by np.savez"),
     (npz(z=X, y=Y), "--samples is missing: .*a.npz has the arrays z, y; give the name of one"),
-    (npz(X=X * np.nan, y=Y), "a.npz: X: row 0, column 0: nan is not"),
-    (npz(X=X, y=Y[:3]), "a.npz: 6 rows and 3 labels"),
     *(
         (npz(X=X, y=y), "a.npz: y: labels are ")
         for y in (Y.astype("M8[D]"), Y.astype("m8[s]"), Y * 1j, np.array([b"a", b"b"])[Y], Y.astype([("a", int)]))
@@ -340,8 +329,6 @@ ZIPS = [
     (npz(X=X, y=np.eye(2, dtype=int)[Y], X_test=X, y_test=2.0 * np.eye(2)[Y]), r"test: y: labels are .*, such as 2"),
     (npz(X_train=X, y_train=Y, x_test=X, y_test=Y), "has x_test, y_test; rows to test with are X_test, y_test, as"),
     (npz(x_train=X, y_train=Y, x_test=X), "has x_test; rows to test with are x_test, y_test"),
-    (npz(X=X, y=np.array(3)), r"a.npz: y: labels are int64 \(\)"),
-    (npz(X=X, y=Y + 2**60), "a.npz: y: labels up to 1152921504606846977 can't be told apart"),
 ]
 NPZ = [
     *(Bad(f"npz a.npz {ONE}", named, {"a.npz": content}, MpifedError) for content, named in ZIPS),
@@ -413,7 +400,6 @@ FOLDERS = [
       for name in ("y_test", "x_test")),
     Bad("hdf5 .", "a.h5: 4 rows and 6 labels",
         {"a.h5": hdf5(X=X[:4], y=Y), "b.h5": hdf5(X=X, y=Y[:4])}),
-    Bad("hdf5 .", r"a.h5: y: labels are int64 \(\)", {"a.h5": hdf5(X=X, y=3)}),
     Bad("hdf5 .", "2 clients are called 'a'", {"a.h5": hdf5(X=X, y=Y), "a.hdf5": hdf5(X=X, y=Y)}),
     Bad("images . " + ONE, "a folder for each class, as "),
     *(Bad("images . " + ONE, named, {**GREY, "b/9.png": content}) for content, named in NO_IMAGES),
