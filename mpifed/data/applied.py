@@ -68,11 +68,9 @@ class Applied:
         return last.scaling().apply(rows, dtype)
 
 
-def applied(data: Federation) -> Applied | None:
-    """What to keep of the data; None of those that an earlier version has made."""
+def applied(data: Federation) -> Applied:
+    """What to keep of the data."""
     about = conforming(ProvenanceJson, data.provenance)
-    if about.inputs is None:
-        return None
     return Applied(
         features=data.features,
         classes=data.classes,

@@ -111,7 +111,7 @@ class ProvenanceJson:
     options: Table = field(default_factory=dict)
     named: bool = False  # whether classes were texts
     labels: list[str] = field(default_factory=list)  # names of the columns of labels, where these have some
-    inputs: Inputs | None = None  # None: of an earlier version
+    inputs: Inputs = field(default_factory=lambda: Inputs(False, []))
     fitted: list[str] = field(default_factory=list)  # what was computed from rows
 
 

@@ -179,9 +179,7 @@ class Run:
             return read_applied(self.path / APPLIED)
         data = open_federation(self.job.job.data.path)
         check_same_data(self.path, data)
-        if (found := applied(data)) is None:
-            raise UsageError(f"{data.path}: was made by an earlier version; make the data again, and train anew")
-        return found
+        return applied(data)
 
     def _scored(self, X: Values, what: str) -> tuple[Objective, Head, Array, Applied]:
         """(the model, its head, [1, s, h] the scores of samples, how these became inputs)."""

@@ -152,8 +152,8 @@ class Results:
         digests = {key: self.about[key] for key in ("job_sha256", "data_sha256") if key in self.about}
         write_arrays(self.out / MODEL, model_arrays(self.ready.algorithm.model(server)), names | digests)
         # it says what data are, as no release does
-        if job.privacy is None and (kept := applied(self.ready.data)) is not None:
-            replace_text(self.out / APPLIED, json.dumps(asdict(kept)))
+        if job.privacy is None:
+            replace_text(self.out / APPLIED, json.dumps(asdict(applied(self.ready.data))))
         rows = read_history(self.out) if (self.out / HISTORY).exists() else {}
         worse = worse_than_measured(job.table(), rows, self.about.get("returned_round"))
         remarks = [*self.ready.algorithm.remarks(server, last), *map(str, worse), *rounded]
