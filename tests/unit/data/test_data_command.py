@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -210,3 +211,14 @@ def test_columns_that_are_left_out(tmp_path: Path, source: str, ignored: str) ->
     frame.to_csv(path, index=False) if source == "csv" else frame.to_parquet(path)
     folder = of_one(source, path, "--ignore", ignored)
     assert folder.names() == ("age", "ward") and rows(folder) == [[30, 1], [40, 2], [50, 1]]
+
+
+def test_the_job_of_rows_sorted_by_class(tmp_path: Path) -> None:
+    """Over ten clients, the rows of each as the file has them."""
+    y = [1, -1, -1, 1, -1] * 9
+    path = written(tmp_path / "a.svm", "".join(f"{label} 1:{row + 1}\n" for row, label in enumerate(y)))
+    found = run("jobs.heterogeneous.by_class:SortedByClass", path, "--test", path)
+    order = [row for kind in (-1, 1) for row, label in enumerate(y) if label == kind]
+    cuts = [len(y) * part // 10 for part in range(11)]
+    held_rows = [shard_of(found, client).rows.tolist() for client in range(10)]
+    assert held_rows == [sorted(order[a:b]) for a, b in pairwise(cuts)]
