@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs_in_python import checked
+from jobs_in_python import checked, job_table
 
 from mpifed.comm.sums import Message
 from mpifed.job.participation import arithmetic
@@ -14,19 +14,13 @@ from mpifed.maths.objectives import Softmax
 from mpifed.maths.problem import Problem
 from mpifed.testing import Job
 
-FEW = {"clients_per_round": 100}
 CLIENTS = 100_000  # times the default bound of 2^50 steps: beyond one int64
 
 
 def algorithm_of(**changes: Any) -> tuple[Job, Any]:
-    table: dict[str, Any] = {
-        "name": "job", "rounds": 3, "data": {"path": "somewhere"}, "model": {"name": "softmax", "bias": False},
-        "algorithm": {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
-    }  # fmt: skip
-    job = checked(table | changes)
-    counts = np.full(CLIENTS, 16)
+    job = checked(job_table(**changes))
     given = {"clients_per_round": job.participation.clients_per_round, "privacy": job.privacy}
-    problem = Problem(Softmax(), "rows", counts, samples=16 * CLIENTS, features=2, outputs=3, **given)
+    problem = Problem(Softmax(), "rows", np.full(CLIENTS, 16), 16 * CLIENTS, features=2, outputs=3, **given)
     return job, job.make_algorithm(problem)
 
 
@@ -34,6 +28,7 @@ def most_summed(job: Job, algorithm: Any, exchange: Any) -> int:
     return arithmetic(job, algorithm).most.get(exchange.name, CLIENTS)
 
 
+FEW = {"clients_per_round": 100}
 COINS = {
     "delta": 1e-6, "clip": 1.0, "noise_multiplier": 1.0, "level": "client", "sampling": "poisson", "trust": "central"
 }  # fmt: skip

@@ -25,9 +25,8 @@ def job(folder: Path, stop: dict[str, Any], **changes: Any) -> Job:
     return checked(job_table(folder, **({"rounds": 40, "algorithm": method, "record": record, "stop": stop} | changes)))
 
 
-def ended(folder: Path, stop: dict[str, Any], out: Path, **how: Any) -> dict[str, Any]:
+def ended(folder: Path, stop: dict[str, Any], out: Path, rounds: int = 40, **how: Any) -> dict[str, Any]:
     """The history of a run."""
-    rounds = how.pop("rounds", 40)
     run(job(folder, stop, rounds=rounds), Solo(), out, **how)
     return read_history(out)
 

@@ -17,9 +17,8 @@ from written_files import SUMMARY, contents, points_of, read_json
 
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
-from mpifed.files.run_folder import job_of, summary
+from mpifed.files.run_folder import job_of
 from mpifed.job.sweep import points
-from mpifed.results.text import toml_text
 from mpifed.run import command
 from mpifed.run.command import worst
 
@@ -92,20 +91,6 @@ WRONG: list[tuple[Any, str]] = [
 def test_sweeps_that_are_none(sweep: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         points(table() | {"sweep": sweep}, "job")
-
-
-def test_methods_are_run(digits: Path, write_job: Any, tmp_path: Path) -> None:
-    path = write_job(tmp_path / "job.toml", table(digits, methods=[AVERAGED, {"algorithm": SSCA}]))
-    ended = mpifed("run", path, "--out", tmp_path / "out")
-    assert ended.exit_code == 0, ended.output
-    first, second = rows(tmp_path / "out")
-    assert (first["algorithm"], second["algorithm"]) == (str(AVERAGED["algorithm"]), str(SSCA))
-    assert second["client_optimizer"] == second["server_optimizer"] == "{}"
-    # the settings of the second, as `compare` prints them, are those of the same run
-    changes = [f"algorithm={toml_text(SSCA)}", "client_optimizer={}", "server_optimizer={}", "sweep={}"]
-    alone = mpifed("run", path, "--out", tmp_path / "alone", *(word for one in changes for word in ("--set", one)))
-    assert alone.exit_code == 0, alone.output
-    assert summary(points_of(tmp_path / "alone")[0])["model_sha256"] == second["model_sha256"] != first["model_sha256"]
 
 
 def mpifed(*arguments: Any) -> Any:

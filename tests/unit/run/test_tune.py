@@ -96,10 +96,8 @@ def test_it_goes_on_is_replaced_and_is_not_mixed_up(
 ) -> None:
     before = [path.stat().st_mtime_ns for path in sorted(one.glob("point-*/run.json"))]
     for options, code in (((), 2), (("--resume",), 0)):
-        ended = launch(None, "tune", tuning(), "--out", one, *options)
-        assert ended.code == code and before == [
-            path.stat().st_mtime_ns for path in sorted(one.glob("point-*/run.json"))
-        ]
+        assert launch(None, "tune", tuning(), "--out", one, *options).code == code
+        assert before == [path.stat().st_mtime_ns for path in sorted(one.glob("point-*/run.json"))]
     ended = launch(None, "tune", tuning(keep=2), "--out", one, "--resume")  # which compares after 2, 3, 5 and 9 rounds
     assert ended.code == 2 and "was not measured in round 2" in ended.err
     assert launch(None, "tune", tuning(more={"seed": 2}), "--out", one, "--overwrite").code == 0
@@ -128,14 +126,8 @@ def test_what_a_method_suggests_and_by_what_it_was_chosen(
 
 PRIVATE = {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-3, "public_preparation": True}
 FORMS: list[Any] = [
-    3,
-    [],
-    {"log": [0, 1]},
-    {"log": [2, 1]},
-    {"linear": [1, 1]},
-    {"log": ["a", 1]},
-    {"log": [1, 2], "x": 1},
-]
+    3, [], {"log": [0, 1]}, {"log": [2, 1]}, {"linear": [1, 1]}, {"log": ["a", 1]}, {"log": [1, 2], "x": 1}
+]  # fmt: skip
 WRONG: list[tuple[dict[str, Any], Any, str]] = [
     ({"trials": 0}, {}, "[tune] trials = 0"), ({"keep": 1.5}, {}, "[tune] keep = 1.5"),
     ({"metrics": "x"}, {}, "[tune] metrics: unknown key"), ({"space": {"rounds": [1, 2]}}, {}, "space: rounds = "),
