@@ -63,7 +63,7 @@ BIASED = {"name": "softmax", "bias": True, "l2": 1e-3}
 SHORT_HINGE = {"name": "hinge", "bias": False, "l2": 5e-3}
 SHORT_LOGISTIC = {"name": "logistic", "bias": False, "l2": 1e-3}
 WIDE = {"name": "mlp", "bias": False, "hidden": 16}
-ROW, FEW, PRODUCTS, LINEAR = "reconstruction", "inversion", "inner-products", "linear-system"
+ROW, PRODUCTS, LINEAR = "reconstruction", "inner-products", "linear-system"
 
 
 def always(settings: dict[str, Any]) -> bool:
@@ -111,7 +111,7 @@ LATE: dict[str, Any] = {
 }
 MOVING = STEPS | {"server_optimizer": {"momentum": 0.5}}
 COIN: dict[str, Any] = {
-    "control": SEVEN | {"p": 0.4}, "reveals": Reveals({ROW, FEW}, "digits", 2, BIASED, ONE | {"p": 1.0}, {})
+    "control": SEVEN | {"p": 0.4}, "reveals": Reveals({ROW}, "digits", 2, BIASED, ONE | {"p": 1.0}, {})
 }  # fmt: skip
 FIRST = Reveals({ROW}, "alone", 1, BIASED | {"name": "logistic"}, {"batch_size": 1, "client_optimizer": HALF}, {})
 
@@ -121,7 +121,7 @@ def local(
     private: bool,
     short: int = 0,
     everybody: Callable[[dict[str, Any]], bool] = never,
-    reveals: set[str] = {ROW, FEW},  # noqa: B006
+    reveals: set[str] = {ROW},  # noqa: B006
     **settings: float,
 ) -> Method:
     """The row of a method with local steps of SGD, whose keys beside those of FedAvg are `settings`."""
@@ -220,7 +220,7 @@ METHODS = {
         single=[[]] * 12,
         least={"client_optimizer": HALF},
         control=SEVEN,
-        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
+        reveals=Reveals({ROW}, "digits", 2, BIASED, ONE, {}),
     ),
     "fedprox": Method(
         data="rows",
@@ -235,7 +235,7 @@ METHODS = {
         single=[[]] * 2,
         least={"client_optimizer": HALF, "mu": 0.1},
         control=SEVEN | {"local_steps": 3, "mu": 0.4},
-        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE | {"mu": 0.4}, {}),
+        reveals=Reveals({ROW}, "digits", 2, BIASED, ONE | {"mu": 0.4}, {}),
     ),
     "scaffold": Method(
         data="rows",
@@ -260,7 +260,7 @@ METHODS = {
         single=[[]] * 4,
         least={"client_optimizer": HALF},
         control=SEVEN | {"local_steps": 2},
-        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE, {}),
+        reveals=Reveals({ROW}, "digits", 2, BIASED, ONE, {}),
     ),
     "fednova": local(
         [
@@ -333,7 +333,7 @@ METHODS = {
         single=[[]] * 6,
         least={"client_optimizer": HALF, "rho": 1.0},
         control=SEVEN | {"rho": 2.0},
-        reveals=Reveals({ROW, FEW}, "digits", 2, BIASED, ONE | {"rho": 2.0}, {}),
+        reveals=Reveals({ROW}, "digits", 2, BIASED, ONE | {"rho": 2.0}, {}),
     ),
     "proxskip": local([(COINS, {})], private=False, p=0.3)._replace(**COIN),
     "tamuna": local([(COINS | {"senders": 2}, {})], private=False, p=0.3, senders=3)._replace(**COIN),

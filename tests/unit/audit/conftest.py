@@ -21,3 +21,10 @@ def six(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]
     """Six clients with 20 rows each of two classes."""
     asked = ("--samples", "120", "--features", "6", "--task", "classification", "--classes", "2", "--clients", "6")
     return make_data(tmp_path_factory.mktemp("six") / "data", "synthetic", *asked, "--split", "rows")
+
+
+@pytest.fixture(scope="session")
+def squares(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Path:
+    """4 clients with 3 columns each of 12 of 24 rows, of two classes."""
+    asked = ("--samples", "24", "--features", "6", "--task", "classification", "--classes", "2", "--grid", "2x2")
+    return make_data(tmp_path_factory.mktemp("squares") / "data", "synthetic", *asked, "--split", "grid")

@@ -3,58 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mpifed import FedAvg
-from mpifed.algorithms.algorithm import Measure
 from mpifed.algorithms.initial import model_template, start_model
 from mpifed.algorithms.refused_steps import check_rows
-from mpifed.algorithms.reveals import DualSum, MeanGradient, Received
+from mpifed.algorithms.reveals import MeanGradient, Received
 from mpifed.algorithms.rows import Rows
-from mpifed.algorithms.ssca import SSCAHorizontal, SSCAVertical
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import map_leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.problem import Problem, Weighted, mean, weighted_fields
-from mpifed.testing import ALGORITHMS
-
-
-class Renamed:
-    """An algorithm all of whose exchanges have other names."""
-
-    @property
-    def exchanges(self) -> tuple[Exchange, ...]:
-        return tuple(replace(one, name=f"a {one.name}"[::-1]) for one in super().exchanges)  # type: ignore[misc]
-
-    @property
-    def setup(self) -> tuple[Exchange, ...]:
-        return tuple(replace(one, name=f"b {one.name}"[::-1]) for one in super().setup)  # type: ignore[misc]
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        def renamed(measure: Measure) -> Measure:
-            played = tuple(replace(one, name=f"c {one.name}"[::-1]) for one in measure.exchanges)
-            return replace(measure, exchanges=played)
-
-        return tuple(renamed(one) for one in super().measures)  # type: ignore[misc]
-
-    def released(self) -> Any:  # the same, says who changes no more than names
-        return super().released()  # type: ignore[misc]
-
-
-def renamed(name: str) -> str:
-    """Under what name in jobs an algorithm of mpifed plays exchanges of other names."""
-    of_split = {"ssca-horizontal": SSCAHorizontal, "ssca-vertical": SSCAVertical}
-    base = of_split[name] if name in of_split else ALGORITHMS[name]
-    kind = f"Renamed{base.__name__}"
-    globals().setdefault(kind, type(kind, (Renamed, base), {"__module__": __name__}))
-    return f"own_reveals:{kind}"
-
 
 # --- gradients of minibatches of one ---------------------------------------------------------------------------------
 
@@ -121,11 +85,6 @@ def _gradient(received: Received, value: Any, question: Any = None) -> list[Mean
     return [MeanGradient(received.question if question is None else question, value)]
 
 
-def _overwrites(self: Any, received: Received) -> tuple[()]:
-    received.answer.value.first[...] = 0
-    return ()
-
-
 def _telling(base: type, what: dict[str, Any]) -> None:
     """Classes of these names, which say this instead."""
     for name, reveals in what.items():
@@ -133,11 +92,9 @@ def _telling(base: type, what: dict[str, Any]) -> None:
 
 
 _telling(Raw, {
-    "Overwrites": _overwrites,
     "Raises": lambda self, received: _gradient(received, received.answer.value, received.question.modell),
     "WrongShape": lambda self, received: _gradient(
         received, received.answer.value._replace(first=received.answer.value.first.T)
     ),
-    "WrongSum": lambda self, received: [DualSum(received.answer.value.first, change=True)],
     "NoKind": lambda self, received: [received.answer.value],
 })  # fmt: skip

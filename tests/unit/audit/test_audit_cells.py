@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from jobs_in_python import checked
 
 from mpifed.audit.command import Audit, as_text, audited
 from mpifed.audit.recording import replay_job
-from mpifed.cli import main
 
 ONE = {"name": "hyfdca", "rule": "paper", "inner": 1, "primal": "clear"}
 ALL = {"name": "hyfdca", "primal": "clear"}
@@ -26,16 +24,6 @@ def table(folder: Path, algorithm: dict[str, Any], channel: str, **changes: Any)
         "record": {"evaluate_every": 0}, "aggregation": {"security": channel},
     }  # fmt: skip
     return base | changes
-
-
-@pytest.fixture(scope="module")
-def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """4 clients with 3 columns each of 12 of 24 rows, of two classes."""
-    out = tmp_path_factory.mktemp("squares") / "data"
-    asked = ("--samples", "24", "--features", "6", "--task", "classification", "--classes", "2", "--grid", "2x2")
-    done = CliRunner().invoke(main, ["data", "synthetic", *asked, "--split", "grid", "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    return out
 
 
 @pytest.fixture
