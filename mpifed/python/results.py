@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,15 +31,13 @@ from mpifed.maths.metrics import r2
 from mpifed.maths.objectives import Objective
 from mpifed.maths.parameters import Head, Parameters
 from mpifed.privacy.ledger_file import spent
-from mpifed.python import describe
-from mpifed.python.comparing import plot
+from mpifed.python import comparing, describe
 from mpifed.python.ranks import spoken
 from mpifed.python.values import check_index, is_frame
 from mpifed.results.run_warnings import run_warnings
 from mpifed.run.identity import check_same_data
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pandas import DataFrame
 
 
@@ -193,9 +191,7 @@ class Run:
         parameters = map_leaves(lambda _: next(ordered), like)
         return objective, parameters.head, objective.scores_of(parameters, rows[None]), data
 
-    def plot(self, y: str | Sequence[str] | None = None, x: str | Sequence[str] = "round", **how: Any) -> Figure:
-        """Its curves, with the options of `mpifed.plot`, which draws several runs."""
-        return plot(self, y, x, **how)
+    plot = comparing.plot  # of which `what` is this
 
 
 @dataclass(frozen=True)

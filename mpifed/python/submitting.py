@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.batch.states import status_of
@@ -64,7 +63,7 @@ def submit(
     out: str | Path,
     sbatch: Mapping[str, object],
     array: bool = False,
-    **settings: Any,  # those of `job`
+    **settings: object,
 ) -> Submitted:
     """Submit a job to Slurm, as `mpifed submit` does; not collective.
 
@@ -78,6 +77,8 @@ def submit(
         Options of sbatch by name, as {"nodes": 2, "ntasks-per-node": 4, "time": "1:00:00"}.
     array
         Submit a sweep as a job array, a task a point.
+    settings
+        Those of `job`.
 
     Raises
     ------

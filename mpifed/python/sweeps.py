@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.mpi import Comm
 from mpifed.core.errors import BudgetSpent, MpifedError, NumericalError, TooFewClients, UsageError
+from mpifed.core.tables import Table
 from mpifed.files.run_folder import RUN, SUMMARY
 from mpifed.job.sweep import SweepPoint
 from mpifed.maths.objectives import Objective
-from mpifed.python import describe
+from mpifed.python import comparing, describe
 from mpifed.python.arrays import FederatedDataset
-from mpifed.python.comparing import plot
 from mpifed.python.ranks import alike, together
 from mpifed.python.results import Run, frame, read_run
 from mpifed.python.runs import Progress, all_observers, check_resumed, job, points_of, run_folder, train
@@ -30,7 +30,6 @@ from mpifed.text import counted, say
 _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from pandas import DataFrame
 
 
@@ -82,11 +81,12 @@ def sweep(
         tables = [describe.method(one) for one in methods.values()]
         base = job(next(iter(methods.values())), data, model, **{"name": "sweep", **settings, "rounds": rounds})
         labelled = [{"label": str(label), **table} for label, table in zip(methods, tables, strict=True)]
+        grid: Table = {"methods": labelled}
         if isinstance(seeds, Iterable) and not isinstance(seeds, str):
-            chosen: dict[str, Any] = {"seed": [integer(seed, "seeds") for seed in seeds]}
+            grid["seed"] = [integer(seed, "seeds") for seed in seeds]
         else:
-            chosen = {"seeds": integer(seeds, "seeds")}
-        return points_of({**base, "seed": first, "sweep": {"methods": labelled, **chosen}}, "sweep")
+            grid["seeds"] = integer(seeds, "seeds")
+        return points_of({**base, "seed": first, "sweep": grid}, "sweep")
 
     how = {"out": str(out), "resume": resume}
     comm, all_points = begin_call(
@@ -174,9 +174,7 @@ class Sweep:
             ]
         )
 
-    def plot(self, y: str | Sequence[str] | None = None, x: str | Sequence[str] = "round", **how: Any) -> Figure:
-        """The means over seeds, a line for each label, with the options of `mpifed.plot`."""
-        return plot(self, y, x, **how)
+    plot = comparing.plot  # of which `what` is this
 
     def _each(self) -> list[tuple[str, int, Run]]:
         return [(label, seed, run) for label, runs in self.runs.items()
