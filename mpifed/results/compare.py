@@ -120,13 +120,14 @@ def compare(*folders: Path, by: Sequence[str] = (), against: str | None = None, 
     if why:
         notes.append(f"Not compared in pairs: {why}; choose a column with --by, or run {LEAST} equal seeds or more")
     finished, ended = (frames.runs[frames.runs[name]] for name in ("finished", "ended"))
-    means = [_averages(finished, frames.numbers, frames)]
+    means = [DataFrame(columns=[*_ROW, "mean", "std", "n", "of"])]
+    means += [_averages(finished, frames.numbers, frames)] if frames.numbers else []
     for target in targets:
         hit = frames.histories[target.is_met(frames.histories[target.column])].drop_duplicates("folder")
         costs = [name for name in _COSTS if name == "round" or (name in hit and hit[name].notna().any())]
         rows = _averages(hit[hit["folder"].isin(ended["folder"])], costs, frames, ended)
         means.append(rows.assign(column=rows["column"] + f" to {target}"))
-    frame = pd.concat(means, ignore_index=True)
+    frame = pd.concat(means[1:] or means, ignore_index=True)
     bests = [_best_measured(frames, column) for column in columns if column in frames.histories]
     for more in (parts, bests):
         frame = frame.merge(pd.concat(more), on=_ROW, how="left") if more else frame
@@ -294,7 +295,8 @@ def _cells(rows: DataFrame, whole: Series) -> DataFrame:
         return f"{value_of(column, mean)}{spread}" + (f" ({row['n']} of {of:g})" if row["n"] < of else "")
 
     measured = rows[rows["n"] > 0]
-    return measured.assign(text=measured.apply(text, axis=1)).pivot(index="label", columns="column", values="text")
+    texts = measured.assign(text=[text(row) for _, row in measured.iterrows()])
+    return texts.pivot(index="label", columns="column", values="text")
 
 
 def _of_models(runs: DataFrame) -> DataFrame:

@@ -283,6 +283,15 @@ def test_folders_that_cannot_be_compared(tmp_path: Path) -> None:
             mf.compare(*wrong)  # type: ignore[arg-type]
 
 
+def test_what_has_not_finished_is_a_table_of_nothing(tmp_path: Path) -> None:
+    """Whatever has been asked for: runs that failed, or go on, are named."""
+    for name, runs in {"failed": [68, None], "stopped": [75, 75]}.items():
+        said = mpifed("compare", write_made_sweep(tmp_path / name, {SIZE: [1, 2]}, runs)).output
+        assert "0 of 1" in said and "Not in the means" in said and ("Not run: point-0001" in said) == (None in runs)
+    going = write_made_run(tmp_path / "going", history(r0=0.5), None)
+    assert "To test_accuracy >= 40%" in mpifed("compare", going, "--to", "test_accuracy>=0.4").output
+
+
 def test_a_stranger_s_job_reaches_no_terminal(tmp_path: Path) -> None:
     jobs = (JOB | {"\x1b[31m": 1}, JOB)
     runs = [write_made_run(tmp_path / f"{n}", at_end(train_loss=1.0 + n), job=job) for n, job in enumerate(jobs)]
