@@ -362,11 +362,11 @@ class Local:
     def _steps(self, block: Block, model: Array, push: Array | None, x: Array | None) -> Array:
         """`change` for clients with the same numbers of steps and rows, in arrays [n, d] that serve all steps."""
         method, optimizer, guard, xp = self.method, self.method.client_optimizer, self.guard, block.xp
+        change = xp.empty((len(block.clients), len(model)), guard.dtype)
         if method.one_plain_step and x is None:
             (batch,) = self.minibatches(block, -self.step)
             put = partial(guard.put_step, guard.record(model), batch, self.step, 0, block.clients, self.now)
-            return self.penalized(self.plain_step(len(block.clients), put, model, push), model)
-        change = xp.empty((len(block.clients), len(model)), guard.dtype)
+            return self.penalized(self.plain_step(change, put, model, push), model)
         down, split = guard.record(change), guard.layout.penalized.stop
         model, x = model.astype(guard.dtype, copy=False), None if x is None else x.astype(guard.dtype)
         push = None if push is None else push.astype(guard.dtype, copy=False)
@@ -420,9 +420,8 @@ class Local:
         x -= model
         return x
 
-    def plain_step(self, clients: int, put: Callable[[Parameters], object], model: Array, push: Array | None) -> Array:
-        """[n, d] the changes of so many by one step from a common model along what `put` puts there; no penalties."""
-        change = self.block.xp.empty((clients, len(model)), self.guard.dtype)
+    def plain_step(self, change: Array, put: Callable[[Parameters], object], model: Array, push: Array | None) -> Array:
+        """`change` [n, d]: by one step from a common model along what `put` puts there, without convex penalties."""
         put(self.guard.record(change))
         self._add_concave(model, self.step, change)
         if push is not None:

@@ -65,7 +65,8 @@ def lazy_change(local: Local, model: Array, push: Array | None) -> Lazy | None:
     if not (common and local.guard.draws == "once" and local.own_step == local.step):
         return None
     block, guard, objective = local.block, local.guard, local.problem.objective
-    few = max(4, _NUMBERS // len(model) // 4 * 4) if block.xp is np else len(block.clients)
+    xp, weight = block.xp, local.weight
+    few = max(4, _NUMBERS // len(model) // 4 * 4) if xp is np else len(block.clients)
 
     def steps() -> Iterator[tuple[Array, Array]]:
         """So many clients at a time that their changes stay in the cache; multiples of four are added side by side."""
@@ -74,7 +75,8 @@ def lazy_change(local: Local, model: Array, push: Array | None) -> Lazy | None:
             gradients = objective.gradients(guard.record(model), batch.X, batch.y, batch.weights, *batch.keys)
             for start in range(0, len(who), few):
                 at = slice(start, start + few)
-                yield who[at], local.plain_step(len(who[at]), partial(gradients, at), model, push)
+                change = xp.empty((len(who[at]), len(model)), guard.dtype)
+                yield who[at], local.plain_step(change, partial(gradients, at), model, push)
 
     def parts() -> Iterator[tuple[Array, Weighted]]:
         for who, change in steps():
@@ -82,9 +84,9 @@ def lazy_change(local: Local, model: Array, push: Array | None) -> Lazy | None:
 
     def apart() -> Iterator[tuple[Array, Weighted, Weighted]]:
         common = Weighted(local.penalized(np.zeros_like(model), model), np.zeros(1))
-        return ((who, Weighted(change, np.ones(len(who))), common) for who, change in steps())
+        return ((who, Weighted(change, weight[who]), common) for who, change in steps())
 
-    alike = block.xp is np and bool((local.weight == 1).all())
+    alike = xp is np and bool((weight == 1).all())
     return Lazy(parts, partial(_total_change, local, model, push), apart if alike else None)
 
 

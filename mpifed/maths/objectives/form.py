@@ -11,7 +11,6 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from numpy.random import Generator
@@ -227,8 +226,9 @@ class LinearScores(Objective):
         slope = self.slope(model.head, self.scores(model.first, X), y, weights)
 
         def of_some(at: slice, out: Parameters) -> Parameters:
-            head = map_leaves(itemgetter(at), slope.head)
-            return put(out, Parameters(self.pull(X[at], slope.scores[at], out.first), head))
+            for there, leaf in zip(out.head, slope.head, strict=True):
+                there[...] = leaf[at]
+            return put(out, Parameters(self.pull(X[at], slope.scores[at], out.first), out.head))
 
         return of_some
 
