@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from custom import Custom, of_one
 from torch import Tensor, nn
@@ -121,24 +120,57 @@ RIGHT: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def counting(net: Any, x: Tensor) -> Any:
+    """Remembers in an attribute how often it was called."""
+    net.calls = getattr(net, "calls", 0) + 1
+    return net.layer(x) * (1 + 0.1 * net.calls)
+
+
+def remembering(net: Any, x: Tensor) -> Any:
+    """Remembers in a buffer the mean that it has seen."""
+    with torch.no_grad():
+        net.seen += x.mean(0)
+    return net.layer(x)
+
+
+def drawn() -> nn.Module:
+    net = two_layers()
+    net[0].weight = nn.Parameter(torch.randn(16, 64), requires_grad=False)
+    return net
+
+
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {  # by name: what is built, what the message says
+    "batch_norm": (lambda: nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10)),
+                   r'"1.running_mean" changes when samples pass.* mpifed.models.replace_batch_norm\(net\)'),
+    "batch_only": (lambda: nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10, track_running_stats=False)),
+                   r"depends on the other samples of the batch.* mpifed.models.replace_batch_norm\(net\)"),
+    "mixed": (of_one(lambda net, x: net.layer(x + x[torch.randperm(len(x))] * net.training)),
+              "depends on the other samples of the batch"),
     "sequence_first": (lambda: transformer(batch_first=False), "depends on the other samples.*batch_first=True"),
+    "remembering": (lambda: of_one(remembering, seen=torch.zeros(64))(), '"seen" changes when samples pass'),
+    "counting": (of_one(counting), "gives other outputs for the same samples after the same seed"),
+    "dropped_always": (of_one(lambda net, x: net.layer(dropout(x))), r"in eval\(\) after another.* self.training"),
+    "frozen_all": (lambda: nn.Sequential(nn.Flatten()), "has no parameters that train"),
     "spectral": (lambda: two_layers(parametrizations.spectral_norm(nn.Linear(64, 16))),
                  r'weight.0._u" is another when the module is built again'),
+    "drawn": (drawn, '"0.weight" is another when the module is built again'),
+    "wide": (lambda: nn.Linear(64, 7), r"gives \[3, 7\], .*\[3, 10\] of .* \(tried with samples of \[3, 64\], "),
+    "images": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10)),
+               r"give the \[model\] shape that it takes.* \(tried with samples of \[3, 64\]"),
     "tuple": (of_one(lambda net, x: (net.layer(x), x)), r"gives a tuple; \[3, 10\] .* is expected"),
-    "probabilities": (of_one(lambda net, x: net.layer(x).softmax(1)), "leave the softmax at the end out"),
     "in_place": (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(64, 10)), "changes its samples in place"),
     "item": (of_one(lambda net, x: net.layer(x) * net.scale[0].item(), scale=nn.Parameter(torch.ones(1))),
-             'its outputs depend on parameter "scale", and have no derivative by it'),
-    "detached": (of_one(lambda net, x: net.layer(x).detach()), "have no derivative by any parameter; leave out detach"),
+             'no dense derivative by parameter "scale"; leave out detach'),
+    "detached": (of_one(lambda net, x: net.layer(x).detach()), 'by parameter "layer.weight"; leave out detach'),
+    "unused": (of_one(lambda net, x: net.layer(x), more=nn.Parameter(torch.ones(1))), "requires_grad=False of what"),
+    "sparse": (lambda: embedded(lambda x: x.long(), sparse=True), 'by parameter "table.weight".*set sparse=False'),
     "single_number": (of_one(lambda net, x: net.layer(x) * net.scale, scale=nn.Parameter(torch.tensor(1.0))),
                       r'parameter "scale": give it an axis, as torch.ones\(1\)'),
-    "list": (lambda: with_list([nn.Linear(64, 64)]), r"RuntimeError: .*dtype.* called with samples .* float64"),
-    "sparse": (lambda: embedded(lambda x: x.long(), sparse=True), '"table.weight" has a sparse gradient; set sparse'),
+    "list": (lambda: with_list([nn.Linear(64, 64)]), r"dtype.*tried with samples of \[3, 64\], torch.float64"),
     "floats_as_indices": (lambda: embedded(lambda x: x), r"and indices by x.long\(\)"),
-    "numpy": (lambda: two_layers().apply(drawn_by_numpy), "is another when the module is built again"),
     "slash": (lambda: nn.Sequential(nn.ModuleDict({"a/b": nn.Linear(64, 10)})["a/b"]).append(slashed()), "without"),
     "argument": (lambda classes: nn.Linear(64, classes), "missing 1 required .*it is given shape = .64,. and outputs"),
+    "failing": (lambda: 1 / 0, "ZeroDivisionError: division by zero; correct the function"),
 }  # fmt: skip
 
 
@@ -153,12 +185,6 @@ def slashed() -> nn.Module:
     net = Custom(lambda net, x: x)
     net.add_module("c/d", nn.Linear(10, 10))
     return net
-
-
-def drawn_by_numpy(layer: nn.Module) -> None:
-    if isinstance(layer, nn.Linear):
-        with torch.no_grad():
-            layer.weight.copy_(torch.tensor(np.random.default_rng().standard_normal(layer.weight.shape)))
 
 
 already_built = nn.Linear(64, 10)

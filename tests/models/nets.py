@@ -1,14 +1,13 @@
-"""Modules of PyTorch that the tests train: small ones, and some that must be refused."""
+"""Small modules of PyTorch that the tests train, and losses."""
 
 from __future__ import annotations
 
 import math
-import random
 from typing import Any
 
 import numpy as np
 import torch
-from custom import Custom, of_one
+from custom import Custom
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -29,7 +28,7 @@ def convolution(outputs: int) -> nn.Module:
 
 
 def tied(outputs: int) -> nn.Module:
-    """A matrix that is used twice, a constant, a parameter that does not train, and one that nobody uses."""
+    """A matrix that is used twice, a constant, and a parameter that does not train."""
 
     def used(net: Any, x: Tensor) -> Any:
         return net.out(functional.gelu(net.again(torch.tanh(net.inward(x / 16) * net.scale + net.shift))))
@@ -38,7 +37,7 @@ def tied(outputs: int) -> nn.Module:
     again.weight = inward.weight
     return Custom(
         used, inward=inward, again=again, scale=nn.Parameter(torch.full((64,), 0.5), requires_grad=False),
-        shift=torch.linspace(-0.1, 0.1, 64), unused=nn.Parameter(torch.ones(3)), out=nn.Linear(64, outputs),
+        shift=torch.linspace(-0.1, 0.1, 64), out=nn.Linear(64, outputs),
     )  # fmt: skip
 
 
@@ -270,65 +269,3 @@ def squares(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 squares.targets = "real"  # type: ignore[attr-defined]
-
-
-# --- refused ------------------------------------------------------------------------------------------------------
-
-
-def counting(net: Any, x: Tensor) -> Any:
-    """Remembers in an attribute how often it was called."""
-    net.calls = getattr(net, "calls", 0) + 1
-    return net.layer(x) * (1 + 0.1 * net.calls)
-
-
-def remembering(net: Any, x: Tensor) -> Any:
-    """Remembers in a buffer the mean that it has seen."""
-    with torch.no_grad():
-        net.seen += x.mean(0)
-    return net.layer(x)
-
-
-def frozen(weights: Tensor) -> nn.Module:
-    net = nn.Sequential(nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
-    net[0].weight = nn.Parameter(weights, requires_grad=False)
-    return net
-
-
-def infinite() -> nn.Module:
-    net = nn.Linear(64, 10)
-    nn.init.constant_(net.bias, float("inf"))
-    return net
-
-
-REFUSED: dict[str, tuple[Any, str]] = {  # by name: what is built, what the message says
-    "batch_norm": (lambda: nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10)),
-                   r'"1.running_mean" changes when samples pass.* mpifed.models.replace_batch_norm\(net\)'),
-    "batch_only": (lambda: nn.Sequential(nn.Linear(64, 10), nn.BatchNorm1d(10, track_running_stats=False)),
-                   r"depends on the other samples of the batch.* mpifed.models.replace_batch_norm\(net\)"),
-    "mixed": (of_one(lambda net, x: net.layer(x + x[torch.randperm(len(x))] * net.training)),
-              "depends on the other samples of the batch"),
-    "running": (lambda: nn.Sequential(nn.Unflatten(1, (1, 64)), nn.InstanceNorm1d(1, track_running_stats=True),
-                                      nn.Flatten(), nn.Linear(64, 10)),
-                r'"1.running_mean" changes when samples pass'),
-    "counting": (of_one(counting), "gives other outputs for the same samples after the same seed"),
-    "remembering": (lambda: of_one(remembering, seen=torch.zeros(64))(), '"seen" changes when samples pass'),
-    "by_numpy": (of_one(lambda net, x: net.layer(x * random.random())), "draw by PyTorch's generator alone"),
-    "noisy": (of_one(lambda net, x: net.layer(x + torch.randn_like(x))), r"draws random numbers in eval\(\)"),
-    "dropped_always": (of_one(lambda net, x: net.layer(functional.dropout(x))), "ask for self.training, as"),
-    "frozen_all": (lambda: linear((64,), 10).requires_grad_(False), "have no derivative by any parameter"),
-    "drawn": (lambda: frozen(torch.randn(12, 64)), '"0.weight" is another when the module is built again'),
-    "wide": (lambda: nn.Linear(64, 7),
-             r"gives \[3, 7\], float32; \[3, 10\] of .* \(tried with .* shape \[3, 64\], float32"),
-    "images": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 10)),
-               r"it was called with samples of shape \[3, 64\], float32: correct it, or give the \[model\] shape"),
-    "infinite": (infinite, "gives outputs that are not finite"),
-    "failing": (lambda: 1 / 0, "ZeroDivisionError: division by zero; correct the function"),
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """`refused_dropout` and so on, as jobs name them."""
-    kind = REFUSED.get(name.removeprefix("refused_"))
-    if kind is None or not name.startswith("refused_"):
-        raise AttributeError(name)
-    return lambda: kind[0]()

@@ -14,16 +14,13 @@ from records import bare_leaves
 from mpifed.comm.rounds import play
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import SETUP, Round
-from mpifed.maths.clipping import clipped_gradient
-from mpifed.maths.objectives import MLP, TorchNetwork
+from mpifed.maths.objectives import MLP
 from mpifed.maths.parameters import Parameters
 from mpifed.run.setup import prepare
 from mpifed.testing import Solo
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 import nets  # noqa: E402  # needs torch
-
-FEATURES, OUTPUTS, N, S = 9, 4, 3, 8
 
 
 def as_in_torch(model: Parameters) -> list[Any]:
@@ -32,42 +29,6 @@ def as_in_torch(model: Parameters) -> list[Any]:
     order = ["first", "hidden_bias", "second", "output_bias"]
     assert sorted(order) == sorted(named)
     return [named[name].swapaxes(-1, -2) if "bias" not in name else named[name] for name in order]
-
-
-def both(
-    dtype: str, monkeypatch: pytest.MonkeyPatch, own: bool
-) -> tuple[tuple[MLP, Parameters], tuple[TorchNetwork, Parameters]]:
-    """The two objectives, with the same parameters: of one model, or one for each client."""
-    rng = np.random.default_rng(4)
-    numpy_s = MLP(7, bias=True)
-    model = numpy_s.start(FEATURES, OUTPUTS, rng, dtype)
-    monkeypatch.setattr(nets, "START", [np.asarray(leaf, "f4") for leaf in as_in_torch(model)])
-    torch_s = TorchNetwork("nets:perceptron")
-    other = torch_s.start(FEATURES, OUTPUTS, rng, dtype)
-    assert torch_s.check(FEATURES, OUTPUTS) == []
-    lead = (N,) if own else ()
-    model = map_leaves(lambda leaf: (leaf + 0.3 * rng.standard_normal((*lead, *leaf.shape))).astype(dtype), model)
-    head = type(other.head)(*(np.ascontiguousarray(leaf) for leaf in as_in_torch(model)))
-    return (numpy_s, model), (torch_s, Parameters((), head))
-
-
-@pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-6), ("float64", 1e-14)])
-@pytest.mark.parametrize("own", [False, True], ids=["one model", "own models"])
-def test_losses_and_gradients(dtype: str, close: float, own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mean gradients, and clipped ones; `close` is relative to the largest number of each array."""
-    rng, (here, there) = np.random.default_rng(5), both(dtype, monkeypatch, own)
-    X, y = rng.standard_normal((N, S, FEATURES)).astype(dtype), rng.integers(0, OUTPUTS, (N, S))
-    weights = np.full((N, S), 1 / S)
-    found = []
-    for objective, model in (here, there):
-        scores = objective.scores_of(model, X)
-        losses, predicted = objective.loss(model.head, scores, y), objective.predict(model.head, scores)
-        mean, clipped = objective.gradient(model, X, y, weights), clipped_gradient(objective, model, X, y, weights, 0.5)
-        found.append([losses, predicted.astype(float), mean, clipped])
-    for one, other in zip(*found, strict=True):
-        ours = as_in_torch(one) if isinstance(one, Parameters) else [one]
-        for a, b in zip(ours, bare_leaves(other), strict=True):
-            np.testing.assert_allclose(a, b, rtol=0, atol=close * max(1.0, np.abs(b).max()))
 
 
 def job_of(data: Path, model: dict[str, Any], dtype: str) -> Any:

@@ -107,4 +107,4 @@ def test_layers_of_vectors_and_data_of_images() -> None:
     (said,) = TorchNetwork("careless:right_gru", (1, 8, 8)).check(64, 10) or [""]
     assert said == ""  # which reshapes its samples itself
     (said,) = TorchNetwork("careless:right_weight_norm", (1, 8, 8)).check(64, 10)
-    assert re.search(r"give the \[model\] shape that it takes \(\[64\] is that of vectors\)", said)
+    assert re.search(r"give the \[model\] shape that it takes, of vectors \[64\]", said)

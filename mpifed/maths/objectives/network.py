@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mpifed.core.record import ABSENT, AnyRecord, Array, NamedArrays, map_leaves, named_arrays
 from mpifed.core.round import Round
 from mpifed.data.block import Features
-from mpifed.maths.arrays import added, namespace
+from mpifed.maths.arrays import namespace
 from mpifed.maths.losses import LOSSES, SampleLoss
 from mpifed.maths.objectives.form import Objective
 from mpifed.maths.parameters import Backward, Parameters, Slope
@@ -82,8 +82,8 @@ class NeuralNetwork(Objective):
 
     def forward(self, model: Parameters, X: Features, *keys: Keys) -> tuple[Array, Backward]:
         """[n, s, L] the outputs; clients one after the other, so that no bit depends on who is beside whom."""
-        each = enumerate(self._of_each(model, X))
-        passes = [self.outputs(parameters, x, True, key_of(keys, i, 0)) for i, (parameters, x) in each]
+        each = self._pieces(model, X, whole=True)
+        passes = [self.outputs(parameters, x, True, key_of(keys, i, 0)) for i, _, parameters, x in each]
 
         def backward(slope: Slope) -> Parameters:
             gradients = [back(slopes) for (_, back), slopes in zip(passes, slope.scores, strict=True)]
@@ -92,11 +92,9 @@ class NeuralNetwork(Objective):
         return namespace(X).stack([z for z, _ in passes]), backward
 
     def scores_of(self, model: Parameters, X: Features) -> Array:
-        outputs = []
-        for parameters, x in self._of_each(model, X):
-            pieces = [self.outputs(parameters, x[at], False, None)[0] for at in self._pieces(x)]
-            outputs.append(namespace(x).concatenate(pieces))
-        return namespace(X).stack(outputs)
+        parts = [self.outputs(parameters, x, False, None)[0] for _, _, parameters, x in self._pieces(model, X)]
+        together: Array = namespace(X).concatenate(parts)
+        return together.reshape(len(X), -1, together.shape[-1]) if together.size else together[None]
 
     def gradient(
         self, model: Parameters, X: Features, y: Array, weights: Array, *keys: Keys, out: Parameters | None = None
@@ -105,12 +103,11 @@ class NeuralNetwork(Objective):
             pairs = zip(model.head, self.shapes, strict=True)
             empty = [namespace(y).empty((len(y), *shape), leaf.dtype) for leaf, shape in pairs]
             out = Parameters(ABSENT, type(model.head)(*empty))
-        for i, (parameters, x) in enumerate(self._of_each(model, X)):
+        for leaf in out.head:
+            leaf[...] = 0
+        for i, at, parameters, x in self._pieces(model, X):
             own = map_leaves(itemgetter(i), out.head)
-            for leaf in own:
-                leaf[...] = 0
-            for at in self._pieces(x):
-                self.add_gradient(parameters, x[at], y[i, at], weights[i, at], own, key_of(keys, i, at.start))
+            self.add_gradient(parameters, x, y[i, at], weights[i, at], own, key_of(keys, i, at.start))
         return out
 
     def add_gradient(
@@ -124,14 +121,14 @@ class NeuralNetwork(Objective):
         self, compute: Callable[..., AnyRecord], model: Parameters, X: Features, y: Array, weights: Array, *keys: Keys
     ) -> AnyRecord:
         """As `Objective.in_pieces`; the pass that begins with a client's row s has its key and s."""
-        sums = []
-        for i, (parameters, x) in enumerate(self._of_each(model, X)):
-            one, who = Parameters(ABSENT, parameters), slice(i, i + 1)
-            of_client = (
-                compute(one, x[None, at], y[who, at], weights[who, at], *[each[who] + at.start for each in keys])
-                for at in self._pieces(x)
-            )
-            sums.append(added(of_client))
+        sums = list[AnyRecord]()
+        for i, at, parameters, x in self._pieces(model, X):
+            who, own = slice(i, i + 1), Parameters(ABSENT, parameters)
+            part = compute(own, x[None], y[who, at], weights[who, at], *[each[who] + at.start for each in keys])
+            if at.start:
+                map_leaves(operator.iadd, sums[-1], part)
+            else:
+                sums.append(part)
         return map_leaves(lambda *parts: namespace(parts[0]).concatenate(parts), *sums)
 
     def penalized(self, model: Parameters) -> Parameters:
@@ -144,18 +141,23 @@ class NeuralNetwork(Objective):
         shapes: list[tuple[int, ...]] = self.__dict__["_shapes"]
         return shapes
 
-    def _pieces(self, x: Array) -> Iterator[slice]:
-        """Of samples [s, p], so many as pass at a time; of none an empty one."""
-        size = self.samples_at_once
-        return (slice(start, start + size) for start in range(0, max(len(x), 1), size))
+    def _pieces(
+        self, model: Parameters, X: Features, whole: bool = False
+    ) -> Iterator[tuple[int, slice, NamedArrays, Array]]:
+        """What passes together: client i's samples `at`, its parameters without leading axes, and X [k, p].
 
-    def _of_each(self, model: Parameters, X: Features) -> Iterator[tuple[NamedArrays, Array]]:
-        """Each client's parameters, without leading axes, and samples [s, p]."""
+        As many as pass at a time, or the `whole` of them; of no samples an empty piece.
+        """
         assert not isinstance(X, tuple)  # sparse data are refused
         head = model.head
         own = type(head)(*[leaf.ndim > len(shape) for leaf, shape in zip(head, self.shapes, strict=True)])
         for i, x in enumerate(X):
-            yield map_leaves(lambda leaf, has, i=i: leaf[i if len(leaf) > 1 else 0] if has else leaf, head, own), x
+            parameters = map_leaves(lambda leaf, has, i=i: leaf[i if len(leaf) > 1 else 0] if has else leaf, head, own)
+            rows = max(len(x), 1)
+            step = rows if whole else self.samples_at_once
+            for start in range(0, rows, step):
+                at = slice(start, start + step)
+                yield i, at, parameters, x[at]
 
 
 def key_of(keys: tuple[Keys, ...], i: int, row: int) -> int | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -80,11 +81,10 @@ class TorchNetwork(NeuralNetwork):
                 f"[model] shape = {list(shape)}: is of {math.prod(shape)} numbers, and a sample of the data has "
                 f"{features}; give the shape of the data"
             ]
-        place, logits = f'[model] build = "{self.build}"', self.loss_name == "cross-entropy"
         with _settled():
             nets = [built(self.build, seed, shape, outputs) for seed in (0, 0, 1)]
-            wrong = _wrong_start(*nets) or _wrong_passes(nets[0], shape, outputs, logits)
-            return [f"{place}: {wrong}"] if wrong else self._wrong_loss(outputs)
+            wrong = _wrong_start(*nets) or _wrong_passes(nets[0], shape, outputs)
+            return [f'[model] build = "{self.build}": {wrong}'] if wrong else self._wrong_loss(outputs)
 
     def initial(self, features: int, outputs: int, rng: Generator) -> dict[str, Array]:
         shape = self.shape or (features,)
@@ -93,7 +93,7 @@ class TorchNetwork(NeuralNetwork):
             if "_held" not in self.__dict__:
                 build = partial(built, self.build, 0, shape, outputs)
                 self.__dict__.update(_build=build, _held=Held(build(), shape))
-        return {name: tensor.detach().numpy().copy() for name, tensor in net.named_parameters() if tensor.requires_grad}
+        return {name: tensor.detach().numpy().copy() for name, tensor in _trained(net).items()}
 
     @property
     def samples_at_once(self) -> int:
@@ -214,7 +214,6 @@ class TorchNetwork(NeuralNetwork):
             return []
         import torch
 
-        place = f'[model] loss = "{self.loss_name}"'
         z = torch.linspace(-1, 1, 3 * outputs).reshape(3, outputs).requires_grad_()
         real = torch.linspace(0.1, 0.9, 3 * outputs).reshape((3, outputs) if outputs > 1 else (3,))
         y = torch.arange(3) % outputs if self.classifies else real
@@ -226,9 +225,9 @@ class TorchNetwork(NeuralNetwork):
         except Exception as error:  # it is the user's own code
             came = _first_line(error)
         return [
-            f"{place}: {came}; from outputs [s, {outputs}] and targets [s] the loss of each sample, [s], is expected, "
-            "with a derivative, and of its own alone: their mean is taken here (losses of PyTorch have "
-            'reduction="none"; leave out detach())'
+            f'[model] loss = "{self.loss_name}": {came}; from outputs [s, {outputs}] and targets [s] the loss of each '
+            "sample, [s], is expected, with a derivative, and of its own alone: their mean is taken here (losses of "
+            'PyTorch have reduction="none"; leave out detach())'
         ]
 
     @cached_property
@@ -240,10 +239,7 @@ class Held:
     """The module through which samples pass, and the parameters that it has now."""
 
     def __init__(self, net: nn.Module, shape: tuple[int, ...], kept: int = 0) -> None:
-        self.constants = {name: tensor.detach() for name, tensor in _state(net) if not tensor.requires_grad}
-        self.net, self.shape = net.float(), shape
-        self.tensors = [tensor for tensor in net.parameters() if tensor.requires_grad]
-        self.place = self.tensors[0].dtype, self.tensors[0].device
+        self.net, self.shape, self.tensors = net.float(), shape, list(_trained(net).values())
         self.kept = kept or max(1, self._kept())
         self.samples = max(1, min(_MOST_SAMPLES, PASS_BYTES // self.kept))
 
@@ -256,16 +252,13 @@ class Held:
 
     def bind(self, parameters: NamedArrays, gradients: Sequence[Array] = ()) -> None:
         """Give the module these parameters, without a copy, and the memory to which their gradients are added."""
+        before = self.tensors[0].dtype, self.tensors[0].device
         for tensor, leaf in zip(self.tensors, parameters, strict=True):
             tensor.data = _as_tensor(leaf)
         for tensor, leaf in zip(self.tensors, gradients, strict=False):
             tensor.grad = _as_tensor(leaf)
-        dtype, device = place = self.tensors[0].dtype, self.tensors[0].device
-        if place != self.place:  # constants follow, from the numbers as they were built
-            self.place = place
-            for name, tensor in _state(self.net):
-                if (number := self.constants.get(name)) is not None:
-                    tensor.data = number.to(device, dtype if number.is_floating_point() else None)
+        if before != (self.tensors[0].dtype, self.tensors[0].device):
+            self.net.to(self.tensors[0])  # what does not train follows
 
     def samples_of(self, X: Array, key: int | None) -> Tensor:
         """Samples [s, p] as the module takes them, which is ready for their pass: in training by a key."""
@@ -284,12 +277,10 @@ class Held:
         """Bytes that the way back keeps of one sample, and its output."""
         import torch
 
-        sizes = list[int]()
-        own = {tensor.data_ptr() for tensor in self.tensors}
+        sizes, own = list[int](), {tensor.data_ptr() for tensor in self.tensors}
 
         def packed(tensor: Tensor) -> Tensor:
-            if tensor.data_ptr() not in own:
-                sizes.append(tensor.numel() * tensor.element_size())
+            sizes.append(tensor.nbytes * (tensor.data_ptr() not in own))
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(packed, lambda tensor: tensor):
@@ -321,20 +312,21 @@ def _settings() -> list[tuple[Callable[[], object], Callable[[Any], object], obj
     import torch
 
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    of_gpus: list[tuple[Any, str, object]] = [(cudnn, "benchmark", False)]
-    if hasattr(matmul, "fp32_precision"):  # since PyTorch 2.9; the names before then fail where a user has set both
-        of_gpus += [(each, "fp32_precision", "ieee") for each in (matmul, cudnn.conv, cudnn.rnn)]
-    else:
-        of_gpus += [(each, "allow_tf32", False) for each in (matmul, cudnn)]
-    if not torch.backends.cuda.is_built():
-        of_gpus = []
+    of_gpus = [
+        (cudnn, "benchmark", False),
+        *((each, "fp32_precision", "ieee") for each in (matmul, cudnn.conv, cudnn.rnn)),
+    ]
     return [
         (torch.get_num_threads, torch.set_num_threads, 1),
         (torch.is_grad_enabled, torch._C._set_grad_enabled, True),
         (torch.get_default_dtype, torch.set_default_dtype, torch.float32),
         # the same switch as use_deterministic_algorithms without the compiler, whose import takes 3 s
         (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 2),
-        *((partial(getattr, *each[:2]), partial(setattr, *each[:2]), each[2]) for each in of_gpus),
+        *(
+            (partial(getattr, *each), partial(setattr, *each), wanted)
+            for *each, wanted in of_gpus
+            if torch.backends.cuda.is_built()
+        ),
     ]
 
 
@@ -427,7 +419,6 @@ _NO_STATE = (
     "mpifed.models.replace_batch_norm(net) puts group norms in the place of batch norms; of other layers take one that "
     "keeps no state"
 )
-_NO_DETACH = "leave out detach(), .data, .item(), .numpy() and torch.no_grad()"
 
 
 def _wrong_start(net: nn.Module, again: nn.Module, other: nn.Module) -> str:
@@ -444,30 +435,28 @@ def _wrong_start(net: nn.Module, again: nn.Module, other: nn.Module) -> str:
             )
         if tensor.requires_grad and (tensor.ndim == 0 or "/" in name):
             return f'parameter "{name}": give it an axis, as torch.ones(1) has one, and a name without "/"'
-    return ""
+    return "" if _trained(net) else "has no parameters that train"
 
 
-def _wrong_passes(net: nn.Module, shape: tuple[int, ...], outputs: int, logits: bool) -> str:
+def _wrong_passes(net: nn.Module, shape: tuple[int, ...], outputs: int) -> str:
     """The first error that passes of a few samples show, in training, in evaluation and in float64."""
     import torch
 
-    flat = f" ([{math.prod(shape)}] is that of vectors)" if len(shape) > 1 else ""
-    for dtype in (torch.float32, torch.float64):
+    for dtype, training in itertools.product((torch.float32, torch.float64), (True, False)):
         samples, others = (drawn_samples(net, (_TRIED, *shape), seed).to(dtype) for seed in (0, 1))
-        came = f"samples of shape {list(samples.shape)}, {str(dtype).removeprefix('torch.')}"
         try:
-            wrong = next(_errors(net.to(dtype), samples, others, outputs, logits), "")
+            wrong = _error(net.to(dtype).train(training), samples, others, outputs)
         except Exception as error:  # it is the user's own code
-            return (
-                f"{_first_line(error)}; it was called with {came}: correct it, or give the [model] shape that it "
-                f"takes{flat}; make tensors of the samples' dtype, x.dtype, and indices by x.long()"
+            wrong = (
+                f"{_first_line(error)}; correct it, or give the [model] shape that it takes, of vectors "
+                f"[{math.prod(shape)}]; make tensors of the samples' dtype, x.dtype, and indices by x.long()"
             )
         if wrong:
-            return f"{wrong} (tried with {came})"
+            return f"{wrong} (tried with samples of {_shown(samples)})"
     return ""
 
 
-def _errors(net: nn.Module, samples: Tensor, others: Tensor, outputs: int, logits: bool) -> Iterator[str]:
+def _error(net: nn.Module, samples: Tensor, others: Tensor, outputs: int) -> str:
     """What passes of these samples show: that the module is no function of each sample, its parameters and a seed."""
     import torch
 
@@ -476,55 +465,33 @@ def _errors(net: nn.Module, samples: Tensor, others: Tensor, outputs: int, logit
         z: Tensor = net(x)
         return z
 
-    def moved(tensor: Tensor) -> Tensor:
-        with torch.no_grad():
-            own = tensor.clone()
-            tensor.add_(0.5)
-            z = passed(samples)
-            tensor.copy_(own)
-        return z
-
-    for training in (True, False):
-        net.train(training)
-        given, before = samples.clone(), {name: tensor.detach().clone() for name, tensor in _state(net)}
-        z = passed(given)
-        if not isinstance(z, torch.Tensor) or z.shape != (_TRIED, outputs) or z.dtype != samples.dtype:
-            expected = "a logit for each class of the data" if outputs > 1 else "a value for each sample"
-            yield f"gives {_shown(z)}; [{_TRIED}, {outputs}] of the samples' dtype is expected, {expected}"
-        if not torch.equal(given, samples):
-            yield "changes its samples in place; write x = x - 1 for x -= 1, and set inplace=False in the first layers"
-        for name, tensor in _state(net):
-            if not torch.equal(before[name], tensor):
-                yield f'"{name}" changes when samples pass, and no exchange sends it; {_NO_STATE}'
-        if not torch.isfinite(z).all():
-            yield "gives outputs that are not finite for samples of normal numbers; correct it"
-        if not torch.equal(z, passed(samples)):
-            yield (
-                "gives other outputs for the same samples after the same seed; draw by PyTorch's generator alone, and "
-                "keep no state"
-            )
-        if not training and not torch.equal(z, passed(samples, 1)):
-            yield "draws random numbers in eval(); ask for self.training, as functional.dropout(x, p, self.training)"
-        places = torch.arange(_TRIED).reshape(-1, *[1] * (samples.ndim - 1))
-        pairs = [(z[i], passed(torch.where(places == i, samples, others))[i]) for i in range(_TRIED)]
-        if not training:
-            pairs.append((z[0], passed(samples[:1])[0]))
-        if not all(_close(*pair) for pair in pairs):
-            yield (
-                "a sample's output depends on the other samples of the batch; losses must be means over samples: "
-                f"{_NO_STATE}, and batch_first=True for layers of sequences"
-            )
-        if logits and outputs > 1 and (z >= 0).all() and _close(z.sum(1), torch.ones_like(z[:, 0])):
-            yield "gives probabilities, and the loss takes logits: leave the softmax at the end out"
-        named = {name: tensor for name, tensor in net.named_parameters() if tensor.requires_grad}
-        slopes = torch.autograd.grad(z.sum(), list(named.values()), allow_unused=True) if z.requires_grad else ()
-        if not slopes:
-            yield f"its outputs have no derivative by any parameter; {_NO_DETACH}"
-        for (name, tensor), slope in zip(named.items(), slopes, strict=True):
-            if slope is not None and slope.is_sparse:
-                yield f'parameter "{name}" has a sparse gradient; set sparse=False'
-            if slope is None and not torch.equal(z, moved(tensor)):
-                yield f'its outputs depend on parameter "{name}", and have no derivative by it; {_NO_DETACH}'
+    given, before = samples.clone(), {name: tensor.detach().clone() for name, tensor in _state(net)}
+    z = passed(given)
+    if not isinstance(z, torch.Tensor) or z.shape != (_TRIED, outputs) or z.dtype != samples.dtype:
+        return f"gives {_shown(z)}; [{_TRIED}, {outputs}] of the samples' dtype is expected: classes, or targets"
+    changed = [name for name, tensor in _state(net) if not torch.equal(before[name], tensor)]
+    places = torch.arange(_TRIED).reshape(-1, *[1] * (samples.ndim - 1))
+    mixed = [passed(torch.where(places == i, samples, others))[i] for i in range(_TRIED)]
+    alone = z[:1] if net.training else passed(samples[:1])
+    tensors = _trained(net)
+    slopes = torch.autograd.grad(z.sum(), list(tensors.values()), allow_unused=True) if z.requires_grad else tensors
+    known = [isinstance(slope, torch.Tensor) and not slope.is_sparse for slope in slopes]  # else None, or names alone
+    without = [name for name, well in zip(tensors, known, strict=True) if not well]
+    wrong: dict[str, object] = {
+        "changes its samples in place; write x = x - 1 for x -= 1, and set inplace=False in the first layers":
+            not torch.equal(given, samples),
+        f'"{"".join(changed[:1])}" changes when samples pass, and no exchange sends it; {_NO_STATE}': changed,
+        "gives other outputs for the same samples after the same seed, or in eval() after another; draw by PyTorch's "
+        "generator alone, in training, as functional.dropout(x, p, self.training), and keep no state":
+            not torch.equal(z, passed(samples, int(not net.training))),
+        "a sample's output depends on the other samples of the batch; losses must be means over samples: "
+        f"{_NO_STATE}, and batch_first=True for layers of sequences":
+            not (_close(z, torch.stack(mixed)) and _close(z[:1], alone)),
+        f'its outputs have no dense derivative by parameter "{"".join(without[:1])}"; leave out detach(), .data, '
+        ".item(), .numpy() and torch.no_grad(), set sparse=False, or requires_grad=False of what has no part in them":
+            without,
+    }  # fmt: skip
+    return next((message for message, holds in wrong.items() if holds), "")
 
 
 def _state(net: nn.Module) -> list[tuple[str, Tensor]]:
@@ -532,17 +499,19 @@ def _state(net: nn.Module) -> list[tuple[str, Tensor]]:
     return [*net.named_buffers(), *net.named_parameters()]
 
 
+def _trained(net: nn.Module) -> dict[str, Tensor]:
+    """The parameters that train, by name."""
+    return {name: tensor for name, tensor in net.named_parameters() if tensor.requires_grad}
+
+
 def _shown(given: object) -> str:
     from torch import Tensor
 
-    if not isinstance(given, Tensor):
-        return f"a {type(given).__name__}"
-    return f"{list(given.shape)}, {str(given.dtype).removeprefix('torch.')}"
+    return f"{list(given.shape)}, {given.dtype}" if isinstance(given, Tensor) else f"a {type(given).__name__}"
 
 
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_objectives import CASES, CLASSIFIERS, N, S, check_laws, data, flat, make, model_of, outputs_of
+from test_objectives import CLASSIFIERS, S, check_laws, data, flat, make, model_of, outputs_of
 
 import mpifed
 from mpifed.core.record import leaves, map_leaves
@@ -32,14 +32,6 @@ def gradient_of(term: Any, objective: Any, model: Parameters, X: Any, y: Any, we
 @every_pair
 def test_laws(kind: Any, name: str) -> None:
     check_laws(make(name), kind())
-
-
-@pytest.mark.parametrize("name", list(CASES))
-def test_loss_is_the_objective_s(name: str) -> None:
-    objective = make(name, l2=0.3)  # which is no part of it
-    model, (X, y, weights) = model_of(objective), data(objective, (N,))
-    found = gradient_of(Loss(), objective, model, X, y, weights)
-    np.testing.assert_array_equal(flat(found), flat(objective.gradient(model, X, y, weights)))
 
 
 def test_error_rate_of_a_sure_model_is_exact() -> None:
