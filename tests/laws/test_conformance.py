@@ -266,6 +266,24 @@ def test_a_total_is_the_sum_of_the_uploads(case: Case, uneven: Path, monkeypatch
         server, clients = play((exchange,), server, clients, now, at.ranks)
 
 
+@pytest.mark.parametrize("case", [CASES[NAMES.index("fedavg-0")]], ids=["fedavg"])
+def test_what_uploads_have_in_common_is_added_with_the_same_bits(
+    case: Case, uneven: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few clients at a time, of which each counts the same, with penalties and intercepts."""
+    monkeypatch.setattr("mpifed.algorithms.rows._NUMBERS", 0)
+    job, at = ready(uneven, case, participation={}, model={"name": "mlp", "hidden": 5, "l2": 0.1})
+    vars(at.algorithm.guard)["weights"] = np.ones(at.ranks.clients)  # type: ignore[attr-defined]
+    server, clients = rounds(job, at, 0, 2)
+    (exchange,) = at.algorithm.exchanges
+    now = round_at(job, at, 2)
+    for i, some in enumerate(at.ranks.blocks):
+        upload = exchange.answer(clients.take(i), exchange.ask(server, now), some, now)[1]  # type: ignore[misc]
+        for (who, part), (same, apart, common) in zip(upload.parts(), upload.apart(), strict=True):
+            assert np.array_equal(who, same)
+            assert all(map(np.array_equal, part, map(np.add, apart, common)))
+
+
 @one_of_every_algorithm
 def test_blocks_do_not_change_who_draws_what(case: Case, uneven: Path) -> None:
     """Nor any bit where clients have columns; of rows, large products may round otherwise."""
