@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms import ALGORITHMS as ALGORITHMS
-from mpifed.algorithms.local import LocalSteps, slices
+from mpifed.algorithms.local_method import LocalSteps, slices
 from mpifed.comm.mpi import Communicator, Intracomm
 from mpifed.comm.mpi import Solo as Solo
 from mpifed.comm.rounds import play
@@ -103,7 +103,7 @@ def minibatches(job: AnyJob, round: int, client: int) -> list[NDArray[np.int64]]
     drawn_for = np.array([client]), np.array([size])
     if privacy is not None and privacy.on_gradients:
         return [now.draw(f"minibatch {r}", *drawn_for, batch)[0] for r in range(steps)]
-    places = slices(batch, steps, steps if epochs else None, size)
+    places = slices(batch, steps, bool(epochs), size)
     rows = now.draw("minibatch", *drawn_for, places[-1].stop)[0]
     return [rows[place] for place in places]
 

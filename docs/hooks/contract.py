@@ -9,14 +9,13 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from mpifed.algorithms.algorithm import Algorithm
+from mpifed.algorithms.algorithm import Algorithm, Rows
 from mpifed.algorithms.cells import Grid
 from mpifed.algorithms.columns import Columns
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server
-from mpifed.algorithms.rows import Rows
+from mpifed.algorithms.local_method import Done, Local, LocalMethod, Sent, Server
 from mpifed.contract import attribute_docs
-from mpifed.core.exchange import Exchange, Field, Lazy, Placed
+from mpifed.core.exchange import Exchange, Field, Lazy
+from mpifed.core.holdings import Placed
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block
 from mpifed.data.samples import Samples, Source

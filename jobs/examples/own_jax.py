@@ -16,8 +16,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import jax
 import jax.numpy as jnp
 
-from mpifed.core.record import Array, NamedArrays, map_leaves
+from mpifed.core.record import Array, map_leaves
 from mpifed.maths.objectives import NeuralNetwork, Pullback
+from mpifed.maths.parameters import NamedArrays
 
 jax.config.update("jax_enable_x64", True)  # clipping computes in float64
 

@@ -50,8 +50,10 @@ class LocalSteps(Rows):
         return (Exchange("changes", fields, self.ask, self.answer, self.absorb),)
 
     def check(self) -> list[str]:
-        why = "the clients of this method take plain steps"
-        return check_rows(self.problem, self.batch_size) + self.client_optimizer.wrong_special("client_optimizer", why)
+        wrong = check_rows(self.problem, self.batch_size)
+        if special := self.client_optimizer.special:  # momentum and all else but plain steps
+            wrong.append(f"[client_optimizer] {special}: the clients of this method take plain steps; leave it out")
+        return wrong
 
     def start_server(self, now: Round) -> Server:
         return Server(start_model(self.problem, now))

@@ -7,43 +7,19 @@ own class in their place.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeAlias, cast
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from typing_extensions import TypeVar
+from mpifed.hyperparameters import MadeByKeywords
 
-from mpifed.algorithms.reveals import Received, Revealed
-from mpifed.core.exchange import Block, Exchange, Server
-from mpifed.core.nearest import nearest
-from mpifed.core.record import Record
-from mpifed.core.round import Round
-from mpifed.keywords import MadeByKeywords
-from mpifed.maths.problem import Problem
-
-Columns: TypeAlias = dict[str, float | None]  # of one row of the history
-FirstNumbers: TypeAlias = dict[str, Any]  # numbers of the first iterate, in terms of JSON: any that JSON knows
-
-Outcome = TypeVar("Outcome", bound=Record, default=Record, covariant=True)
-
-
-@dataclass(frozen=True)
-class Measure(Generic[Server, Outcome]):
-    """Exchanges outside the measured time, run `turns` times, whose outcome becomes columns of the history.
-
-    They have client states of their own, which may begin with what the algorithm's clients keep, and change nothing
-    of it.
-    """
-
-    exchanges: tuple[Exchange, ...]
-    start: Callable[[Server], Record]  # (server) -> what the exchanges take as the server's state
-    # (server, that state at the end, what `first` has given of the first iterate) -> columns
-    report: Callable[[Server, Outcome, FirstNumbers], Columns]
-    start_clients: Callable[[Block, Record], Record] = lambda block, clients: ()  # (block, states) -> the measure's
-    turns: int = 1
-    certificate: tuple[str, ...] = ()  # the columns of a certificate, which is made when the job asks for one
-    # (server, state at the end) -> numbers of the first iterate: every checkpoint holds them
-    first: Callable[[Server, Outcome], FirstNumbers] | None = None
+if TYPE_CHECKING:
+    from mpifed.algorithms.measure import Measure
+    from mpifed.algorithms.reveals import Received, Revealed
+    from mpifed.core.exchange import Block, Exchange
+    from mpifed.core.record import Record
+    from mpifed.core.round import Round
+    from mpifed.maths.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -52,7 +28,7 @@ class Algorithm(MadeByKeywords, ABC):
 
     The other fields are the keys of the table `[algorithm]`. A subclass must give `exchanges`, `measures` and
     `start_server`; all else has a default. Algorithms for data split by rows derive from
-    `mpifed.algorithms.rows.Rows`, those for columns from `mpifed.algorithms.columns.Columns`, and those for
+    `Rows`, those for columns from `mpifed.algorithms.columns.Columns`, and those for
     both from `mpifed.algorithms.cells.Grid`, which give the measures too. What is a property here may be a
     constant of the class: `regularized: ClassVar[bool] = True`.
 
@@ -208,28 +184,20 @@ class Algorithm(MadeByKeywords, ABC):
         return ()
 
 
-def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
-    """The algorithm with this noise multiplier."""
-    privacy = replace(algorithm.problem.private, noise_multiplier=multiplier)
-    return replace(algorithm, problem=replace(algorithm.problem, privacy=privacy))
-
-
-def wrong_exchanges(algorithm: Algorithm) -> Iterator[str]:
-    """Errors in the exchanges of an algorithm, one message each."""
-    for where in ("setup", "exchanges"):
-        try:
-            given = getattr(algorithm, where)
-        except AttributeError as error:
-            if error.obj is algorithm:
-                near = nearest(str(error.name), dir(algorithm))
-                yield f"{where}: {type(algorithm).__name__} has no {error.name}{near}"
-            continue
-        except Exception:  # as of data that do not fit, which `check` may say; else it comes again in the run
-            continue
-        if not (isinstance(given, tuple | list) and all(isinstance(exchange, Exchange) for exchange in given)):
-            yield f"{where}: expected a property that is a tuple of Exchange; came {type(given).__name__}"
-
-
 def depth(kind: type, name: str) -> int:
     """Index in the method resolution order of the class that defines a member."""
     return next((i for i, ancestor in enumerate(kind.__mro__) if name in vars(ancestor)), len(kind.__mro__))
+
+
+class Rows(Algorithm):
+    """The base of algorithms for data split by rows: measures losses, constraints and certificates.
+
+    Its `check` may begin with `check_rows(self.problem, batch_size)`.
+    """
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """Training loss, objective and constraints; the certificate."""
+        from mpifed.algorithms.measures import measures_of_rows  # which no round needs
+
+        return measures_of_rows(self)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Sent
+from mpifed.algorithms.local_method import Local, Sent
 from mpifed.core.record import Array
 from mpifed.maths.objectives import Parameters
 

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpifed.core.exchange import Exchange, Lazy, OwnRecord
+from mpifed.core.exchange import Exchange, Lazy, Method, OwnRecord
 from mpifed.core.record import Record, map_leaves
 
 if TYPE_CHECKING:
-    from mpifed.algorithms.local_method import LocalMethod, Sent, Server, State
     from mpifed.core.record import Array
     from mpifed.core.round import Round
     from mpifed.data.block import Block
     from mpifed.maths.problem import Weighted
 
 
-def all_out(sent: Sent, versions: int) -> OwnRecord:
+def all_out(sent: OwnRecord, versions: int) -> OwnRecord:
     """A record of what was sent in so many rounds, that of round t at t mod `versions`; before round 0 all are alike.
 
     A field for each, so that a new one copies none of the others.
@@ -34,24 +33,25 @@ def all_out(sent: Sent, versions: int) -> OwnRecord:
     return fields(*[sent] * versions)
 
 
-def in_virtual_time(method: LocalMethod, fields: OwnRecord) -> Exchange:
+def in_virtual_time(method: Method, fields: OwnRecord) -> Exchange:
     """The exchange of a local method, with these fields, in which each client answers what it was sent."""
     versions = method.problem.versions
 
-    def ask(server: Server, now: Round) -> Sent:
+    def ask(server: OwnRecord, now: Round) -> OwnRecord:
         """What the clients of this buffer were sent, leaves [models, ...], the oldest first."""
         assert now.arrivals is not None
         sent = [server.out[version % versions] for version in now.arrivals.models.tolist()]
-        stacked: Sent = map_leaves(lambda *some: np.stack(some), *sent)
+        stacked: OwnRecord = map_leaves(lambda *some: np.stack(some), *sent)
         return stacked
 
-    def answer(own: State, sent: Sent, block: Block, now: Round) -> tuple[State, Weighted | Lazy]:
+    def answer(own: OwnRecord, sent: OwnRecord, block: Block, now: Round) -> tuple[OwnRecord, Weighted | Lazy]:
         """The answers to each of these, of clients who keep nothing."""
         assert now.arrivals is not None
         model = now.arrivals.model[np.searchsorted(now.ids, block.clients)]
 
         def answers(k: int, few: Block) -> Weighted | Lazy:
-            return method.answer(own, map_leaves(itemgetter(k), sent), few, now)[1]
+            upload: Weighted | Lazy = method.answer(own, map_leaves(itemgetter(k), sent), few, now)[1]
+            return upload
 
         def parts() -> Iterator[tuple[Array, Record]]:
             for k in np.unique(model).tolist():
@@ -62,7 +62,7 @@ def in_virtual_time(method: LocalMethod, fields: OwnRecord) -> Exchange:
 
         return own, answers(int(model[0]), block) if (model == model[0]).all() else Lazy(parts)
 
-    def absorb(server: Server, total: Weighted, now: Round) -> Server:
+    def absorb(server: OwnRecord, total: Weighted, now: Round) -> OwnRecord:
         """What the method makes of the sum; and the new model goes out."""
         after = method.receive(server, total, now)
         place = server.out._fields[(now.index + 1) % versions]

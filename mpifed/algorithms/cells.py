@@ -15,19 +15,19 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import DTypeLike
 
-from mpifed.algorithms.algorithm import Algorithm, Columns, FirstNumbers, Measure
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.certificate import STEP
 from mpifed.algorithms.functions import constrains, refused, squares_alone
-from mpifed.algorithms.initial import model_template
-from mpifed.core.exchange import Exchange, Field, OwnRecord, Placed
-from mpifed.core.holdings import Holdings, span
-from mpifed.core.record import ABSENT, AnyRecord, Array, Record, beside, by_columns, namespace
+from mpifed.algorithms.measure import Columns, FirstNumbers, Measure
+from mpifed.core.exchange import Exchange, Field, OwnRecord
+from mpifed.core.holdings import Holdings, Placed, by_columns, span
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, beside, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData, Piece
 from mpifed.maths.arrays import index, power_of_two
 from mpifed.maths.certificates import ROUNDING, dual_value
 from mpifed.maths.objectives import Parameters, penalty
-from mpifed.maths.problem import Problem
+from mpifed.maths.problem import Problem, model_template
 
 # --- what a block's n clients do with their rows --------------------------------------------------------------------
 

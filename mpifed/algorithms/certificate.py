@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mpifed.algorithms.algorithm import FirstNumbers
 from mpifed.algorithms.functions import CHUNK, Tally, all_terms, levels, objective_term, sampled, smooth_value, terms
+from mpifed.algorithms.measure import FirstNumbers
 from mpifed.core.record import Array, Record, bare_leaves, map_leaves
 from mpifed.maths import certificates
 from mpifed.maths.arrays import flat, unflat

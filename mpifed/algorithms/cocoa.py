@@ -8,25 +8,22 @@ Communication-Efficient Distributed Optimization" (JMLR 2018).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-from annotated_types import Gt, Le
 
-from mpifed.algorithms.algorithm import Measure
 from mpifed.algorithms.cells import Grid, check_duals, lambda_n, measures_of_cells, padded
-from mpifed.algorithms.functions import refused
+from mpifed.algorithms.measure import Measure
 from mpifed.algorithms.refused_steps import check_rows, too_many
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array, in_memory
 from mpifed.core.refusals import messages
 from mpifed.core.round import Round
 from mpifed.data.block import Block
+from mpifed.hyperparameters import Repeats
 from mpifed.maths.coordinates import ascend
 from mpifed.maths.objectives import Parameters
-from mpifed.maths.ranges import Repeats, Size
 
-UNSAFE_SIGMA = "[algorithm] sigma = "  # what a warning of it begins with
 ROWS = 256  # of one client in memory at once; fixed, because it decides the bits of what the client sends
 
 
@@ -54,7 +51,7 @@ class CoCoABroadcast(NamedTuple):
 class Change(NamedTuple):
     """A client's upload."""
 
-    w: Array  # [n, p] gamma X'(change of alpha) / (lambda N)
+    w: Array  # [n, p] X'(change of alpha) / (lambda N)
 
 
 @dataclass(frozen=True)
@@ -63,9 +60,8 @@ class CoCoA(Grid):
 
     K in the paper is the number of participating clients of a round, H is `local_epochs` passes over a client's rows,
     each in a new random order, and n is N here. As the clients do not see each other's steps, each counts the quadratic
-    term of its own sigma' = `sigma` times; then `gamma` times its step is added. sigma' = gamma K, the default, is safe
-    whatever the data (Lemma 4): no round lowers the dual. gamma = 1 is CoCoA+, gamma = 1 / K with sigma' = 1 the older
-    CoCoA, which averages; one client alone does SDCA.
+    term of its own sigma' = K times; then all steps are added, gamma = 1 in the paper. That is safe whatever the data
+    (Lemma 4): no round lowers the dual. One client alone does SDCA.
 
     A pass is sequential, row by row, and is done by the processor even where there is a device.
 
@@ -74,12 +70,6 @@ class CoCoA(Grid):
 
     certifies_gap: ClassVar[bool] = True
     why_no_start: ClassVar[str] = "its dual variables begin at 0"
-    gamma: Annotated[float, Gt(0), Le(1)] = 1.0
-    """How much of the sum of the clients' steps is added; 1 is CoCoA+, 1 / (clients per round) with sigma = 1 the older
-    CoCoA."""
-    sigma: Size | None = None
-    """sigma': how many times a client counts the quadratic term of its own steps; where absent gamma * (clients per
-    round), which is safe for any data."""
     local_epochs: Repeats = 1
     """Passes of coordinate ascent over the client's rows in a round."""
 
@@ -99,16 +89,6 @@ class CoCoA(Grid):
         drawn = messages([too_many("local_epochs", self.local_epochs * self.problem.most)])
         return check_rows(self.problem, 1) + check_duals(self.problem) + drawn
 
-    def warnings(self) -> list[str]:
-        """A sigma' below gamma K may be enough for some data, and is not for others."""
-        safe = self.gamma * (self.problem.clients_per_round or self.problem.clients)
-        sigma = safe if self.sigma is None else self.sigma
-        message = (
-            f"{UNSAFE_SIGMA}{sigma:g}: safe for any data is gamma * (clients per round) = {safe:g}; below it a round "
-            "may lower the dual, and the run may diverge; leave it out, or watch the duality gap"
-        )
-        return refused((sigma < safe * (1 - 1e-9), message))  # gamma = 1 / K is rounded
-
     def start_server(self, now: Round) -> CoCoAServer:
         return CoCoAServer(np.zeros(self.problem.features))
 
@@ -119,13 +99,12 @@ class CoCoA(Grid):
         return self.of_weights(server.w)
 
     def ask(self, server: CoCoAServer, now: Round) -> CoCoABroadcast:
-        sigma = self.gamma * int(now.asked.sum()) if self.sigma is None else self.sigma
-        return CoCoABroadcast(server.w.astype(self.problem.dtype), np.float64(sigma))
+        return CoCoABroadcast(server.w.astype(self.problem.dtype), np.float64(now.asked.sum()))
 
     def answer(
         self, clients: CoCoAClients, broadcast: CoCoABroadcast, block: Block, now: Round
     ) -> tuple[CoCoAClients, Change]:
-        """Algorithm 1: approximately solves the local problem by passes over the rows, and scales the step by gamma."""
+        """Algorithm 1: approximately solves the local problem by passes over the rows."""
         alones = (block.host.only(np.array([i])) for i in range(len(block.clients)))
         passes = [self._pass(*pair, broadcast, now) for pair in zip(clients.alpha, alones, strict=True)]
         alphas, changes = zip(*passes, strict=True)
@@ -139,7 +118,7 @@ class CoCoA(Grid):
 
         The scores that a step sees are those of w + sigma' X'(change so far) / (lambda N).
         """
-        size, y, dual = alone.shards[0].samples, alone.shards[0].y, self.problem.dual
+        size, dual = alone.shards[0].samples, self.problem.dual
         alpha = alpha[:size]
         rows = alone.draw(now, "local passes", self.local_epochs * size)[0]
         new, w, pulled = alpha.copy(), broadcast.w.copy(), np.zeros_like(broadcast.w)
@@ -151,6 +130,4 @@ class CoCoA(Grid):
                 stepped, w = ascend(dual, X, batch.y[0], new[at], w, scale)
                 pulled += X.T @ (stepped - new[at])
                 new[at] = stepped
-        if self.gamma < 1:
-            new = dual.feasible(alpha + new.dtype.type(self.gamma) * (new - alpha), y)
-        return new, pulled * (self.gamma / lambda_n(self.problem))
+        return new, pulled * (1 / lambda_n(self.problem))

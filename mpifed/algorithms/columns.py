@@ -22,20 +22,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.algorithm import Algorithm, Measure
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.cells import ask_nothing
 from mpifed.algorithms.certificate import STEP
 from mpifed.algorithms.functions import CHUNK, Statistics, Tally, refused, sampled, slope_of_each, stacked, tally
-from mpifed.algorithms.initial import model_template
+from mpifed.algorithms.measure import Measure
 from mpifed.algorithms.measures import Evaluation, measured_rows, measures_of_functions, tally_fields
-from mpifed.core.exchange import Exchange, Field, Placed
-from mpifed.core.record import ABSENT, AnyRecord, Array, Record, by_columns, in_memory, map_leaves, namespace
+from mpifed.core.exchange import Exchange, Field
+from mpifed.core.holdings import Placed, by_columns
+from mpifed.core.record import ABSENT, AnyRecord, Array, Record, in_memory, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.arrays import index, repeated
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.parameters import Slope
-from mpifed.maths.problem import Problem
+from mpifed.maths.problem import Problem, model_template
 
 
 @in_memory("rows", "shares", "count")

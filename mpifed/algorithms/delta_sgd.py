@@ -14,7 +14,7 @@ import numpy as np
 
 from mpifed.algorithms.local_method import LocalMethod
 from mpifed.core.record import Array
-from mpifed.maths.ranges import Size, Weight
+from mpifed.hyperparameters import Size, Weight
 
 _MOST = 1e6  # times the first step: growth is 5 % a step with the defaults, and the steps may be many
 

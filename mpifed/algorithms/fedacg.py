@@ -11,10 +11,9 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Lt
 
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server, from_zero
+from mpifed.algorithms.local_method import Done, Local, LocalMethod, Sent, Server, from_zero
 from mpifed.core.record import Array
-from mpifed.maths.ranges import Weight
+from mpifed.hyperparameters import Weight
 
 
 @dataclass(frozen=True)

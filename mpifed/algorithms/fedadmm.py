@@ -10,11 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, Sent
+from mpifed.algorithms.local_method import Done, Local, Sent
 from mpifed.algorithms.optimality import Iterates, KeepsIterates
 from mpifed.core.record import Array
-from mpifed.maths.ranges import Size
+from mpifed.hyperparameters import Size
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from annotated_types import Gt, Le
 
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent
+from mpifed.algorithms.local_method import Done, Local, LocalMethod, Sent
 from mpifed.core.record import Array, namespace
-from mpifed.maths.ranges import Weight
+from mpifed.hyperparameters import Weight
 
 
 class Mixed(NamedTuple):

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import LocalMethod, Sent
+from mpifed.algorithms.local_method import Local, LocalMethod, Sent
 from mpifed.core.record import Array
 
 

@@ -8,15 +8,21 @@ arXiv:2106.10874). MIME-lite: S. P. Karimireddy, M. Jaggi, S. Kale, M. Mohri, S.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from annotated_types import Gt, Le
 
 from mpifed.algorithms.algorithm import Algorithm
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, WithGradient, from_zero, whole_memory
+from mpifed.algorithms.local_method import Done, Local, LocalMethod, Sent, from_zero, whole_memory
 from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array
+
+
+class WithGradient(NamedTuple):
+    """An upload, of which an audit knows both parts."""
+
+    change: Array  # y_i - x
+    gradient: Array  # of the client's whole loss, at the model sent
 
 
 @dataclass(frozen=True)

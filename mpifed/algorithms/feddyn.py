@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server, from_zero
+from mpifed.algorithms.local_method import Done, Local, LocalMethod, Sent, Server, from_zero
 from mpifed.core.record import Array
-from mpifed.maths.ranges import Size
+from mpifed.hyperparameters import Size
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from mpifed.algorithms.fedprox import FedProx
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, Server, from_zero
+from mpifed.algorithms.local_method import Done, Local, LocalMethod, Sent, Server, from_zero
 from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array
-from mpifed.maths.ranges import Size, Weight
+from mpifed.hyperparameters import Size, Weight
 
 
 class WithSquare(NamedTuple):

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from mpifed.algorithms.fedprox import FedProx
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent
+from mpifed.algorithms.local_method import Done, Local, LocalMethod, Sent
 from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array
-from mpifed.maths.ranges import Weight
+from mpifed.hyperparameters import Weight
 
 
 class Normalized(NamedTuple):

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from mpifed.algorithms.algorithm import Measure
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, Sent
+from mpifed.algorithms.local_method import Done, Local, Sent
+from mpifed.algorithms.measure import Measure
 from mpifed.algorithms.optimality import Iterates, KeepsIterates, measure_of_optimality
 from mpifed.core.record import Array
-from mpifed.maths.ranges import Size, Weight
+from mpifed.hyperparameters import Size, Weight
 
 
 @dataclass(frozen=True)

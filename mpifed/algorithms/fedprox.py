@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mpifed.algorithms.fedavg import FedAvg
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import LocalMethod, Sent
+from mpifed.algorithms.local_method import Local, LocalMethod, Sent
 from mpifed.core.record import Array
-from mpifed.maths.ranges import Weight
+from mpifed.hyperparameters import Weight
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from mpifed.algorithms.local_method import LocalMethod
 from mpifed.core.record import Array
-from mpifed.maths.ranges import Weight
+from mpifed.hyperparameters import Weight
 
 Descend: TypeAlias = Callable[..., tuple[Array, None]]
 

@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 
 from mpifed.algorithms.feddyn import FedDyn
 from mpifed.algorithms.fedsam import Descend, sharpness_aware
-from mpifed.maths.ranges import Weight
+from mpifed.hyperparameters import Weight
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Sent
+from mpifed.algorithms.local_method import Local, Sent
 from mpifed.algorithms.optimality import Iterates, KeepsIterates
 from mpifed.core.record import Array
 from mpifed.core.refusals import Refusal
-from mpifed.maths.ranges import Size
+from mpifed.hyperparameters import Size
 
 
 @dataclass(frozen=True)

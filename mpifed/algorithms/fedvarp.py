@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, from_zero
+from mpifed.algorithms.local_method import Done, Local, LocalMethod, Sent, from_zero
 from mpifed.core.record import Array
 
 

@@ -74,11 +74,6 @@ def wrong_functions(problem: Problem) -> list[str]:
                 "can meet it; raise the limit",
             )
         )
-    wrong += [
-        f"{type(term).__name__}: `server` is no part of a term any more, and nobody reads it; leave it out"
-        for term in all_terms(problem)
-        if hasattr(term, "server") and not isinstance(term, Norm)
-    ]
     return wrong + [
         f"{type(term).__name__}: only Norm may declare that it needs no samples; give the class `sampled = True`"
         for term in all_terms(problem)

@@ -15,7 +15,6 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from mpifed.algorithms.algorithm import Measure
 from mpifed.algorithms.cells import (
     ByColumns,
     ByRows,
@@ -47,15 +46,17 @@ from mpifed.algorithms.cells import (
     trust_of_duals,
 )
 from mpifed.algorithms.functions import refused
+from mpifed.algorithms.measure import Measure
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import ABSENT, Array, beside, by_columns, namespace
+from mpifed.core.holdings import by_columns
+from mpifed.core.record import ABSENT, Array, beside, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block
+from mpifed.hyperparameters import Count
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.duals import Dual
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.problem import Problem
-from mpifed.maths.ranges import Count
 from mpifed.maths.schedules import StepSize
 
 Rule: TypeAlias = Literal["paper", "theory", "damped", "line-search", "accelerated"]

@@ -1,28 +1,37 @@
-"""Methods with local steps and one upload a round: what the page of such a method may say, with FedAvg's defaults.
+"""Local SGD with one upload a round: FedAvg's way, and all that the page of a method like it may say.
 
-Every local step is x <- x - step (gradient + pull x) + push. Models are flat vectors: the server's [d], those of n
-clients [n, d]; numbers of clients are [n, 1], or alike for all. Privacy, devices, sums, recording and audits stand in
-no page: between a client and the others is a guard, `mpifed.privacy.open.Open` or a private one, which `LocalMethod`
-alone calls. What clients keep, what they upload and what the server remembers are each method's own: `Any` here.
+Clients take steps x <- keep x + push - step gradient on minibatches of their rows; the server moves by the mean of what
+they upload. Methods differ in `pull` and `push`, and in what they keep:
+
+    FedAvg      keep = 1 - 2 step l2
+    FedProx     keep = 1 - step (mu + 2 l2)     push = step mu x_0
+    SCAFFOLD    keep = 1 - 2 step l2            push = step (c_i - c)
+    FedPDM      keep = 1 - step (rho + 2 l2)    push = step (lambda_i + rho x_0)
+
+Intercepts have no l2: `keep` is a number for what penalties count, and one for what is free. Models are flat vectors:
+the server's [d], those of n clients [n, d]; numbers of clients are [n, 1], or alike for all. Privacy, devices, sums,
+recording and audits stand in no page: between a client and the others is a guard, `mpifed.privacy.open.Open` or a
+private one, which `LocalMethod` alone calls. What clients keep, what they upload and what the server remembers are each
+method's own: `Any` here. What few methods or jobs need has files of its own: `other_steps`, `partial_work`, `rows` (one
+plain step), `whole_gradients`, `more_exchanges` and `refused_steps`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from typing_extensions import final
+from typing_extensions import Self, final
 
-from mpifed.algorithms.initial import model_layout, model_template, start_model
-from mpifed.algorithms.local import Local, LocalSteps
-from mpifed.algorithms.rows import Rows, lazy_change
-from mpifed.core.exchange import Exchange, Field, OwnRecord
-from mpifed.core.record import Array, bare_leaves, map_leaves
-from mpifed.maths.arrays import as_before, read_only
-from mpifed.maths.optimizers import AVERAGE, ServerOptimizer
+from mpifed.algorithms.algorithm import Algorithm, Rows
+from mpifed.core.exchange import Exchange, OwnRecord
+from mpifed.core.record import Array, as_before, beside, map_leaves, read_only, take
+from mpifed.hyperparameters import Count, Repeats
+from mpifed.maths.objectives import concave_gradient
+from mpifed.maths.optimizers import AVERAGE, ClientOptimizer, ServerOptimizer
 
 if TYPE_CHECKING:
     from mpifed.core.exchange import Lazy
@@ -32,12 +41,15 @@ if TYPE_CHECKING:
     from mpifed.data.block import Block
     from mpifed.maths.objectives import Parameters
     from mpifed.maths.privacy.release import Release
-    from mpifed.maths.problem import Weighted
-    from mpifed.privacy.open import Open
+    from mpifed.maths.problem import Problem, Weighted
+    from mpifed.privacy.open import Minibatch, Open
 
 # records of a method's own classes
 State: TypeAlias = Any  # what clients keep, [n, ...]; before round 1 that of one client
-Memory: TypeAlias = Any  # what the server keeps beside the model
+Memory: TypeAlias = State  # what the server keeps beside the model
+Hook: TypeAlias = Callable[..., Any] | None
+
+ROWS = 2048  # rows of one client in memory at once, as far as a minibatch is no larger
 
 
 class Server(NamedTuple):
@@ -66,13 +78,6 @@ class Sent(NamedTuple):
     step: np.float64  # the step size of local steps
 
 
-class WithGradient(NamedTuple):
-    """An upload, of which an audit knows both parts."""
-
-    change: Array  # y_i - x
-    gradient: Array  # of the client's whole loss, at the model sent
-
-
 class WithSlope(NamedTuple):
     """An upload of clients whose steps differ in number, for methods with `slopes`."""
 
@@ -91,6 +96,330 @@ class Done(NamedTuple):
     # (factor) -> [d] the factor times the mean gradient by which plain steps lead to the clients' changes, -change /
     # rate, each by its own number of steps; of methods with `slopes`
     gradient: Callable[[float], Array]
+
+
+def slices(batch: int, repeats: int, epochs: bool, size: int) -> list[slice]:
+    """Where minibatches lie among the rows drawn from a shard of `size` rows, for so many local steps, or passes."""
+    size = size if epochs else min(batch, size)
+    return [
+        slice(start, min(start + batch, first + size))
+        for first in range(0, repeats * size, size)
+        for start in range(first, first + size, batch)
+    ]
+
+
+@dataclass(frozen=True)
+class LocalSteps(Algorithm):
+    """Clients take SGD steps on minibatches of their own rows: `local_steps` of them, or `local_epochs` passes.
+
+    A client with fewer rows than `batch_size` has all of them in every minibatch, not in private jobs. All local steps
+    of a round have that round's learning rate, but for `local_schedule`. Momentum and moments of `[client_optimizer]`
+    are a client's within a round.
+
+    Attributes
+    ----------
+    refuses : why not, in words: "momentum" of clients, or their moments; "steps" but plain ones; steps without a
+        "rate", as AdamW's; "fewer" steps of some clients in a round; a "server_optimizer" but the mean; a "schedule"
+        ending at 0
+    lasting : whether how far clients were drawn in a round moves them in the next, by what they keep
+    """
+
+    refuses: ClassVar[Mapping[str, str]] = {}
+    lasting: ClassVar[bool] = False
+    # (move, at, model, kept) -> (what a step adds in place of move(at), what the next step is given as `kept`, first
+    # None); move(z) is -step times the minibatch's whole gradient at z, [d] or [n, d]. The step changes `at` in place
+    descend: ClassVar[Hook] = None
+    batch_size: Count
+    """Rows in a minibatch, drawn without replacement from a client's own."""
+    client_optimizer: ClientOptimizer
+    local_steps: Repeats | None = None
+    """Local SGD steps in a round; give this or `local_epochs`. With neither it is one step."""
+    local_epochs: Repeats | None = None
+    """Local passes over all rows of the client in a round, the last minibatch of a pass possibly smaller."""
+    local_least: Repeats | None = None
+    """Fewest of these steps, or passes: each client does a number drawn anew for each round, uniformly from this to
+    that; where absent, all do as many."""
+
+    @property
+    def pull(self) -> float:
+        """mu of the clients' mu / 2 ||x - x_0||^2, x_0 being the model that they were sent."""
+        return 0.0
+
+    @property
+    def stop(self) -> float:
+        """Clients stop after a step whose direction has a squared norm of at most this; 0: never."""
+        return 0.0
+
+    def step_of(self, t: int) -> float:
+        """The step size of local steps in round t = 1, 2, ..."""
+        return self.client_optimizer.at(t)
+
+    def in_round(self, now: Round) -> Self:
+        """The method as all know it to be in a round: where `local_steps` follows from that, say, another one."""
+        return self
+
+    def step_for(self, step: float, count: int) -> float:
+        """The step size of a client that takes so many steps in a round, whose step size is `step`."""
+        return step
+
+    # --- how many steps, and how far they lead ------------------------------------------------------------------------
+
+    @property
+    def varying(self) -> bool:
+        """Whether clients do unlike numbers of local passes, or steps, in a round."""
+        return bool(self.local_least or self.problem.stragglers) or self.problem.steps_in_time is not None
+
+    @property
+    def repeats(self) -> int:
+        """How many local passes, or steps, a client does in a round, at most."""
+        return self.local_epochs or self.local_steps or 1
+
+    @final
+    def repeats_of(self, now: Round, clients: Array) -> Array:
+        """[n] how many local passes, or steps, clients do in a round."""
+        if self.varying:
+            from mpifed.algorithms.partial_work import repeats_of  # which no other job needs
+
+            return repeats_of(self, now, clients)
+        return np.full(len(clients), self.repeats)
+
+    @final
+    def steps_of(self, rows: Array, repeats: Array) -> Array:
+        """[n] the local steps of clients with so many rows, who do so many passes, or steps."""
+        return repeats * -(-rows // self.batch_size) if self.local_epochs else repeats
+
+    @final
+    def taken(self, now: Round, clients: Array) -> Array:
+        """[n] how many local steps clients take in a round."""
+        return self.steps_of(self.problem.counts[clients], self.repeats_of(now, clients))
+
+    @final
+    @cached_property
+    def most_steps(self) -> int:
+        """Those of the largest shard, at most."""
+        return int(self.steps_of(np.int64(self.problem.most), np.int64(self.repeats)))
+
+    @cached_property
+    def uneven(self) -> bool:
+        """Whether some clients take more steps than others, by numbers of rows and draws, which all know."""
+        return self.varying or bool(self.steps_of(self.problem.counts.min(), np.int64(self.repeats)) != self.most_steps)
+
+    @property
+    def plain(self) -> bool:
+        """Whether each local step is x <- keep x + push - step gradient."""
+        optimizer = self.client_optimizer
+        return optimizer.fused and not optimizer.momentum and self.descend is None and not self.stop
+
+    @property
+    def one_plain_step(self) -> bool:
+        """Whether each client takes a single step, along a minibatch's gradient."""
+        single, optimizer = self.local_epochs is None and self.most_steps == 1, self.client_optimizer
+        return single and self.descend is None and optimizer.fused and not optimizer.nesterov
+
+    def rate_of(self, step: float, count: int) -> float:
+        """How far a constant gradient g moves a client by its steps, x_i - x_0 = -rate g: `ClientOptimizer.rate`."""
+        return self.client_optimizer.rate(self.step_for(step, count), count, self.pull)
+
+    @final
+    def keeps(self, step: float) -> tuple[float, float]:
+        """1 - step (pull + 2 l2 + weight decay), and the same without l2, for intercepts."""
+        rest = self.client_optimizer.weight_decay
+        l2 = 2 * float(self.problem.objective.l2)
+        return 1 - step * (self.pull + l2 + rest), 1 - step * (self.pull + 0.0 + rest)
+
+    def conflicts(self) -> Iterator[Refusal]:
+        """What of the job does not go with this method."""
+        from mpifed.algorithms.refused_steps import refused_steps  # which no round needs
+
+        yield from refused_steps(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """What the n clients of a block can do in a round: their hands. Models are [d], or [n, d] one of each client.
+
+    Parameters
+    ----------
+    method : whose local steps these are
+    block : the clients, and their rows
+    now : the round, for keyed random numbers
+    step : the step size of this round's local steps
+    guard : what stands between these clients and all others
+    """
+
+    method: LocalSteps
+    block: Block
+    now: Round
+    step: float
+    guard: Open
+
+    @property
+    def problem(self) -> Problem:
+        """What is public of the task."""
+        return self.method.problem
+
+    @property
+    def staleness(self) -> Array:
+        """[n, 1] how many rounds the clients' answers have missed."""
+        missed = self.now.index - self.now.began(self.block.clients)
+        return beside(self.block.shards[0].y, missed[:, None].astype(self.problem.dtype))
+
+    @property
+    def weight(self) -> Array:
+        """[n] the clients' weights in a mean."""
+        return self.guard.weight(self.block.clients)
+
+    @cached_property
+    def rate(self) -> float | Array:
+        """How far a constant gradient moves a client in this round; [n, 1] where clients' steps differ in number.
+
+        FedNova's eta ||a_i||_1, SCAFFOLD's K eta, the step of the server's prox, and what an audit divides by.
+        UsageError where there is none, as with AdamW.
+        """
+        if not self.method.client_optimizer.linear:
+            from mpifed.algorithms.refused_steps import no_rate  # which no round needs
+
+            raise no_rate(self.method)
+        return self._by_steps(self.method.rate_of)
+
+    def slope(self, change: Array) -> Array:
+        """[n, d] the gradient by which a client's plain steps lead to its change, -change / rate."""
+        return change / -self.rate if self.method.uneven else change * (-1 / self.rate)
+
+    @cached_property
+    def own_step(self) -> float | Array:
+        """The clients' step size, where it differs from `step`; [n, 1] where their steps differ in number."""
+        return self._by_steps(self.method.step_for)
+
+    def _by_steps(self, given: Callable[[float, int], float]) -> float | Array:
+        """What is given of the step size and a number of steps."""
+        if not self.method.uneven:
+            return given(self.step, self.method.most_steps)
+        from mpifed.algorithms.partial_work import by_steps  # which steps as many for all do not need
+
+        return by_steps(self, given)
+
+    def gradient(self, model: Array) -> Array:
+        """[n, d] of each client's loss over all its rows at `model` [d] or [n, d], with penalties and weight decay.
+
+        Networks draw nothing here, as in evaluation. The rows count among the gradients computed in a round.
+        """
+        from mpifed.algorithms.whole_gradients import whole_gradients  # which few methods need
+
+        return whole_gradients(self, model)
+
+    # --- minibatches --------------------------------------------------------------------------------------------------
+
+    def minibatches(self, block: Block, gain: float = 1.0) -> Iterator[Minibatch]:
+        """The minibatches of the round, step by step; all clients of `block` have the same number of steps and rows.
+
+        Weights in a mean are times `gain`.
+
+        Those of a round are disjoint as far as the shard goes. Where every gradient is made noisy, they are drawn
+        independently instead, in secret: that is what the accountant assumes.
+        """
+        method, guard, now = self.method, self.guard, self.now
+        keys = partial(self.problem.objective.pass_keys, now, clients=block.clients, secret=guard.draws != "once")
+        if guard.draws == "anew":
+            yield from guard.anew(block, now, method.repeats, keys, gain)
+            return
+        count = int(method.repeats_of(now, block.clients[:1])[0]) if method.varying else method.repeats
+        places = slices(method.batch_size, count, bool(method.local_epochs), int(block.counts[0]))
+        rows = block.draw(now, "minibatch", places[-1].stop, secret=guard.draws == "secretly")
+        together = max(1, ROWS // method.batch_size)  # steps whose rows are read at once
+        for start in range(0, len(places), together):
+            steps = places[start : start + together]
+            first = steps[0].start
+            batch = block.take(rows[:, first : steps[-1].stop])
+            for r, at in enumerate(steps, start):
+                yield guard.minibatch(batch.rows(at.start - first, at.stop - first), keys(r), gain)
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def change(self, model: Array, push: Array | None = None, starts: Array | None = None) -> Array:
+        """[n, d] x_i - model: each client's change after its local steps.
+
+        In a private job there is no warning of numbers that are not finite: it would depend on the data.
+
+        Parameters
+        ----------
+        model : [d], which penalties pull to, and where steps begin unless `starts` says otherwise
+        push : [d] or [n, d], what each step adds
+        starts : [n, d] where each client begins
+        """
+        method = self.method
+        size = method.batch_size if method.local_epochs is None else self.problem.most
+
+        def of_part(who: Array, part: Block, rows: int) -> Array:
+            each = [few if few is None or few.ndim == 1 else take(few, who) for few in (push, starts)]
+            taken = int(method.taken(self.now, part.clients[:1])[0]) if method.uneven else method.most_steps
+            step = method.step_for(self.step, taken)
+            local = self if step == self.step else replace(self, step=step)
+            return local._steps(part, model, *each)
+
+        with np.errstate(**self.guard.quiet):  # type: ignore[arg-type]  # of two of its names
+            alike = method.repeats_of(self.now, self.block.clients) if method.varying else None
+            changes: Array = self.block.joined(size, of_part, alike)
+        return changes
+
+    def _steps(self, block: Block, model: Array, push: Array | None, x: Array | None) -> Array:
+        """`change` for clients with the same numbers of steps and rows, in arrays [n, d] that serve all steps."""
+        method, guard = self.method, self.guard
+        if method.one_plain_step and x is None:
+            (batch,) = self.minibatches(block, -self.step)
+            put = partial(guard.put_step, guard.record(model), batch, self.step, 0, block.clients, self.now)
+            change = block.xp.empty((len(block.clients), len(model)), guard.dtype)
+            return self.penalized(self.plain_step(change, put, model, push), model)
+        model, x = model.astype(guard.dtype, copy=False), None if x is None else x.astype(guard.dtype)
+        push = None if push is None else push.astype(guard.dtype, copy=False)
+        if not method.plain:
+            from mpifed.algorithms.other_steps import other_steps  # which no other job needs
+
+            return other_steps(self, block, model, push, x)
+        change, layout = block.xp.empty((len(block.clients), len(model)), guard.dtype), guard.layout
+        down, (counted, free) = guard.record(change), method.keeps(self.step)
+        moves, ones = ((change,), (1.0,)) if push is None else ((change, push), (1.0, 1.0))
+        for r, batch in enumerate(self.minibatches(block, -self.step)):
+            at = model if x is None else x
+            if r < 2:  # from then on x is changed in place
+                point = guard.record(at)
+            self.put_step(block, point, at, batch, r, self.step, change, down)
+            if x is None:
+                x = layout.combination((*ones, counted - 1, 1.0), (*ones, free - 1, 1.0), (*moves, at, at))
+            else:
+                layout.combination((*ones, counted), (*ones, free), (*moves, x), x)
+        assert x is not None  # there is a minibatch
+        x -= model
+        return x
+
+    def plain_step(self, change: Array, put: Callable[[Parameters], object], model: Array, push: Array | None) -> Array:
+        """`change` [n, d]: by one step from a common model along what `put` puts there, without convex penalties."""
+        put(self.guard.record(change))
+        self.add_concave(model, self.step, change)
+        if push is not None:
+            change += push
+        return change
+
+    def put_step(
+        self, block: Block, point: Parameters, at: Array, batch: Minibatch, r: int, step: float,
+        out: Array, down: Parameters,
+    ) -> None:  # fmt: skip
+        """Put -step (mean gradient + concave) at `at` into `out` [n, d]; `point` and `down` are their layers."""
+        self.guard.put_step(point, batch, step, r, block.clients, self.now, down)
+        self.add_concave(at, step, out)
+
+    def add_concave(self, at: Array, step: float, out: Array) -> None:
+        """Add -step times the gradient of the penalty that is not convex."""
+        if self.problem.objective.nonconvex_penalty:
+            counted = self.guard.layout.penalized
+            out[..., counted] += concave_gradient(self.problem.objective, at[..., counted]) * -step
+
+    def penalized(self, change: Array, at: Array, less: float = 1.0) -> Array:
+        """`change` plus (keep - less) at, in place."""
+        counted, free = self.method.keeps(self.step)
+        if counted == free == less:
+            return change
+        return self.guard.layout.combination((1.0, counted - less), (1.0, free - less), (change, at), change)
 
 
 @dataclass(frozen=True)
@@ -131,15 +460,15 @@ class LocalMethod(LocalSteps, Rows):
     regularized: ClassVar[bool] = True  # supports [regularizer], and the model's nonconvex_penalty
     played = ("exchanges", "answer", "receive")  # pages have an `absorb` that is a hook
     # (own, sent, local) -> what clients keep, and [n, d] what they send before local steps; None: nothing
-    prepare: ClassVar[Callable[..., tuple[State, Array]] | None] = None
+    prepare: ClassVar[Hook] = None
     # (own, sent, change, local) -> what is sent, of change = y_i - x, [n, d]; None: the change
-    upload: ClassVar[Callable[..., OwnRecord] | None] = None
+    upload: ClassVar[Hook] = None
     # (own, sent, change, upload, local) -> what clients keep that never leaves them; None: what they had
-    retain: ClassVar[Callable[..., State] | None] = None
+    retain: ClassVar[Hook] = None
     # (own, sent, upload, local) -> what clients keep of the upload as it left them; None: nothing
-    renew: ClassVar[Callable[..., State] | None] = None
+    renew: ClassVar[Hook] = None
     # (own, memory, local) -> what clients keep of the server's memory after the round; None: they are sent nothing
-    hear: ClassVar[Callable[..., State] | None] = None
+    hear: ClassVar[Hook] = None
     slopes: ClassVar[bool] = False
     weights: ClassVar[Literal["rows", "uniform"]] = "rows"
     gain: ClassVar[float | None] = None
@@ -199,39 +528,23 @@ class LocalMethod(LocalSteps, Rows):
 
     # --- the round --------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def layout(self) -> Layout:
         """Where the layers stand in a model."""
-        return model_layout(self.problem)
+        return self.problem.layout
+
+    @cached_property
+    def zeros(self) -> Array:
+        """[d] zeros that take no memory."""
+        return np.broadcast_to(np.zeros((), self.problem.dtype), self.layout.size)
 
     @final
     @cached_property
     def guard(self) -> Open:
         """What stands between clients and all others."""
-        from mpifed.privacy.open import LocalWork, Open
+        from mpifed.privacy.guard import guard_of
 
-        # a class that changes an upload, what it follows from, or what is kept, says anew what follows of it
-        hooks = "step_for", "begin", "push", "descend", "upload", "renew", "stop"
-        keeping = ("retain",) if self.retain is None else ("retain", "hear", *hooks)
-        like, optimizer = self._template, self.client_optimizer
-        scaled = optimizer.linear and optimizer.clip_norm is None  # changes are multiples of gradients
-        work = LocalWork(
-            self.most_steps,
-            self.batch_size,
-            optimizer,
-            pull=self.pull,
-            gain=self.gain if self.holds("gain", *hooks) and scaled else None,
-            uniform=self.weights == "uniform",
-            remembers=bool(bare_leaves(self.start_client(self.zeros))),
-            hidden=self.private_state if self.holds("private_state", *keeping) else "what its `retain` gives",
-            several=isinstance(like, tuple) or np.shape(like) != (self.layout.size,),
-        )
-        given = self.problem, self.layout, model_template(self.problem), work
-        if self.problem.privacy is None:
-            return Open(*given)
-        from mpifed.privacy.guards import private_guard  # which no other job needs
-
-        return private_guard(*given)
+        return guard_of(self)
 
     @final
     def method_state(self, clients: State) -> State:
@@ -239,26 +552,15 @@ class LocalMethod(LocalSteps, Rows):
         return clients if self.problem.compression is None else clients.own
 
     @property
-    def _template(self) -> OwnRecord:
+    def template(self) -> OwnRecord:
         """An upload of one client, as it travels."""
         like = self.like(self.zeros)
-        return WithSlope(like, self.zeros) if self.slopes and self.uneven else like
+        return WithSlope(like, self.zeros) if self.sloped else like
 
-    @cached_property
-    def zeros(self) -> Array:
-        """[d] zeros that take no memory."""
-        return np.broadcast_to(np.zeros((), self.problem.dtype), self.layout.size)
-
-    @cached_property
-    def _models(self) -> dict[int, Array]:
-        """The initial one, by the seed."""
-        return {}
-
-    def _initial(self, now: Round) -> Array:
-        """[d] the initial model, for which every block of clients asks."""
-        if now.seed not in self._models:
-            self._models[now.seed] = read_only(self.layout.flat(start_model(self.problem, now)))
-        return self._models[now.seed]
+    @property
+    def sloped(self) -> bool:
+        """Whether clients' slopes travel beside their uploads."""
+        return self.slopes and self.uneven
 
     @property
     @final
@@ -267,26 +569,19 @@ class LocalMethod(LocalSteps, Rows):
 
         With `hear`, clients then receive its memory.
         """
-        fields = self.guard.fields(self._template, self.degrees)
-        if self.problem.compression is not None and isinstance(fields.value, Field):  # others are refused
-            bits = self.problem.compression.bits(self.layout.size, 8 * self.zeros.itemsize)
-            fields = fields._replace(value=replace(fields.value, coded=-(-bits // 8)))
-        if self.problem.versions:
-            from mpifed.algorithms.asynchronous import in_virtual_time  # which few jobs have
-
-            return (in_virtual_time(self, fields),)
+        fields = self.guard.fields(self.template, self.degrees)
         changes = Exchange("changes", fields, self.ask, self.answer, self.receive)
-        if self.prepare is None and self.hear is None:
+        compressed, versions = self.problem.compression is not None, self.problem.versions
+        if self.prepare is None and self.hear is None and not compressed and not versions:
             return (changes,)
-        from mpifed.algorithms.more_exchanges import outcome, preparation  # which few methods have
+        from mpifed.algorithms.more_exchanges import with_others  # which few methods have
 
-        before = [preparation(self)] if self.prepare is not None else []
-        return (*before, changes, *([outcome(self)] if self.hear is not None else []))
+        return with_others(self, fields, changes)
 
     @final
     def start_server(self, now: Round) -> Server:
         """The initial model, and what `start_memory` gives of it."""
-        x, compression = self._initial(now), self.problem.compression
+        x, compression = self.guard.initial(now), self.problem.compression
         estimate = () if compression is None else compression.start_server(x)
         server = Server(x, self.start_memory(x), self.server_optimizer.start(x), np.int64(0), estimate)
         if self.problem.versions:
@@ -298,7 +593,7 @@ class LocalMethod(LocalSteps, Rows):
     @final
     def start_clients(self, block: Block, now: Round) -> State:
         """What `start_client` gives, for each client."""
-        x = self._initial(now)
+        x = self.guard.initial(now)
         one = self.start_client(x)
         if self.problem.compression is not None:
             one = WithMemory(one, self.problem.compression.start(x))
@@ -327,20 +622,16 @@ class LocalMethod(LocalSteps, Rows):
         shown = guard.shown(block)
         local = whole if shown is block else replace(whole, block=shown)
         start, push = self.begin(own, sent, local), self.push(own, sent, local)
-        plain = self.one_plain_step and start is None
-        if plain and compression is None and self.upload is None and self.retain is None and self.renew is None:
+        plain = self.one_plain_step and start is None and compression is None
+        if plain and self.upload is None and self.retain is None and self.renew is None:
+            from mpifed.algorithms.rows import lazy_change  # which several steps do not need
+
             lazy = lazy_change(whole, sent.model, push)
             if lazy is not None:
                 return own, lazy
         change = whole.change(sent.model, push, start)
-
-        sloped = self.slopes and self.uneven
-
-        def uploaded(change: Array) -> OwnRecord:
-            upload = change if self.upload is None else self.upload(own, sent, change, local)
-            return WithSlope(upload, local.slope(change)) if sloped else upload
-
-        upload = map_leaves(_as_array, uploaded(change))
+        upload = change if self.upload is None else self.upload(own, sent, change, local)
+        upload = map_leaves(_as_array, WithSlope(upload, local.slope(change)) if self.sloped else upload)
         kept = own
         if self.retain is not None:
             kept = self.retain(own, sent, read_only(change), map_leaves(read_only, upload), local)
@@ -349,7 +640,7 @@ class LocalMethod(LocalSteps, Rows):
         if compression is not None:  # after what protects them: of a client's own noise it is post-processing
             left, seen, memory = compression.send(left, clients.memory, now, block.clients)
         if self.renew is not None:
-            kept = self.renew(kept, sent, map_leaves(read_only, seen.change if sloped else seen), local)
+            kept = self.renew(kept, sent, map_leaves(read_only, seen.change if self.sloped else seen), local)
         kept = map_leaves(as_before, kept, own)
         after = kept if compression is None else WithMemory(kept, memory)
         return after, guard.weighted(left, block.clients, own, after, sent)
@@ -364,7 +655,7 @@ class LocalMethod(LocalSteps, Rows):
         share, estimate = self.guard.present(total) / self.problem.clients, server.estimate
         if self.problem.compression is not None:
             estimate, mean = self.problem.compression.receive(estimate, mean, share)
-        whole = mean.change if self.slopes and self.uneven else mean
+        whole = mean.change if self.sloped else mean
 
         def gradient(factor: float) -> Array:
             scaled: Array = mean * (-factor / rate) if whole is mean else factor * mean.gradient
@@ -426,6 +717,6 @@ def whole_memory(method: LocalMethod, memory: Memory) -> Memory:
     return memory
 
 
-def _as_array(leaf: Any) -> Array:  # of a hook
+def _as_array(leaf: Array | float) -> Array:
     """What a hook gives of an upload: also Python's numbers."""
     return read_only(np.asarray(leaf)) if isinstance(leaf, int | float) else leaf

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from mpifed.algorithms.algorithm import Algorithm, Columns, FirstNumbers, Measure
 from mpifed.algorithms.certificate import STEP, certificate_columns, first_iterate, report_certificate
 from mpifed.algorithms.functions import (
     CHUNK,
@@ -21,14 +20,14 @@ from mpifed.algorithms.functions import (
     tally,
     terms,
 )
-from mpifed.algorithms.initial import model_template
-from mpifed.core.exchange import Exchange, Field
+from mpifed.algorithms.measure import Columns, FirstNumbers, Measure
+from mpifed.core.exchange import Exchange, Field, Method
 from mpifed.core.record import ABSENT, Array, Record, map_leaves
 from mpifed.core.round import SETUP, Round
 from mpifed.data.block import Batch, Block, Features
 from mpifed.maths.arrays import added, power_of_two
 from mpifed.maths.objectives import Parameters
-from mpifed.maths.problem import Problem, fields_like
+from mpifed.maths.problem import Problem, fields_like, model_template
 
 
 def tally_fields(problem: Problem, rows: int, sender: int | None = None) -> Tally:
@@ -52,7 +51,7 @@ Sums: TypeAlias = Any  # a record of the exchanges' own, with a `tally` and a `g
 
 
 def measures_of_functions(
-    algorithm: Algorithm, losses: tuple[Exchange, ...], certificate: tuple[Exchange, ...],
+    algorithm: Method, losses: tuple[Exchange, ...], certificate: tuple[Exchange, ...],
     start: Callable[[Any], Record], turns: int = 1,  # of the server's state, a record of the algorithm's own
 ) -> tuple[Measure, ...]:  # fmt: skip
     """Losses, objective, constraints and the algorithm's own columns; and the certificate.
@@ -78,7 +77,7 @@ def measures_of_functions(
     )
 
 
-def measures_of_rows(algorithm: Algorithm) -> tuple[Measure, ...]:
+def measures_of_rows(algorithm: Method) -> tuple[Measure, ...]:
     """The measures of algorithms on rows: losses and constraints; the certificate."""
     losses = _over_all_rows(algorithm.problem, "losses", gradients=False)
     certificate = _over_all_rows(algorithm.problem, "certificate", gradients=True)

@@ -13,8 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from mpifed.algorithms.fedcm import FedCM
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, Sent
+from mpifed.algorithms.local_method import Done, Local, Sent
 from mpifed.algorithms.reveals import Received, Revealed
 from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Exchange
-from mpifed.core.record import Record, map_leaves
-from mpifed.maths.arrays import as_before, read_only
+from mpifed.core.exchange import Exchange, Field, Method
+from mpifed.core.record import Record, as_before, map_leaves, read_only
 from mpifed.maths.problem import Weighted
 
 if TYPE_CHECKING:
     from mpifed.core.round import Round
     from mpifed.data.block import Block
-
-Method: TypeAlias = Any  # a `LocalMethod`, whose file imports this one; and its records
 
 
 def preparation(method: Method) -> Exchange:
@@ -55,3 +53,18 @@ def outcome(method: Method) -> Exchange:
         return map_leaves(as_before, method.hear(own, map_leaves(read_only, memory), local), own), ()
 
     return Exchange("outcome", (), lambda server, now: server.memory, conclude, lambda server, *_: server)
+
+
+def with_others(method: Method, fields: Weighted, changes: Exchange) -> tuple[Exchange, ...]:
+    """The exchange of changes as `[compression]` and `[asynchrony]` have it, and those before and after it."""
+    compression = method.problem.compression
+    if compression is not None and isinstance(fields.value, Field):  # others are refused
+        bits = compression.bits(method.layout.size, 8 * method.zeros.itemsize)
+        fields = fields._replace(value=replace(fields.value, coded=-(-bits // 8)))
+        changes = replace(changes, fields=fields)
+    if method.problem.versions:
+        from mpifed.algorithms.asynchronous import in_virtual_time  # which few jobs have
+
+        return (in_virtual_time(method, fields),)
+    before = [preparation(method)] if method.prepare is not None else []
+    return (*before, changes, *([outcome(method)] if method.hear is not None else []))

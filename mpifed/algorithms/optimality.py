@@ -12,10 +12,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.algorithm import Columns, FirstNumbers, Measure
 from mpifed.algorithms.functions import CHUNK, of_each
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import LocalMethod, Sent, Server
+from mpifed.algorithms.local_method import Local, LocalMethod, Sent, Server
+from mpifed.algorithms.measure import Columns, FirstNumbers, Measure
 from mpifed.core.exchange import Exchange, Field, Lazy
 from mpifed.core.record import Array, take
 from mpifed.core.round import Round

@@ -20,17 +20,18 @@ import numpy as np
 
 from mpifed.algorithms.cells import Grid, check_cells, own_part, padded, placed_by_columns
 from mpifed.algorithms.functions import refused
-from mpifed.algorithms.initial import model_template, start_model
-from mpifed.algorithms.local import Local, LocalSteps, slices
+from mpifed.algorithms.local_method import Local, LocalSteps, slices
 from mpifed.core.exchange import Exchange, Field, OwnRecord
-from mpifed.core.record import Array, by_columns, leaves, map_leaves
+from mpifed.core.holdings import by_columns
+from mpifed.core.record import Array, leaves, map_leaves
 from mpifed.core.refusals import messages
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Block
+from mpifed.hyperparameters import Weight
 from mpifed.maths.arrays import power_of_two
 from mpifed.maths.objectives import LinearScores, Parameters
-from mpifed.maths.ranges import Weight
+from mpifed.maths.problem import model_template, start_model
 from mpifed.privacy.open import LocalWork, Open
 
 
@@ -141,7 +142,7 @@ class OwnColumns(LocalSteps, Grid):
         at: Array | slice = slice(None)
         near, shard = alone, alone.shards[0]
         if alone.sparse:
-            drawn = slices(self.batch_size, self.local_steps, self.local_epochs, shard.samples)[-1].stop
+            drawn = slices(self.batch_size, self.repeats, bool(self.local_epochs), shard.samples)[-1].stop
             rows: Array = np.unique(alone.draw(now, "minibatch", drawn))
             X = shard.take_sparse(rows, alone.dtype)
             at = np.flatnonzero(np.bincount(X.indices))

@@ -16,8 +16,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from typing_extensions import Self
 
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, from_zero
+from mpifed.algorithms.local_method import Done, Local, LocalMethod, Sent, from_zero
 from mpifed.algorithms.refused_steps import too_many
 from mpifed.core.record import Array, beside
 from mpifed.core.refusals import Refusal

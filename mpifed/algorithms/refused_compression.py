@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mpifed.algorithms.more_exchanges import Method
+from mpifed.core.exchange import Method
 from mpifed.core.refusals import Refusal
 from mpifed.maths.compression import Sparse
 

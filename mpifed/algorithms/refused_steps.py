@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, TypeAlias
 
 import numpy as np
 
 from mpifed.algorithms.refused_compression import refused_compression
 from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Method
 from mpifed.core.refusals import Refusal, messages
 from mpifed.maths.optimizers import AVERAGE, ClientOptimizer, ServerOptimizer
 from mpifed.maths.problem import Problem
-
-Method: TypeAlias = Any  # `LocalSteps`, or `LocalMethod`, whose files import this one
+from mpifed.maths.schedules import CosineDecay
 
 MOST = 10**8  # rows that a client draws in a round, whose numbers are in memory
 
@@ -93,15 +92,16 @@ def refused_optimizer(method: Method) -> Iterator[Refusal]:
     optimizer, refuses = method.client_optimizer, method.refuses
     momentum = optimizer.momentum
     yield without_momentum("client_optimizer", optimizer)
-    ends = "schedule" in refuses and optimizer.ends
+    rate = optimizer.learning_rate
+    ends = "schedule" in refuses and ((isinstance(rate, CosineDecay) and not rate.final) or not optimizer.factor(1))
     yield Refusal(
         ends,
         "[client_optimizer] learning_rate",
         "ends at 0, by which this method would divide",
         "give a final above 0",
     )
-    rate = "" if optimizer.linear else optimizer.memory
-    for kind, came in ("momentum", optimizer.memory), ("steps", optimizer.special), ("rate", rate):
+    own = "" if optimizer.linear else optimizer.memory
+    for kind, came in ("momentum", optimizer.memory), ("steps", optimizer.special), ("rate", own):
         yield Refusal(came and kind in refuses, f"[client_optimizer] {came}", refuses.get(kind, ""))
     yield Refusal(
         method.descend is not None and not optimizer.fused,

@@ -1,4 +1,4 @@
-"""Algorithms for data split by rows: their base, and sums over the minibatches of many clients at once."""
+"""Sums over the minibatches of many clients at once."""
 
 from __future__ import annotations
 
@@ -8,33 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.algorithm import Algorithm, Measure
-from mpifed.core.exchange import Lazy
+from mpifed.core.exchange import Lazy, Method
 from mpifed.core.record import Array, beside
 from mpifed.maths.arrays import added
 from mpifed.maths.objectives import concave_gradient
 from mpifed.maths.problem import Problem, Weighted
 
 if TYPE_CHECKING:
-    from mpifed.algorithms.local import Local
     from mpifed.core.round import Round
     from mpifed.data.block import Batch, Block
 
 _NUMBERS = 2**19  # of changes that are made before they are added
-
-
-class Rows(Algorithm):
-    """The base of algorithms for data split by rows: measures losses, constraints and certificates.
-
-    Its `check` may begin with `check_rows(self.problem, batch_size)`.
-    """
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        """Training loss, objective and constraints; the certificate."""
-        from mpifed.algorithms.measures import measures_of_rows  # which no round needs
-
-        return measures_of_rows(self)
 
 
 class Pooled(NamedTuple):
@@ -54,7 +38,7 @@ def pooled_minibatches(problem: Problem, block: Block, now: Round, size: int) ->
             yield Pooled(few.clients, rows, batch, problem.objective.pass_keys(now, 0, few.clients[:1]))
 
 
-def lazy_change(local: Local, model: Array, push: Array | None) -> Lazy | None:
+def lazy_change(local: Method, model: Array, push: Array | None) -> Lazy | None:
     """The weighted change of local steps, made by who adds it; None: it is no plain step from a common model.
 
     Parameters
@@ -90,7 +74,7 @@ def lazy_change(local: Local, model: Array, push: Array | None) -> Lazy | None:
     return Lazy(parts, partial(_total_change, local, model, push), apart if alike else None)
 
 
-def _total_change(local: Local, model: Array, push: Array | None) -> Weighted:
+def _total_change(local: Method, model: Array, push: Array | None) -> Weighted:
     """The weighted sum of all clients' changes, from products over many minibatches at once."""
     objective, guard, weight, step = local.problem.objective, local.guard, local.weight.sum(), local.step
     sent = guard.record(model)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mpifed.algorithms.local import Local
-from mpifed.algorithms.local_method import Done, LocalMethod, Sent, from_zero, whole_memory
+from mpifed.algorithms.local_method import Done, Local, LocalMethod, Sent, from_zero, whole_memory
 from mpifed.core.exchange import OwnRecord
 from mpifed.core.record import Array
 

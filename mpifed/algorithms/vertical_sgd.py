@@ -13,15 +13,15 @@ import numpy as np
 from annotated_types import Ge
 
 from mpifed.algorithms.columns import Columns, Pass, PassBroadcast, PassUpload, check_columns, draw_rows
-from mpifed.algorithms.initial import model_layout, start_model
 from mpifed.algorithms.refused_steps import without_momentum
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import ABSENT, Array
 from mpifed.core.refusals import messages
 from mpifed.core.round import Round
+from mpifed.hyperparameters import Count
 from mpifed.maths.objectives import Parameters
 from mpifed.maths.optimizers import SGD
-from mpifed.maths.ranges import Count
+from mpifed.maths.problem import start_model
 
 
 class VerticalSGDServer(NamedTuple):
@@ -54,12 +54,12 @@ class VerticalSGD(Columns):
         """Split, batch size and optimizer must fit the data."""
         wrong, optimizer = check_columns(self.problem, self.batch_size, self.label_holder), self.server_optimizer
         if not optimizer.fused:
-            wrong += optimizer.wrong_special("server_optimizer", "is for local steps of clients")
+            wrong.append(f"[server_optimizer] {optimizer.special}: is for local steps of clients; leave it out")
         return wrong + messages([without_momentum("server_optimizer", optimizer)])
 
     def start_server(self, now: Round) -> VerticalSGDServer:
         model = start_model(self.problem, now)
-        velocity = np.zeros_like(model_layout(self.problem).flat(model)) if self.server_optimizer.momentum else ABSENT
+        velocity = np.zeros_like(self.problem.layout.flat(model)) if self.server_optimizer.momentum else ABSENT
         return VerticalSGDServer(model, np.int64(0), velocity)
 
     def ask(self, server: VerticalSGDServer, now: Round) -> PassBroadcast:
@@ -67,7 +67,7 @@ class VerticalSGD(Columns):
 
     def absorb(self, server: VerticalSGDServer, total: PassUpload, now: Round) -> VerticalSGDServer:
         """Takes a step along the gradient of the mean loss and the penalty."""
-        layout, optimizer, l2 = model_layout(self.problem), self.server_optimizer, 2 * self.problem.objective.l2
+        layout, optimizer, l2 = self.problem.layout, self.server_optimizer, 2 * self.problem.objective.l2
         w, g, v = layout.flat(server.model), layout.flat(total.statistics.gradient)[0], server.velocity
         step, number, decay = optimizer.at(int(server.steps) + 1), w.dtype.type, np.full(len(w), optimizer.weight_decay)
         decay[layout.penalized] += l2

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from mpifed.algorithms.local import LocalSteps
+from mpifed.algorithms.local_method import LocalSteps
 from mpifed.algorithms.reveals import Received, Revealed
 from mpifed.audit.recording import Play, Replay
 from mpifed.audit.reveals import revealed

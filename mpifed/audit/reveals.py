@@ -17,10 +17,10 @@ from mpifed.algorithms.bundle import Bundle
 from mpifed.algorithms.cells import answer_products
 from mpifed.algorithms.cocoa import CoCoA
 from mpifed.algorithms.columns import Pass
+from mpifed.algorithms.fedcm import WithGradient
 from mpifed.algorithms.fednova import Normalized
 from mpifed.algorithms.hyfdca import HyFDCA
-from mpifed.algorithms.local import LocalSteps
-from mpifed.algorithms.local_method import LocalMethod, WithGradient
+from mpifed.algorithms.local_method import LocalMethod, LocalSteps
 from mpifed.algorithms.more_exchanges import tell
 from mpifed.algorithms.own_columns import OwnColumns
 from mpifed.algorithms.reveals import (

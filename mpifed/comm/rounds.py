@@ -199,6 +199,7 @@ class Ranks:
         def answer_block(state: Record, block: Block) -> Record:
             assert answer is not None
             after, upload = answer(state, broadcast, block, now)
+            # positions, and records of the algorithm's own
             parts: Iterable[tuple[Any, ...]] = [(slice(None), upload)]
             if isinstance(upload, Lazy):
                 if in_place and self._arithmetic.by_blocks and upload.total is not None:

@@ -19,8 +19,8 @@ import numpy as np
 from mpifed.comm.mpi import Comm
 from mpifed.comm.reduce import SharedMessage, shared_message
 from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.exchange import Exchange, Field, Placed, fields_of
-from mpifed.core.holdings import Positions, size, span
+from mpifed.core.exchange import Exchange, Field, fields_of
+from mpifed.core.holdings import Placed, Positions, size, span
 from mpifed.core.record import Array, Flags, Integers, Record, bare_leaves, map_leaves, on_host
 from mpifed.maths.fixedpoint import Encoder, SumGrid, decode, grid, outside
 

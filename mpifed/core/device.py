@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from mpifed.core.exchange import Block, Placed
+from mpifed.core.exchange import Block
+from mpifed.core.holdings import Placed
 from mpifed.core.record import AnyRecord, Array, map_leaves, on_host
 
 

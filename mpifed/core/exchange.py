@@ -7,19 +7,19 @@ summed, in the clear or not, where clients live and how many ranks there are is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, cast
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Generic, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import DTypeLike
 from typing_extensions import TypeVar
 
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array, Integers, Record, leaves, map_leaves, namespace
+from mpifed.core.record import Array, InPlaceOfArray, Integers, Record, leaves, map_leaves, namespace
 from mpifed.core.round import Round
 
 Block: TypeAlias = Any  # mpifed.data.block.Block, which stands above
+Method: TypeAlias = Any  # an algorithm, or what its clients can do in a round: `mpifed.algorithms`, which stand above
 
 # The classes of an exchange's records, which mypy takes from its functions: what `ask` gives, `answer` must take, and
 # so on. They are covariant, so that one of any records is an `Exchange`, as methods that give exchanges say. Who plays
@@ -35,14 +35,8 @@ States: TypeAlias = Any
 ServerRecord: TypeAlias = Any  # a record, or None on ranks that do not have it, which they know
 
 
-if TYPE_CHECKING:
-    _InPlaceOfArray = Array  # stands in place of an array in a record, whose class says arrays
-else:
-    _InPlaceOfArray = object
-
-
 @dataclass(eq=False)
-class Field(_InPlaceOfArray):
+class Field(InPlaceOfArray):
     """One summed quantity: its shape, and the grid on which it is added exactly.
 
     A value that one client alone fills is that client's own, however sums are protected. (A class of its own and no
@@ -102,43 +96,7 @@ def fields_of(exchange: Exchange) -> dict[str, Field]:
 
 
 @dataclass(eq=False)
-class Placed(_InPlaceOfArray):
-    """The answers of n clients to a field of which each fills its own places along an axis.
-
-    (A class of its own and no NamedTuple, because it stands at the leaf of a record.)
-
-    Parameters
-    ----------
-    values : n arrays, of each client's own places
-    at : n positions along the axis, in arrays or slices
-    size : of the whole axis
-    axis : its number, counted without that of the clients
-    """
-
-    values: Sequence[Array]  # n arrays [..., p_i, ...]
-    at: Sequence[Array | slice]
-    size: int  # type: ignore[override]
-    axis: int = 0
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __getitem__(self, who: slice) -> Placed:  # type: ignore[override]
-        """The answers of some clients."""
-        return replace(self, values=self.values[who], at=self.at[who])
-
-    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:  # type: ignore[override]
-        """[n, ...] with zeros in all other places."""
-        shape = list(self.values[0].shape)
-        shape[self.axis] = self.size
-        whole: Array = np.zeros((len(self), *shape), dtype or self.values[0].dtype)
-        for out, values, at in zip(whole, self.values, self.at, strict=True):
-            out[(slice(None),) * self.axis + (at,)] = values
-        return whole
-
-
-@dataclass(eq=False)
-class Lazy(_InPlaceOfArray):
+class Lazy(InPlaceOfArray):
     """Uploads of a block's clients, made by who adds them: a few at a time, while they are in the cache, or as one sum.
 
     Who looks at one of its fields has all uploads, which are then what is added. (A class of its own and no NamedTuple,

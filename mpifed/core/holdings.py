@@ -1,14 +1,16 @@
-"""Who holds which rows and which columns: public, and the same on every rank."""
+"""Who holds which rows and which columns, public and the same on every rank; and what each sends of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from mpifed.core.record import Array, Flags, Integers
+from mpifed.core.record import Array, Class, Flags, InPlaceOfArray, Integers, Record
 
 Positions: TypeAlias = "slice | Integers"  # ascending: a slice of step 1, or an array
 
@@ -124,3 +126,55 @@ def span(numbers: Array) -> Positions:
 def size(at: Positions, length: int) -> int:
     """How many of `length` positions `at` selects."""
     return len(range(*at.indices(length))) if isinstance(at, slice) else len(at)
+
+
+@dataclass(eq=False)
+class Placed(InPlaceOfArray):
+    """The answers of n clients to a field of which each fills its own places along an axis.
+
+    (A class of its own and no NamedTuple, because it stands at the leaf of a record.)
+
+    Parameters
+    ----------
+    values : n arrays, of each client's own places
+    at : n positions along the axis, in arrays or slices
+    size : of the whole axis
+    axis : its number, counted without that of the clients
+    """
+
+    values: Sequence[Array]  # n arrays [..., p_i, ...]
+    at: Sequence[Array | slice]
+    size: int  # type: ignore[override]
+    axis: int = 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, who: slice) -> Placed:  # type: ignore[override]
+        """The answers of some clients."""
+        return replace(self, values=self.values[who], at=self.at[who])
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:  # type: ignore[override]
+        """[n, ...] with zeros in all other places."""
+        shape = list(self.values[0].shape)
+        shape[self.axis] = self.size
+        whole: Array = np.zeros((len(self), *shape), dtype or self.values[0].dtype)
+        for out, values, at in zip(whole, self.values, self.at, strict=True):
+            out[(slice(None),) * self.axis + (at,)] = values
+        return whole
+
+
+def by_columns(*names: str) -> Callable[[Class], Class]:
+    """Marks leaves of a broadcast's class of which a client is sent its own columns alone, along axis 0."""
+
+    def mark(kind: Class) -> Class:
+        kind.by_columns = names  # type: ignore[attr-defined]
+        return kind
+
+    return mark
+
+
+def of_columns(broadcast: Record) -> tuple[str, ...]:
+    """The names of leaves that `by_columns` marks."""
+    names: tuple[str, ...] = getattr(type(broadcast), "by_columns", ())
+    return names

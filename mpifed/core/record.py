@@ -8,8 +8,7 @@ alike. Fields that Python reads, and that therefore never go to a device, are na
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -25,29 +24,12 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 ABSENT: Any = ()  # in place of an array or record that is not needed: which are, the settings say, not the types
 
+if TYPE_CHECKING:
+    InPlaceOfArray = Array  # base of what stands in place of an array in a record, whose class says arrays
+else:
+    InPlaceOfArray = object
+
 Class = TypeVar("Class", bound=type)
-
-
-class NamedArrays(tuple[Any, ...]):  # of arrays, or of what `map_leaves` puts in their place
-    """The base of records whose fields need not be identifiers, such as `conv1.weight`: see `named_arrays`."""
-
-    _fields: ClassVar[tuple[str, ...]] = ()
-
-    def __new__(cls, *values: object) -> NamedArrays:
-        return super().__new__(cls, values)
-
-    def __reduce__(self) -> tuple[Callable[..., NamedArrays], tuple[object, ...]]:
-        return _named, (self._fields, *self)
-
-
-@cache
-def named_arrays(fields: tuple[str, ...]) -> type[NamedArrays]:
-    """The class of records with these fields."""
-    return type("NamedArrays", (NamedArrays,), {"_fields": fields})
-
-
-def _named(fields: tuple[str, ...], *values: object) -> NamedArrays:
-    return named_arrays(fields)(*values)
 
 
 def in_memory(*fields: str) -> Callable[[Class], Class]:
@@ -58,22 +40,6 @@ def in_memory(*fields: str) -> Callable[[Class], Class]:
         return kind
 
     return mark
-
-
-def by_columns(*names: str) -> Callable[[Class], Class]:
-    """Marks leaves of a broadcast's class of which a client is sent its own columns alone, along axis 0."""
-
-    def mark(kind: Class) -> Class:
-        kind.by_columns = names  # type: ignore[attr-defined]
-        return kind
-
-    return mark
-
-
-def of_columns(broadcast: Record) -> tuple[str, ...]:
-    """The names of leaves that `by_columns` marks."""
-    names: tuple[str, ...] = getattr(type(broadcast), "by_columns", ())
-    return names
 
 
 class ArrayModule(Protocol):
@@ -183,3 +149,17 @@ def writable(leaf: Array) -> bool:
 
 def nbytes(record: Record) -> int:
     return sum(np.asarray(leaf).nbytes for leaf in bare_leaves(record))
+
+
+def read_only(leaf: Array) -> Array:
+    """The same array, which cannot be written to by this name; as it is on a device."""
+    if isinstance(leaf, np.ndarray):
+        leaf = leaf.view()
+        leaf.flags.writeable = False
+    return leaf
+
+
+def as_before(leaf: Array, before: Array) -> Array:
+    """The same array in the dtype of the one in whose place it comes, which a guard's may be wider than."""
+    same: Array = leaf.astype(before.dtype, copy=False)
+    return same

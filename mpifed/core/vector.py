@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from numpy.typing import DTypeLike
 
+from mpifed.core.loops import combination
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, map_leaves, namespace
 
 
@@ -47,3 +48,9 @@ class Layout:
         """The views of x [..., d] as a record of the structure of `like`."""
         views = iter(self.views(x))
         return map_leaves(lambda _: next(views), like)
+
+    def combination(
+        self, counted: Sequence[float], free: Sequence[float], arrays: Sequence[Array], out: Array | None = None
+    ) -> Array:
+        """The sum of `arrays` [n, d], or [d], times `counted`, and where no penalty counts times `free`."""
+        return combination(counted, arrays, out, (self.penalized.stop, free))

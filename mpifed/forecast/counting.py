@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mpifed.algorithms.algorithm import Measure
+from mpifed.algorithms.measure import Measure
 from mpifed.comm.channels.base import Plan
 from mpifed.comm.mpi import Solo
 from mpifed.comm.rounds import Ranks, make_channel, play

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifed.algorithms.algorithm import Algorithm, with_noise
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.placement import place
 from mpifed.comm.sums import INTEGER_BYTES
 from mpifed.core.errors import NotCertified, UsageError
 from mpifed.core.exchange import Exchange
-from mpifed.core.record import Integers, bare_leaves, leaves, nbytes, of_columns
+from mpifed.core.holdings import of_columns
+from mpifed.core.record import Integers, bare_leaves, leaves, nbytes
 from mpifed.core.tables import Table
 from mpifed.data import store
 from mpifed.data.shards import MOST_OPEN, PIECE_NBYTES, SHARD_NBYTES, hosted_blocks
@@ -35,7 +36,7 @@ from mpifed.job.participation import in_vain
 from mpifed.job.reading import check_data
 from mpifed.job.sweep import points
 from mpifed.maths.objectives.torch_model import PASS_BYTES
-from mpifed.privacy.calibration import budget_of, rounds_within, settle, spending_of
+from mpifed.privacy.calibration import budget_of, rounds_within, settle, spending_of, with_noise
 from mpifed.privacy.ledger_file import columns_of, others_of
 from mpifed.privacy.protection import from_whom, not_private, shares, warnings_of, what_is_protected
 from mpifed.privacy.spending import Spending, without_epsilon

@@ -7,13 +7,13 @@ those between tables of a job are here.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 
 from mpifed.algorithms import ALGORITHMS
-from mpifed.algorithms.algorithm import Algorithm, with_noise
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.certificate import is_convex, strong_convexity
 from mpifed.algorithms.functions import constrains, squares_alone, wrong_functions
-from mpifed.algorithms.initial import model_template
 from mpifed.algorithms.local_method import LocalMethod
 from mpifed.core.record import bare_leaves
 from mpifed.core.refusals import Refusal, messages
@@ -26,6 +26,7 @@ from mpifed.job.settings import table_of
 from mpifed.job.time_model import wrong_network
 from mpifed.maths.objectives import LinearScores, Objective
 from mpifed.maths.privacy.settings import Privacy, conflicts
+from mpifed.maths.problem import model_template
 from mpifed.maths.regularizers import Regularizer
 from mpifed.text import shown
 
@@ -255,7 +256,7 @@ def wrong_fit(job: JobSettings, algorithm: Algorithm) -> list[str]:
         )
         return messages([unaccounted])
     if privacy is not None and privacy.noise_multiplier is None:
-        algorithm = with_noise(algorithm, 1.0)  # the checks do not depend on its value
+        algorithm = replace(algorithm, problem=problem.with_noise(1.0))  # the checks do not depend on its value
     wrong = [*wrong_functions(problem), *algorithm.check()]
     if privacy is not None and not wrong:
         wrong += messages(_of_releases(job, algorithm, privacy))

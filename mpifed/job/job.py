@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 from typing_extensions import Self
 
-from mpifed.algorithms.algorithm import Algorithm, wrong_exchanges
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.contract import own_module
 from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Exchange
+from mpifed.core.nearest import nearest
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.job.combinations import wrong_fit, wrong_together
 from mpifed.job.reading import listed_errors, refuse
@@ -125,6 +127,22 @@ class Watched:
         if name in ("step", "direction"):  # which read all
             self.unread.clear()
         return getattr(self.optimizer, name)
+
+
+def wrong_exchanges(algorithm: Algorithm) -> Iterator[str]:
+    """Errors in the exchanges of an algorithm, one message each."""
+    for where in ("setup", "exchanges"):
+        try:
+            given = getattr(algorithm, where)
+        except AttributeError as error:
+            if error.obj is algorithm:
+                near = nearest(str(error.name), dir(algorithm))
+                yield f"{where}: {type(algorithm).__name__} has no {error.name}{near}"
+            continue
+        except Exception:  # as of data that do not fit, which `check` may say; else it comes again in the run
+            continue
+        if not (isinstance(given, tuple | list) and all(isinstance(exchange, Exchange) for exchange in given)):
+            yield f"{where}: expected a property that is a tuple of Exchange; came {type(given).__name__}"
 
 
 @cache

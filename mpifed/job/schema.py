@@ -16,12 +16,12 @@ from mpifed.core.errors import UsageError
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.columns import HistoryTarget, target_of
 from mpifed.files.expected import Checked
+from mpifed.hyperparameters import Size, Weight
 from mpifed.job.settings import Kind, Optimizer, Settings, tables_in
 from mpifed.maths.compression import Compression
 from mpifed.maths.objectives import Objective
 from mpifed.maths.optimizers import ClientOptimizer, ServerOptimizer
 from mpifed.maths.privacy.settings import Privacy
-from mpifed.maths.ranges import Size, Weight
 from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.terms import Term
 from mpifed.observers import Observer

@@ -36,8 +36,8 @@ from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.expected import expected
+from mpifed.hyperparameters import MadeByKeywords
 from mpifed.job.reading import listed_errors, where_is
-from mpifed.keywords import MadeByKeywords
 from mpifed.maths.adaptive import CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS
 from mpifed.maths.compression import COMPRESSORS, Compression
 from mpifed.maths.objectives import OBJECTIVES, Objective
@@ -59,6 +59,7 @@ STRICT: ConfigDict = {
 Part = TypeVar("Part")  # a dataclass
 Key: TypeAlias = tuple[str | int, ...]
 _GIVEN = ("problem", *OPTIMIZERS)  # fields of algorithms that are no keys of [algorithm]
+_RUNS = {"Problem": object}  # the annotation of what a run gives, which settings need not import
 _SCHEDULES = {kind.__name__: kind for kind in SCHEDULES.values()}  # as pydantic names the forms of a learning rate
 # the classes of a job that have names in it, by their base class
 REGISTRIES: dict[type, Mapping[str, type]] = {
@@ -326,7 +327,7 @@ def keys_of(part: type, beside: type | None = None, name: str = "") -> type[Base
     typed: Table = {"name": (Literal[name], name if name == "sgd" else ...)} if name else {}  # of an optimizer: sgd
     own = part.__module__.partition(".")[0] != "mpifed"
     for kind in (part, beside) if beside else (part,):
-        hints = get_type_hints(kind, include_extras=True)
+        hints = get_type_hints(kind, localns=_RUNS, include_extras=True)
         for field in fields_of(kind):
             if issubclass(kind, Algorithm) and field.name in _GIVEN:
                 continue
@@ -357,4 +358,4 @@ def key_of(field: dataclasses.Field[object]) -> str:
 @cache
 def hints_of(part: type) -> Table:
     """The annotations of a class, evaluated once."""
-    return get_type_hints(part)
+    return get_type_hints(part, localns=_RUNS)

@@ -9,8 +9,8 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from mpifed.core.record import Array
+from mpifed.hyperparameters import Size, Weight
 from mpifed.maths.optimizers import SGD, ClientOptimizer, Momentum, ServerOptimizer, ServerSGD, State, Steered
-from mpifed.maths.ranges import Size, Weight
 from mpifed.maths.schedules import LearningRate, LocalSchedule
 
 Damping = Annotated[float, Ge(1e-18), Le(1e18)]  # whose square float32 has

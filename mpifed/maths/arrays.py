@@ -134,20 +134,6 @@ def added(records: Iterable[AnyRecord]) -> AnyRecord:
     return reduce(partial(map_leaves, operator.iadd), records)
 
 
-def read_only(leaf: Array) -> Array:
-    """The same array, which cannot be written to by this name; as it is on a device."""
-    if isinstance(leaf, np.ndarray):
-        leaf = leaf.view()
-        leaf.flags.writeable = False
-    return leaf
-
-
-def as_before(leaf: Array, before: Array) -> Array:
-    """The same array in the dtype of the one in whose place it comes, which a guard's may be wider than."""
-    same: Array = leaf.astype(before.dtype, copy=False)
-    return same
-
-
 def flat(record: Record) -> Array:
     """[d] all leaves in float64, one after the other."""
     parts = [leaf.reshape(-1) for leaf in bare_leaves(record)]

@@ -19,10 +19,9 @@ from annotated_types import Gt, Le
 
 from mpifed.core.record import Array, beside, on_host
 from mpifed.core.round import Round
-from mpifed.keywords import MadeByKeywords
+from mpifed.hyperparameters import Count, MadeByKeywords
 from mpifed.maths.arrays import column
 from mpifed.maths.optimizers import State
-from mpifed.maths.ranges import Count
 
 Share = Annotated[float, Gt(0), Le(1)]
 

@@ -7,6 +7,7 @@ decoupled.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, TypeAlias
 
@@ -14,9 +15,8 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from mpifed.core.record import Array
-from mpifed.keywords import MadeByKeywords
-from mpifed.maths.ranges import Size, Weight
-from mpifed.maths.schedules import CosineDecay, LearningRate, LocalSchedule
+from mpifed.hyperparameters import MadeByKeywords, Size, Weight
+from mpifed.maths.schedules import LearningRate, LocalSchedule
 
 Momentum = Annotated[float, Ge(0), Lt(1)]
 State: TypeAlias = Any  # of an optimizer, a record of its own
@@ -43,11 +43,6 @@ class Scheduled(MadeByKeywords):
         rate = self.learning_rate
         return float(rate) if isinstance(rate, (int, float)) else rate.at(t)
 
-    @property
-    def ends(self) -> bool:
-        """Whether the learning rate ends at 0."""
-        return isinstance(self.learning_rate, CosineDecay) and not self.learning_rate.final
-
 
 class ClientOptimizer(Scheduled):
     """What a client makes of the gradients of its local steps: w <- w - learning_rate * factor * direction.
@@ -70,10 +65,6 @@ class ClientOptimizer(Scheduled):
         return self.linear and self.special == self.memory
 
     @property
-    def ends(self) -> bool:
-        return super().ends or not self.factor(1)
-
-    @property
     def memory(self) -> str:
         """The setting by which steps follow from earlier gradients too; empty where they do not."""
         raise NotImplementedError
@@ -85,13 +76,29 @@ class ClientOptimizer(Scheduled):
             return f"clip_norm = {self.clip_norm:g}"
         return "local_schedule" if self.local_schedule is not None else self.memory
 
-    def wrong_special(self, table: str, why: str) -> list[str]:
-        """The message of a method of plain steps alone, if the job sets others."""
-        return [f"[{table}] {self.special}: {why}; leave it out"] if self.special else []
-
     def factor(self, k: int) -> float:
         """By which local step k = 1, 2, ... has another learning rate than the round."""
         return 1.0 if self.local_schedule is None else self.local_schedule.at(k)
+
+    def rate(self, step: float, count: int, pull: float = 0.0) -> float:
+        """How far a constant gradient g moves a client by `count` steps: x_i - x_0 = -rate g; NaN where not `linear`.
+
+        In units of `step`, let d be how far it is and v its velocity, from 0 both. A plain step goes on by
+        u = 1 - step pull d, since the pull grows with the distance; then v <- momentum v + u, and d <- d + v, or in
+        Nesterov's form d + momentum v + u. So after r steps rate / step is
+
+            r                                         for plain ones,
+            (1 - (1 - step pull)^r) / (step pull)     with a pull alone,
+            (r - m (1 - m^r) / (1 - m)) / (1 - m)     with momentum m alone; Nesterov's adds m (1 - m^r) / (1 - m),
+
+        the three ||a_i||_1 of FedNova (J. Wang et al., arXiv:2007.07481). l2 and weight decay are no pull: their
+        gradients are part of g, as they are part of what is minimized. Nor does clipping count.
+        """
+        distance, state = 0.0 if self.linear else math.nan, self.start
+        for k in range(1, count + 1 if self.linear else 1):
+            move, state = self.direction(state, 1 - step * pull * distance, 0.0, k)
+            distance += self.factor(k) * move
+        return step * distance
 
     def direction(self, state: State, g: Steered, w: Steered, k: int) -> tuple[Steered, State]:
         """The direction of local step k = 1, 2, ... from w, with weight decay, and the next state."""

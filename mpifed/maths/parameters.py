@@ -6,7 +6,8 @@ Shapes: n clients, s samples, p features, h scores; leading axes broadcast.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from functools import cache
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from mpifed.core.record import Array
 
@@ -33,3 +34,25 @@ class Slope(NamedTuple):
 
 # from the slope at the scores of a pass through a model to the gradient, leaves [..., *shape]
 Backward: TypeAlias = Callable[[Slope], Parameters]
+
+
+class NamedArrays(tuple[Any, ...]):  # of arrays, or of what `map_leaves` puts in their place
+    """The base of records whose fields need not be identifiers, such as `conv1.weight`: see `named_arrays`."""
+
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    def __new__(cls, *values: object) -> NamedArrays:
+        return super().__new__(cls, values)
+
+    def __reduce__(self) -> tuple[Callable[..., NamedArrays], tuple[object, ...]]:
+        return _named, (self._fields, *self)
+
+
+@cache
+def named_arrays(fields: tuple[str, ...]) -> type[NamedArrays]:
+    """The class of records with these fields."""
+    return type("NamedArrays", (NamedArrays,), {"_fields": fields})
+
+
+def _named(fields: tuple[str, ...], *values: object) -> NamedArrays:
+    return named_arrays(fields)(*values)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
@@ -13,11 +13,14 @@ from mpifed.core.exchange import Field, OwnRecord
 from mpifed.core.holdings import Holdings
 from mpifed.core.record import AnyRecord, Array, Integers, Record, map_leaves
 from mpifed.maths.arrays import power_of_two
+from mpifed.maths.objectives import layout_of
 from mpifed.maths.parameters import Parameters
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.text import shown
 
 if TYPE_CHECKING:
+    from mpifed.core.round import Round
+    from mpifed.core.vector import Layout
     from mpifed.maths.compression import Compression
     from mpifed.maths.duals import Dual
     from mpifed.maths.objectives import LinearScores, Objective
@@ -99,6 +102,10 @@ class Problem:
         assert self.privacy is not None
         return self.privacy
 
+    def with_noise(self, multiplier: float) -> Problem:
+        """The same with this noise multiplier."""
+        return replace(self, privacy=replace(self.private, noise_multiplier=multiplier))
+
     @property
     def dual(self) -> Dual:
         """The dual of the loss, for algorithms that check that there is one."""
@@ -109,6 +116,11 @@ class Problem:
     def linear(self) -> LinearScores:
         """The objective, for algorithms that need scores that are linear in the features."""
         return cast("LinearScores", self.objective)  # data split by columns or cells are refused with others
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the parts of a model stand in a vector."""
+        return layout_of(self.objective, model_template(self))
 
     @cached_property
     def offsets(self) -> Array:
@@ -131,3 +143,19 @@ class Problem:
         alike = not any(self.counts.strides)  # a view of one number, as this is then
         weights = (self.counts[:1] if alike else self.counts) * (self.clients / self.counts.sum())
         return np.broadcast_to(weights, self.counts.shape)
+
+
+def start_model(problem: Problem, now: Round) -> Parameters:
+    """The model of round 0: that of `[model] start`, or the objective's own, a function of the job's seed."""
+    if problem.start is not None:
+        return map_leaves(np.copy, problem.start)
+    return problem.objective.start(problem.features, problem.outputs, now.rng("model"), problem.dtype)
+
+
+@lru_cache(maxsize=8)  # every block of clients asks for it
+def model_template(problem: Problem) -> Parameters:
+    """A model in the right shapes, for the fields of an exchange: zeros that take no memory."""
+    model, rng = problem.start, np.random.default_rng(0)
+    if model is None:
+        model = problem.objective.start(problem.features, problem.outputs, rng, problem.dtype)
+    return map_leaves(lambda leaf: np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape), model)

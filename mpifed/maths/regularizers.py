@@ -15,10 +15,9 @@ from typing import ClassVar
 import numpy as np
 
 from mpifed.core.record import Array, bare_leaves, map_leaves
-from mpifed.keywords import MadeByKeywords
+from mpifed.hyperparameters import MadeByKeywords, Weight
 from mpifed.maths.arrays import square_norms
 from mpifed.maths.objectives import Parameters
-from mpifed.maths.ranges import Weight
 
 
 class Regularizer(MadeByKeywords, ABC):

@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 from annotated_types import Gt, Le
 
-from mpifed.keywords import MadeByKeywords
-from mpifed.maths.ranges import Count, Decay, Size, Weight
+from mpifed.hyperparameters import Count, Decay, MadeByKeywords, Size, Weight
 
 
 class StepSize(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge
 
 from mpifed.core.record import Array, Record, map_leaves
-from mpifed.keywords import MadeByKeywords
+from mpifed.hyperparameters import MadeByKeywords
 from mpifed.maths.arrays import namespace
 from mpifed.maths.losses import SampleLoss
 from mpifed.maths.objectives import Objective, Parameters, Slope, squares

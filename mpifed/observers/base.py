@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from mpifed.core.tables import Table
-from mpifed.keywords import MadeByKeywords
+from mpifed.hyperparameters import MadeByKeywords
 
 
 class ObservedRun(NamedTuple):

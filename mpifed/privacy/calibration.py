@@ -7,7 +7,7 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from mpifed.algorithms.algorithm import Algorithm, with_noise
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.core.errors import DataError, UsageError
 from mpifed.job.participation import round_of
 from mpifed.maths.privacy.accounting import CALIBRATED, calibrate
@@ -30,6 +30,11 @@ class Budget(NamedTuple):
     def cost(self, spending: Spending) -> float:
         """The epsilon of the client who has spent most."""
         return spending.worst_paper() * (1 - _ROUNDING) if self.by_paper else spending.worst()
+
+
+def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
+    """The algorithm with this noise multiplier."""
+    return replace(algorithm, problem=algorithm.problem.with_noise(multiplier))
 
 
 def budget_of(job: Job) -> Budget | None:

@@ -17,9 +17,10 @@ Whatever becomes an integer is computed in float64, or, where the mechanism coun
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,7 @@ class _Private(Open):
     """What all private guards share."""
 
     draws = "secretly"
+    quiet: ClassVar[Mapping[str, str]] = {"over": "ignore", "invalid": "ignore"}  # it would depend on the data
 
     @property
     def privacy(self) -> Privacy:
@@ -120,6 +122,13 @@ class NoisyGradients(_Private):
 
     draws = "anew"
     clips = True
+
+    def anew(
+        self, block: Block, now: Round, steps: int, keys: Callable[[int], tuple[Array, ...]], gain: float
+    ) -> Iterator[Minibatch]:
+        for r in range(steps):
+            rows = block.draw(now, f"minibatch {r}", self.work.batch, secret=True)
+            yield self.minibatch(block.take(rows), keys(r), gain)
 
     def put_step(
         self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters

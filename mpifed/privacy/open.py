@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core.exchange import Block, OwnRecord
-from mpifed.core.record import Array, Record, bare_leaves, map_leaves, namespace, writable
+from mpifed.core.record import Array, Record, bare_leaves, map_leaves, namespace, read_only, writable
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
@@ -20,7 +20,7 @@ from mpifed.maths.arrays import column
 from mpifed.maths.optimizers import ClientOptimizer
 from mpifed.maths.parameters import Parameters
 from mpifed.maths.privacy.release import Release
-from mpifed.maths.problem import Problem, Weighted, mean, weighted_fields
+from mpifed.maths.problem import Problem, Weighted, mean, start_model, weighted_fields
 
 Floats = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ class Minibatch(NamedTuple):
     keys: tuple[Array, ...]  # of the passes, see `Objective.pass_keys`
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> tuple[Any, ...]:  # features, arrays and keys
         """What `Objective.gradient` takes after the model."""
         return self.X, self.y, self.weights, *self.keys
 
@@ -67,12 +67,24 @@ class Open:
     work: LocalWork
 
     draws: ClassVar[str] = "once"  # how minibatches of a round are drawn: "once", "secretly", "anew" for each step
+    quiet: ClassVar[Mapping[str, str]] = {}  # for `np.errstate`: what of local steps there is no warning of
     clips: ClassVar[bool] = False  # whether gradients are clipped, and so minibatches weighted as sums
 
     @property
     def dtype(self) -> str:
         """The dtype of local steps."""
         return self.problem.dtype
+
+    @cached_property
+    def _models(self) -> dict[int, Array]:
+        """Initial ones, by the seed: every block of clients asks for it."""
+        return {}
+
+    def initial(self, now: Round) -> Array:
+        """[d] the model before round 1."""
+        if now.seed not in self._models:
+            self._models[now.seed] = read_only(self.layout.flat(start_model(self.problem, now)))
+        return self._models[now.seed]
 
     def record(self, x: Array) -> Parameters:
         """The views of x [..., d]."""
@@ -82,6 +94,12 @@ class Open:
         """Rows of a local step, with what each counts, all the same, times `gain` in a mean."""
         weight = 1.0 if self.clips else 1 / batch.y.shape[1] * gain
         return Minibatch(*batch, namespace(batch.y).full(batch.y.shape, weight), keys)
+
+    def anew(
+        self, block: Block, now: Round, steps: int, keys: Callable[[int], tuple[Array, ...]], gain: float
+    ) -> Iterator[Minibatch]:
+        """The minibatches of local steps, where `draws` says so: independent of each other, and secret."""
+        return iter(())
 
     def put_step(
         self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.algorithms.cocoa import UNSAFE_SIGMA
 from mpifed.core.errors import NumericalError
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable
@@ -54,8 +53,7 @@ def run_warnings(folder: Path, job: ReadOnlyTable | None = None) -> list[RunWarn
     job = job_of(folder) if job is None else job
     rows = read_history(folder) if (folder / HISTORY).exists() else {}
     worse = worse_than_measured(job, rows, run.get("returned_round"))
-    unsafe = [RunWarning("unsafe sigma", text) for text in run.get("warnings") or () if text.startswith(UNSAFE_SIGMA)]
-    return [*_diverged(run, job, rows), *worse, *_drowned(job, rows), *unsafe[:1]]
+    return [*_diverged(run, job, rows), *worse, *_drowned(job, rows)]
 
 
 def _drowned(job: ReadOnlyTable, rows: Mapping[str, Array]) -> Iterator[RunWarning]:

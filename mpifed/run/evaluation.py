@@ -8,8 +8,9 @@ from math import inf, isnan
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mpifed.algorithms.algorithm import Algorithm, Columns, Measure
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.certificate import known
+from mpifed.algorithms.measure import Columns, Measure
 from mpifed.comm.mpi import Comm
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mpifed.algorithms.algorithm import Columns
 from mpifed.algorithms.functions import CHUNK
+from mpifed.algorithms.measure import Columns
 from mpifed.comm.mpi import Comm
 from mpifed.core.device import host_record
 from mpifed.core.record import Array, Record, take

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from mpifed.algorithms.algorithm import Algorithm, Measure, with_noise
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.functions import CHUNK
+from mpifed.algorithms.measure import Measure
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.placement import place
 from mpifed.comm.rounds import Ranks
@@ -186,7 +187,7 @@ def prepare(
                 from mpifed.privacy.calibration import settle, settled_before
 
                 multiplier = settle(job, algorithm) if header is None else settled_before(job, algorithm, header)
-        algorithm = with_noise(algorithm, comm.bcast(multiplier))
+        algorithm = replace(algorithm, problem=algorithm.problem.with_noise(comm.bcast(multiplier)))
         with agreed(comm):
             secret = is_secret(job, algorithm)
     space = min(job.data.memory_gib * 2**30, room() / comm.node_size)

@@ -10,7 +10,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from annotated_types import Ge
 
-from mpifed.algorithms.algorithm import Algorithm, Measure
+from mpifed.algorithms.algorithm import Algorithm
+from mpifed.algorithms.measure import Measure
 from mpifed.core.exchange import Exchange, Field
 from mpifed.core.record import Array
 from mpifed.core.round import Round

@@ -19,7 +19,8 @@ from registry import CASES, FEW, NAMES, Case, table
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
 from mpifed.core.exchange import Exchange, Lazy, States
-from mpifed.core.record import Record, leaves, map_leaves, of_columns
+from mpifed.core.holdings import of_columns
+from mpifed.core.record import Record, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.data.store import open_federation

@@ -7,14 +7,13 @@ weights [p, L] row by row, then the biases [L], if there are any.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from federations import held
 from jobs_in_python import checked
-from paper import step_size
 from records import record_of, together
 
 from mpifed.core.record import leaves
@@ -114,6 +113,8 @@ def minibatches(task: Job, client: int, size: int, t: int) -> list[Any]:
 def gradient_of(task: Job, outputs: int) -> Gradient:
     """That of the job's objective; under [privacy] every sample's is clipped, and a batch counts as `batch` of them."""
     objective = task.model
+    if objective["name"] == "mlp":
+        return network_gradient(objective["l2"], objective["hidden"])
     slope = {
         "softmax": softmax_slope, "true-class-logistic": printed_slope, "least-squares": residual,
     }[objective["name"]]  # fmt: skip
@@ -135,6 +136,24 @@ def gradient_of(task: Job, outputs: int) -> Gradient:
     return gradient
 
 
+def network_gradient(l2: float, hidden: int) -> Gradient:
+    """That of the mean cross-entropy of a network without intercepts, plus l2 times all squares, sample by sample."""
+
+    def gradient(w: Any, X: Any, y: Any) -> Any:
+        first, second = w[: -hidden * 10].reshape(-1, hidden), w[-hidden * 10 :].reshape(hidden, 10)
+        total = 2 * l2 * w
+        for x, label in zip(X, y, strict=True):
+            z = x @ first
+            g = 1 / (1 + np.exp(-z))
+            slope = g + z * g * (1 - g)  # of z g(z)
+            q = softmax_slope((z * g) @ second, label)
+            own = [np.outer(x, (second @ q) * slope).ravel(), np.outer(z * g, q).ravel()]
+            total = total + np.concatenate(own) / len(y)
+        return total
+
+    return gradient
+
+
 def softmax_slope(z: Any, label: int) -> Any:
     """-log q_y has the slope q - e_y."""
     q = np.exp(z) / np.exp(z).sum()
@@ -152,67 +171,3 @@ def printed_slope(z: Any, label: int) -> Any:
 def residual(z: Any, target: float) -> Any:
     """(z - y)^2 / 2"""
     return z - target
-
-
-# --- local steps -----------------------------------------------------------------------------------------------------
-
-
-class End(NamedTuple):
-    """Where the local steps of a client end."""
-
-    client: int
-    model: Any  # [d]
-    rows: int
-    steps: int
-
-
-def ends(
-    task: Job, data: list[tuple[Any, Any]], t: int, x: Any, pulled: Callable[[int, Any], Any] = lambda i, at: 0.0
-) -> Iterator[End]:
-    """Of round t's clients, who begin at x and to whose gradients `pulled` is added; `data` as `rows_of` gives them."""
-    gradient = gradient_of(task, 10)
-    step = step_size(task.client_optimizer["learning_rate"], t)
-    for i in present(task, len(data), t):
-        (X, y), at = data[i], x
-        batches = minibatches(task, i, len(y), t)
-        for batch in batches:
-            at = at - step * (gradient(at, X[batch], y[batch]) + pulled(i, at))
-        yield End(i, at, len(y), len(batches))
-
-
-def walked(task: Job, start: Any, step: float, slopes: list[Callable[[Any], Any]]) -> Any:
-    """Where steps from `start` end."""
-    client, mu = task.client_optimizer, task.algorithm.get("mu", 0.0)
-    v, velocity, momentum = start, np.zeros_like(start), client.get("momentum", 0.0)
-    for slope in slopes:
-        down = slope(v) + mu * (v - start)
-        velocity = momentum * velocity + down
-        v = v - step * (down + momentum * velocity if client.get("nesterov") else velocity)
-    return v
-
-
-def averaged(task: Job, gradient: Gradient | None = None, outputs: int = 10) -> Any:
-    """[d] of FedAvg and FedProx: min F_k(v) + mu/2 ||v - w||^2 by SGD, averaged by rows. With l1: proximal."""
-    data, client, server = rows_of(task.data.path), task.client_optimizer, task.server_optimizer or {}
-    decay = client.get("weight_decay", 0.0)
-    gradient, w = gradient or gradient_of(task, outputs), start_of(task)
-    penalized = len(w) - outputs * task.model["bias"]
-    at_server, rate, momentum = np.zeros_like(w), server.get("learning_rate", 1.0), server.get("momentum", 0.0)
-    for t in range(1, task.rounds + 1):
-        step, total, rows = step_size(client["learning_rate"], t), np.zeros_like(w), 0
-        for k in present(task, len(data), t):
-            X, y = data[k]
-            slopes = [
-                lambda v, X=X[batch], y=y[batch]: gradient(v, X, y) + decay * v
-                for batch in minibatches(task, k, len(y), t)
-            ]
-            total, rows = total + len(y) * walked(task, w, step, slopes), rows + len(y)
-        D = total / rows - w
-        at_server = momentum * at_server + D
-        before, w = w, w + rate * (D + momentum * at_server if server.get("nesterov") else at_server)
-        if task.regularizer is not None:  # its prox goes as far as a constant gradient, and the velocity knows of it
-            (away,) = -walked(task, np.zeros(1), step, [lambda v: 1.0] * task.algorithm.get("local_steps", 1))
-            threshold = task.regularizer["weight"] * rate * (1 + momentum * bool(server.get("nesterov"))) * away
-            w[:penalized] = np.sign(w[:penalized]) * np.maximum(np.abs(w[:penalized]) - threshold, 0)
-            at_server = (w - before) / rate
-    return w

@@ -20,18 +20,6 @@ SOME = {"participation": {"clients_per_round": 4}}
 STRONGLY: dict[str, Any] = {"model": {"name": "softmax", "bias": False, "l2": 0.1}}  # convex
 
 
-@pytest.mark.parametrize(("name", "settings"), [
-    ("fedcm", {"alpha": 1.0}), ("mime-lite", {"alpha": 1.0}), ("fedacg", {"lam": 0.0, "beta": 0.0}),
-    ("fedexprox", {"alpha": 1.0, "mu": 0.0}),
-])  # fmt: skip
-def test_where_it_is_fedavg_it_has_its_bits(skewed: Path, name: str, settings: dict[str, Any]) -> None:
-    same, plain = (
-        played(local_job(skewed, {"name": kind, **STEPS, **more}, **SOME)).model
-        for kind, more in ((name, settings), ("fedavg", {}))
-    )
-    assert same.tobytes() == plain.tobytes()
-
-
 @pytest.mark.parametrize(("some", "count"), [({}, 4), (SOME, 600)], ids=["all", "some"])
 def test_fedvarp_comes_to_where_fedavg_does_with_all_clients(skewed: Path, some: dict[str, Any], count: int) -> None:
     """Three full gradients a round on unequal shards, whose limit is not the optimum."""

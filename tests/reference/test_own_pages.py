@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-from loops import ends, local_job, played, rows_of, start_of
+from loops import local_job
+from pages import Page, same
 from paper import make_data
 
 from mpifed.core.errors import UsageError
@@ -17,16 +18,40 @@ from mpifed.testing import Job, check_algorithm, rounds
 
 ETA, ALPHA = 0.2, 0.3
 NAMES = ("Recalled", "Stretched")
-EXACT = {"rtol": 0, "atol": 1e-10}
 PRIVATE = {"delta": 1e-5, "clip": 1.0, "epsilon": 8.0, "public_preparation": True}
 
 
-class Course(NamedTuple):
-    """What a loop leaves."""
+class Recalled(Page):
+    name, uniform = "own_pages:Recalled", True
 
-    x: Any  # [d]
-    own: Any  # [N, d] of the clients
-    judged: Any  # [d]
+    def begin(self) -> None:
+        self.own = self.zeros.copy()
+
+    def direction(self, i: int, at: Any, batch: Any) -> Any:
+        return self.gradient(i, at, batch) + ALPHA * (at - self.x)
+
+    def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
+        for i, y in ends.items():
+            self.own[i] = y - self.x
+        self.x = self.x + self.own.mean(axis=0)
+
+    def kept(self) -> dict[str, Any]:
+        return {"": self.own}
+
+    def memory(self) -> Any:
+        return self.own.mean(axis=0)
+
+
+class Stretched(Page):
+    name, uniform = "own_pages:Stretched", True
+
+    def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
+        D = self.mean(ends) - self.x
+        far = np.mean([np.linalg.norm(y - self.x) for y in ends.values()]) / np.linalg.norm(D)
+        self.last, self.x = self.x, self.x + far * D
+
+    def judged(self) -> Any:
+        return (self.x + self.last) / 2
 
 
 @pytest.fixture(scope="module")
@@ -43,33 +68,9 @@ def task(folder: Path, name: str, /, **changes: Any) -> Job:
     return local_job(folder, {"name": f"own_pages:{name}", **steps, **own}, **some | changes)
 
 
-def loop(job: Job, name: str) -> Course:
-    x, data = start_of(job), rows_of(job.data.path)
-    own, judged = np.zeros((len(data), len(x))), x
-    for t in range(1, job.rounds + 1):
-        pulled = (lambda i, at, x=x: ALPHA * (at - x)) if name == "Recalled" else (lambda i, at: 0.0)
-        found = list(ends(job, data, t, x, pulled))
-        moved = np.array([end.model for end in found]) - x
-        mean = moved.mean(axis=0)
-        if name == "Recalled":
-            own[[end.client for end in found]] = moved
-            judged = x = x + own.mean(axis=0)
-        else:
-            far = np.linalg.norm(moved, axis=1).mean() / np.linalg.norm(mean)
-            last, x = x, x + far * mean
-            judged = (x + last) / 2
-    return Course(x, own, judged)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_is_its_equations(skew: Path, name: str) -> None:
-    job = task(skew, name)
-    done, course = played(job), loop(job, name)
-    np.testing.assert_allclose(done.server.model, course.x, **EXACT)
-    np.testing.assert_allclose(done.model, course.judged, **EXACT)
-    if name == "Recalled":
-        np.testing.assert_allclose(done.kept(""), course.own, **EXACT)
-        np.testing.assert_allclose(done.server.memory, course.own.mean(axis=0), **EXACT)
+    same(task(skew, name))
 
 
 @pytest.mark.parametrize("name", NAMES)

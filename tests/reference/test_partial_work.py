@@ -1,4 +1,4 @@
-"""Clients who do a part of their local work: who they are, how much they do, and methods with them against plain loops.
+"""Clients who do a part of their local work: who they are, and how much they do.
 
 Stragglers are those of FedProx's experiments (arXiv:1812.06127, Section 5.2), a drawn number of passes FedNova's.
 """
@@ -9,51 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pages_averaging  # noqa: F401
-import pages_corrections  # noqa: F401
-import pages_normalized  # noqa: F401  # into PAGES
-import pages_variates  # noqa: F401
 import pytest
-from lengths import covering
-from loops import ends, local_job, played, rows_of, start_of
-from pages import PAGES
+from loops import local_job, rows_of
 
-from mpifed.core.errors import UsageError
 from mpifed.job.participation import round_of
 from mpifed.testing import Job, minibatches, participants
 
 SLOW = {"participation": {"clients_per_round": 6, "stragglers": 0.5}}
 DROPPED = {"participation": {"clients_per_round": 6, "stragglers": 0.5, "drop_stragglers": True}}
-TIMED = {"participation": {"clients_per_round": 6, "deadline_s": 0.29, "speeds": [100.0, 13.0, 0.5]}}
 
 
 def job(folder: Path, name: str, more: dict[str, Any], tables: dict[str, Any]) -> Job:
     optimizer = {} if name == "ssca" else {"client_optimizer": {"learning_rate": 0.3}}
     own = {"name": name, "batch_size": 4, **optimizer, **more}
     return local_job(folder, own, data={"path": str(folder), "block": 5}, **tables)
-
-
-@covering({
-    "name, own": [
-        ("fedavg", {}), ("fednova", {"mu": 0.5}), ("feddyn", {"alpha": 0.4, "weights": "rows"}), ("fedlin", {}),
-        ("fedcm", {"alpha": 0.3}),
-    ],
-    "work": [{"local_epochs": 3, "local_least": 2}, {"local_steps": 4}],
-    "tables": [{}, SLOW, DROPPED, TIMED],
-})  # fmt: skip
-def test_the_page(skewed: Path, name: str, own: dict[str, Any], work: dict[str, Any], tables: dict[str, Any]) -> None:
-    task = job(skewed, name, {**work, **own}, tables)
-    np.testing.assert_allclose(played(task).model, PAGES[name](task).play().judged(), rtol=0, atol=1e-10)
-
-
-def test_fedprox_keeps_what_stragglers_did(skewed: Path) -> None:
-    mu = 0.7
-    task = job(skewed, "fedprox", {"local_epochs": 4, "mu": mu}, SLOW)
-    data, x = rows_of(skewed), start_of(task)
-    for t in range(1, task.rounds + 1):
-        found = list(ends(task, data, t, x, lambda i, at, x=x: mu * (at - x)))
-        x = sum(end.rows * end.model for end in found) / sum(end.rows for end in found)
-    np.testing.assert_allclose(played(task).model, x, rtol=0, atol=1e-10)
 
 
 def passes(task: Job, t: int, sizes: Any) -> dict[int, float]:
@@ -91,42 +60,3 @@ def test_what_time_allows(digits: Path, work: str) -> None:
     few = job(digits, "fedavg", {"local_steps": 40}, {"participation": {"deadline_s": 1.0, "speeds": [3.0, 7.0]}})
     rounds = [[len(minibatches(few, t, i)) for i in range(len(sizes))] for t in (1, 2)]
     assert rounds[0] == rounds[1] and set(rounds[0]) == {3, 7}
-
-
-@pytest.mark.parametrize(
-    ("name", "more", "tables", "said"),
-    [
-        ("fedavg", {"local_steps": 2, "local_least": 3}, {}, "local_least = 3: more than local_steps = 2; lower it"),
-        ("fedavg", {}, SLOW, "[algorithm] local_steps = 1: there is none that a client could leave out"),
-        ("fedavg", {}, {"participation": {"stragglers": 1.0, "drop_stragglers": True}}, "all clients of a round would"),
-        ("fedavg", {"local_steps": 2}, {"participation": {"deadline_s": 1.0}}, "one alone says nothing; give both"),
-        ("fedavg", {"local_steps": 2}, {"participation": {"speeds": [1.0]}}, "one alone says nothing; give both"),
-        (
-            "fedavg",
-            {"local_steps": 2},
-            {"participation": {"deadline_s": 1.0, "speeds": [1.0] * 99}},
-            "[participation] speeds: 99 numbers for",
-        ),
-        ("proxskip", {"p": 0.3}, TIMED, "deadline_s or stragglers: a coin ends the steps of all clients"),
-        ("ssca", {"rho": [0.5], "gamma": [0.5]}, TIMED, '[participation] deadline_s = 0.29: "ssca" takes no local'),
-        ("fedsplit", {"s": 1.0}, {"participation": {"stragglers": 0.5, "drop_stragglers": True}}, "needs all"),
-        ("proxskip", {"p": 0.3}, SLOW, "or stragglers: a coin ends the steps of all clients"),
-        ("ssca", {"rho": [0.5], "gamma": [0.5]}, SLOW, '"ssca" takes no local steps on rows'),
-        (
-            "fedavg",
-            {"local_steps": 2},
-            SLOW | {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0}},
-            "[participation] stragglers = 0.5: with [privacy] all clients take the local steps",
-        ),
-        (
-            "fedavg",
-            {"local_epochs": 3, "local_least": 1},
-            {"regularizer": {"name": "l1", "weight": 0.1}},
-            "with a [regularizer] all clients must take as many steps",
-        ),
-    ],
-)
-def test_refusals(digits: Path, name: str, more: dict[str, Any], tables: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError) as error:
-        played(job(digits, name, more, tables))
-    assert said in str(error.value)

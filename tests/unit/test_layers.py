@@ -16,17 +16,29 @@ import pytest
 from package_sources import FILES, PACKAGE, nodes
 
 # what each package may import of the others: core <- data.block <- maths, comm; maths, data <- algorithms
-_JOB = ["keywords", "contract", "text", "core", "maths", "data", "algorithms", "comm", "files", "observers", "job"]
+_JOB = [
+    "hyperparameters",
+    "contract",
+    "text",
+    "core",
+    "maths",
+    "data",
+    "algorithms",
+    "comm",
+    "files",
+    "observers",
+    "job",
+]
 MAY = {
     "core": ["core"],
-    "maths": ["keywords", "contract", "core", "text", "data.block", "maths"],
+    "maths": ["hyperparameters", "contract", "core", "text", "data.block", "maths"],
     "data": ["contract", "core", "files", "text", "data"],
-    "algorithms": ["keywords", "core", "maths", "data", "privacy.guards", "privacy.open", "algorithms"],
+    "algorithms": ["hyperparameters", "core", "maths", "data", "privacy.guard", "privacy.open", "algorithms"],
     "comm": ["core", "data.block", "data.roster", "comm", "maths.fixedpoint"],
     "files": ["core", "text", "files"],
-    "observers": ["keywords", "core", "files", "observers"],
+    "observers": ["hyperparameters", "core", "files", "observers"],
     "job": [
-        *("keywords", "contract", "text", "core", "maths", "data", "algorithms", "comm"),
+        *("hyperparameters", "contract", "text", "core", "maths", "data", "algorithms", "comm"),
         *("files.columns", "files.expected", "observers", "job"),
     ],
     "privacy": [

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from documents import blocks
 from mypy import api
 from package_sources import FILES, nodes
 
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from mpifed.algorithms.functions import Constraint
 from mpifed.data.block import Block
-from mpifed.algorithms.algorithm import Measure
+from mpifed.algorithms.measure import Measure
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.round import Round
@@ -85,6 +86,18 @@ def test_records_of_an_exchange_that_do_not_fit_are_errors(tmp_path: Path) -> No
     out, trouble, _ = api.run([*settings, str(tmp_path / "algorithm.py")])
     found = {int(line.split(":")[1]) for line in out.splitlines() if "algorithm.py:" in line and " error: " in line}
     assert found == set(range(len(lines) - len(WRONG) + 1, len(lines) + 1)), out + trouble
+
+
+@pytest.mark.long
+def test_tutorials_are_typed(tmp_path: Path) -> None:
+    """`mypy --strict` over the classes that the tutorial has its readers write; it reads `jobs/examples` as well."""
+    written = [block.text for block in blocks(ROOT / "docs/tutorials/write-an-algorithm.md", "python")]
+    files = [tmp_path / f"page_{i}.py" for i, text in enumerate(written) if "\nclass " in text]
+    for path in files:
+        path.write_text(written[int(path.stem.removeprefix("page_"))])
+    settings = ["--cache-dir", str(ROOT / ".mypy_cache"), "--config-file", str(ROOT / "setup.cfg")]
+    out, trouble, code = api.run([*settings, *map(str, files)])
+    assert len(files) >= 2 and code == 0, out + trouble
 
 
 def test_few_types_are_any_and_each_says_why() -> None:

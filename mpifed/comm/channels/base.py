@@ -18,8 +18,8 @@ from mpifed.comm.mpi import Comm
 from mpifed.comm.sums import INTEGER_BYTES, Message, Place, Sum, names_field
 from mpifed.core.errors import MpifedError, TooFewClients
 from mpifed.core.exchange import answering, hearing
-from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array, Flags, Integers, Record, leaves, map_leaves, nbytes, of_columns
+from mpifed.core.holdings import Holdings, of_columns
+from mpifed.core.record import Array, Flags, Integers, Record, leaves, map_leaves, nbytes
 from mpifed.core.round import SETUP, Arrivals, Round
 
 
@@ -120,6 +120,7 @@ class Channel:
             plan.kept.answered[answering(plan.exchange, now)] = True
             plan.withheld = withheld(plan.message, self.protection, now.present)
 
+    # of `Sum.add`
     def add(self, plan: Plan, answer: Record, clients: Integers, now: Round, *more: Any) -> None:
         """Add the answers [n, ...] of `clients` [n] of this rank; in this channel with `more` of `Sum.add`."""
         plan.sum.add(answer, clients, *more)

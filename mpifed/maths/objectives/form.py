@@ -19,12 +19,11 @@ from mpifed.core.record import ABSENT, AnyRecord, Array, Record, bare_leaves, le
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import Features
-from mpifed.keywords import MadeByKeywords
+from mpifed.hyperparameters import MadeByKeywords, Weight
 from mpifed.maths.arrays import assign, product, transposed_product
 from mpifed.maths.duals import Dual
 from mpifed.maths.losses import SampleLoss
 from mpifed.maths.parameters import Backward, Head, Parameters, Slope
-from mpifed.maths.ranges import Weight
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.random import Generator
 
 from mpifed.core.record import ABSENT, Array
+from mpifed.hyperparameters import Weight
 from mpifed.maths import losses
 from mpifed.maths.objectives.form import Layer, Layers, LinearScores
 from mpifed.maths.parameters import Parameters, Slope
-from mpifed.maths.ranges import Weight
 
 
 class Bias(NamedTuple):

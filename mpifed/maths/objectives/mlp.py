@@ -11,11 +11,11 @@ from annotated_types import Gt, Le
 from numpy.random import Generator
 
 from mpifed.core.record import ABSENT, Array
+from mpifed.hyperparameters import Weight
 from mpifed.maths.arrays import sigmoid
 from mpifed.maths.losses import LOSSES, SampleLoss
 from mpifed.maths.objectives.form import Layer, Layers, LinearScores
 from mpifed.maths.parameters import Parameters
-from mpifed.maths.ranges import Weight
 
 Units: TypeAlias = Annotated[int, Gt(0), Le(10**6)]
 

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from mpifed.core.record import ABSENT, AnyRecord, Array, NamedArrays, map_leaves, named_arrays
+from mpifed.core.record import ABSENT, AnyRecord, Array, map_leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Features
 from mpifed.maths.arrays import namespace
 from mpifed.maths.losses import LOSSES, SampleLoss
 from mpifed.maths.objectives.form import Objective
-from mpifed.maths.parameters import Backward, Parameters, Slope
+from mpifed.maths.parameters import Backward, NamedArrays, Parameters, Slope, named_arrays
 
 # from the derivative by one client's outputs [s, L] to that by its parameters
 Pullback: TypeAlias = Callable[[Array], NamedArrays]

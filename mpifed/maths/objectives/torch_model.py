@@ -26,12 +26,12 @@ from numpy.random import Generator
 
 from mpifed.contract import own_module, own_object
 from mpifed.core.errors import UsageError
-from mpifed.core.record import ABSENT, Array, NamedArrays, namespace
+from mpifed.core.record import ABSENT, Array, namespace
 from mpifed.data.block import of_vectors
 from mpifed.maths.losses import LOSSES, SampleLoss
 from mpifed.maths.objectives.network import NeuralNetwork, Pullback
 from mpifed.maths.objectives.torch_samples import by_layers, drawn_samples, layers_give
-from mpifed.maths.parameters import Head, Slope
+from mpifed.maths.parameters import Head, NamedArrays, Slope
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from mpifed.core.refusals import Refusal
-from mpifed.keywords import MadeByKeywords
+from mpifed.hyperparameters import MadeByKeywords
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpifed import FedAvg
-from mpifed.algorithms.initial import model_template, start_model
+from mpifed.algorithms.algorithm import Rows
 from mpifed.algorithms.refused_steps import check_rows
 from mpifed.algorithms.reveals import MeanGradient, Received
-from mpifed.algorithms.rows import Rows
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import map_leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.maths.objectives import Parameters
-from mpifed.maths.problem import Problem, Weighted, mean, weighted_fields
+from mpifed.maths.problem import Problem, Weighted, mean, model_template, start_model, weighted_fields
 
 # --- gradients of minibatches of one ---------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ from mpifed.comm.channels.base import Channel, ChannelSetting, Kept, Plan, Prote
 from mpifed.comm.rounds import make_channel
 from mpifed.comm.sums import Message
 from mpifed.core.errors import TooFewClients
-from mpifed.core.exchange import Exchange, Field, Placed
-from mpifed.core.holdings import Holdings
+from mpifed.core.exchange import Exchange, Field
+from mpifed.core.holdings import Holdings, Placed
 from mpifed.core.record import map_leaves
 from mpifed.core.round import Leaving, Round
 

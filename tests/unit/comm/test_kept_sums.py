@@ -14,8 +14,8 @@ from mpifed.comm.channels.base import Protection
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import Arithmetic
-from mpifed.core.exchange import Exchange, Field, Placed
-from mpifed.core.holdings import Holdings
+from mpifed.core.exchange import Exchange, Field
+from mpifed.core.holdings import Holdings, Placed
 from mpifed.core.round import Round
 from mpifed.data.block import Block
 from mpifed.testing import Solo

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import pytest
 
 from mpifed import FedAvg
-from mpifed.algorithms.algorithm import Algorithm, wrong_exchanges
+from mpifed.algorithms.algorithm import Algorithm
 from mpifed.contract import breaches
 from mpifed.core.exchange import Exchange
+from mpifed.job.job import wrong_exchanges
 from mpifed.maths.objectives import OBJECTIVES, LinearScores, Objective
 from mpifed.maths.regularizers import L1, REGULARIZERS, Regularizer
 from mpifed.maths.terms import TERMS, Loss, Sampled, Term

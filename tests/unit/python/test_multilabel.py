@@ -109,7 +109,7 @@ def test_columns_of_files_and_frames(here: Path) -> None:
     (lambda: run(mf.MultiLabel(), minimize=mf.Loss(classes=[0])), "classes = .*the targets have no classes"),
     (lambda: mf.run(mf.SSCA(batch_size=5), From.from_clients(PAIRS), mf.MultiLabel(), rounds=2, progress="none",
                     constraints=[mf.constraint(mf.ErrorRate(), 0.1)]), "error-rate.*is for classes"),
-    (lambda: mf.run(mf.CoCoA(gamma=0.5, local_epochs=1), From.from_clients(PAIRS), mf.MultiLabel(l2=0.1), rounds=2,
+    (lambda: mf.run(mf.CoCoA(local_epochs=1), From.from_clients(PAIRS), mf.MultiLabel(l2=0.1), rounds=2,
                     progress="none"), "dual"),
     (lambda: mf.run(mf.HyFDCA(), From.from_clients(PAIRS), mf.MultiLabel(l2=0.1), rounds=2, progress="none"), "dual"),
     (lambda: mf.run(mf.Bundle(), From.from_clients(PAIRS), mf.MultiLabel(l2=0.1), rounds=2, progress="none"), "dual"),

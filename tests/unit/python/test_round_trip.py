@@ -55,7 +55,7 @@ FUNCTIONS: dict[str, Any] = {
 ROWS = {
     "fedavg": mf.FedAvg(batch_size=4, local_steps=2, client_optimizer=mf.SGD(0.1)),
     "ssca": mf.SSCA(batch_size=4, rho=mf.StepSize(0.9, 0.4), gamma=mf.StepSize(0.8, 0.5), tau=0.3),
-    "cocoa": mf.CoCoA(gamma=0.5, local_epochs=2),
+    "cocoa": mf.CoCoA(local_epochs=2),
 }
 OTHERS = {
     "vertical-sgd": mf.VerticalSGD(batch_size=4, server_optimizer=mf.SGD(0.1, momentum=0.5)),

@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tomli_w
 from click.testing import CliRunner
@@ -15,11 +14,8 @@ from written_files import FIRST, LEDGER, write_json
 from written_runs import JOB, write_made_run, write_made_sweep
 
 import mpifed as mf
-from mpifed.algorithms.cocoa import UNSAFE_SIGMA
 from mpifed.cli import main
 from mpifed.job.job import read_table
-from mpifed.maths.objectives import Hinge
-from mpifed.maths.problem import Problem
 from mpifed.results.run_warnings import run_warnings
 from mpifed.results.text import toml_text
 
@@ -200,16 +196,3 @@ def test_show_compare_and_python_say_the_same(tmp_path: Path) -> None:
     sweep = mf.Sweep(folder, {"small": [mf.load(folder / f"point-000{k}") for k in (0, 1)]}, (1, 2))
     assert repr(sweep).endswith(f"small; 2 seeds; small, seed 2: {text})")
     assert sweep.summary["warnings"].tolist() == ["", text]
-
-
-def test_sigma_below_what_is_safe_for_any_data() -> None:
-    """sigma' = gamma K is (Lemma 4), K the number of clients of a round."""
-
-    def cocoa(sigma: float | None, gamma: float = 1.0, clients_per_round: int | None = None) -> list[str]:
-        problem = Problem(Hinge(l2=0.1), "rows", np.full(8, 10), 80, 3, 2, clients_per_round=clients_per_round)
-        return mf.CoCoA(gamma=gamma, sigma=sigma, problem=problem).warnings()
-
-    assert cocoa(None) == cocoa(8.0) == cocoa(9.0) == cocoa(1.0, gamma=1 / 8) == cocoa(2.0, 0.5, 4) == []
-    assert len(cocoa(1.9, 0.5, 4)) == 1 and cocoa(7.9)[0].startswith(
-        f"{UNSAFE_SIGMA}7.9: safe for any data is gamma * (clients per round) = 8; "
-    )

@@ -1,13 +1,22 @@
-"""What programs make by keywords: methods, optimizers, terms and settings, as `FedAvg(batch_size=32)`."""
+"""What users set: classes that are made by keywords, as `FedAvg(batch_size=32)`, and the ranges of their numbers."""
 
 from __future__ import annotations
 
 import inspect
 from functools import lru_cache
+from typing import Annotated
 
+from annotated_types import Ge, Gt, Le
 from typing_extensions import Self
 
 from mpifed.core.nearest import nearest
+
+# beyond them numbers overflow, or memory and time would never suffice
+Weight = Annotated[float, Ge(0), Le(1e30)]  # float32 ends at 3.4e38, and products with data must not overflow
+Size = Annotated[float, Gt(0), Le(1e30)]
+Count = Annotated[int, Gt(0), Le(10**8)]
+Repeats = Annotated[int, Gt(0), Le(10**6)]  # repetitions within a round
+Decay = Annotated[float, Ge(0), Le(10.0)]  # of a step size: t^10 is finite for all rounds
 
 _signature = lru_cache(maxsize=64)(inspect.signature)  # which takes longer than the copy that a round may make
 
