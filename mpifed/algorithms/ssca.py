@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 
 from mpifed.algorithms.algorithm import Algorithm, Rows
 from mpifed.algorithms.certificate import known
@@ -119,7 +119,8 @@ class SSCAServer(NamedTuple):
     surrogate: Surrogate  # of round t - 1
     estimate: Statistics  # variance-reduced d_{t-1} and v_{t-1}; ABSENT otherwise
     shares: Array  # [K] counted samples relative to all; ABSENT where all count
-    steps: np.int64  # t - 1
+    steps: np.int64  # t - 1; begins again with every stage
+    stage: np.int64  # the number of the penalty c_j
     multipliers: Array  # [M] of the last convex problem
     slack: Array  # [M] s of the last convex problem
     slack_costs: SlackCosts
@@ -134,8 +135,9 @@ class SSCA(Algorithm):
     The split of the data decides between 1, 2 (rows, `SSCAHorizontal`) and 3, 4 (columns, `SSCAVertical`); constraints
     between 1, 3 and 2, 4. In the paper B = `batch_size`, c = `slack_cost`; the step sizes are
     a1/t^alpha and a2/t^(alpha + 0.05); here `rho` and `gamma` are `[scale, decay]` each, scale / t^decay.
-    For `slack_cost = "auto"`, `margins = "auto"` and `variance_reduction` see `mpifed.algorithms.ssca_tuning`.
-    # differs from the paper: no sequence of growing costs c_j; "auto" takes its place.
+    For `slack_cost = "auto"`, `margins = "auto"` and `variance_reduction` see `mpifed.algorithms.ssca_tuning`. A
+    list of slack costs is the paper's sequence c_j: with the next one, surrogates and step sizes start again, and the
+    model stays.
 
     `variance_reduction = "recursive"`: the surrogate is one quadratic around w_t, of estimates that are corrected
     recursively. Twice the arithmetic, two models down, the same bytes up. # differs from the paper: an addition.
@@ -151,8 +153,13 @@ class SSCA(Algorithm):
     """Curvature of the surrogates: the larger, the smaller the steps."""
     start: Start = "exact"
     """How the surrogates begin: exact: from zero, with the weights corrected for it; paper: as printed."""
-    slack_cost: Literal["auto"] | Size = "auto"
-    """Cost c of each unit by which a constraint is exceeded: a number; auto: chosen for each constraint in the run."""
+    slack_cost: Literal["auto"] | Size | Annotated[tuple[Size, ...], MinLen(1)] = "auto"
+    """Cost c of each unit by which a constraint is exceeded: a number; a growing list, the next taken by stages; auto:
+    chosen for each constraint in the run."""
+    stage_rounds: Count | None = None
+    """Rounds after which the next of a list of slack costs may be taken; rho and gamma then begin again."""
+    slack_tolerance: Size = 1e-3
+    """The next slack cost is taken only where the norm of the slack is above this."""
     variance_reduction: Literal["none", "recursive"] = "none"
     """none; or recursive: gradients at the last model too, by the same minibatch (STORM): less noise for twice the
     arithmetic; on data split by rows."""
@@ -173,6 +180,13 @@ class SSCA(Algorithm):
         if cls is not SSCA:
             return cls
         return SSCAVertical if split == "columns" else SSCAHorizontal
+
+    @property
+    def costs(self) -> tuple[float, ...]:
+        """The penalty sequence c_j; empty where the costs are chosen in the run."""
+        if self.slack_cost == "auto":
+            return ()
+        return self.slack_cost if isinstance(self.slack_cost, tuple) else (self.slack_cost,)
 
     @cached_property
     def functions(self) -> tuple[Function, ...]:
@@ -198,6 +212,14 @@ class SSCA(Algorithm):
         l2 = self.problem.objective.l2
         return refused(
             (
+                len(self.costs) > 1 and self.stage_rounds is None,
+                "[algorithm] stage_rounds: missing; after how many rounds may the next slack_cost be taken?",
+            ),
+            (
+                list(self.costs) != sorted(set(self.costs)),
+                f"[algorithm] slack_cost = {list(self.costs)}: a penalty sequence must grow",
+            ),
+            (
                 l2 and not objective_term(self.problem).sampled,
                 f'[model] l2 = {l2:g}: with [minimize] name = "norm" it is ||w||^2 that is minimized, without a '
                 "factor; set l2 = 0",
@@ -219,11 +241,18 @@ class SSCA(Algorithm):
             ),
             (not self.limits and self.margins != "off", f"[algorithm] margins: {idle}"),
             (not self.limits and self.slack_cost != "auto", f"[algorithm] slack_cost: {idle}"),
+            (
+                self.stage_rounds is not None and len(self.costs) <= 1,
+                "[algorithm] stage_rounds: has no effect where slack_cost is not a list of several costs",
+            ),
         )
 
     def start_server(self, now: Round) -> SSCAServer:
         """Step 1: any w_1, and empty surrogates."""
-        model = start_model(self.problem, now)
+        return self.begin(start_model(self.problem, now))
+
+    def begin(self, model: Parameters) -> SSCAServer:
+        """The state before round 1."""
         surrogate = start_surrogate(model, len(self.functions))
         nothing = np.zeros(self.limits)
         level = np.zeros(len(self.functions)) if self.limits else ABSENT
@@ -234,6 +263,7 @@ class SSCA(Algorithm):
             estimate=Statistics(zeros(surrogate).linear, level) if self.recursive else ABSENT,
             shares=np.ones(len(self.functions)) if counts_some(self.problem) else ABSENT,
             steps=np.int64(0),
+            stage=np.int64(0),
             multipliers=nothing,
             slack=nothing,
             slack_costs=SlackCosts(*np.zeros((5, self.limits))),
@@ -247,7 +277,7 @@ class SSCA(Algorithm):
         return (counted,) if counts_some(self.problem) else ()
 
     def keep(self, server: SSCAServer) -> np.float64:
-        """1 - rho_t, the weight of the last estimate: 0 in the first round; ABSENT unless `recursive`."""
+        """1 - rho_t, the weight of the last estimate: 0 in the first round of a stage; ABSENT unless `recursive`."""
         kept: np.float64 = ABSENT
         if self.recursive:
             kept = np.float64(1 - self.rho.at(int(server.steps) + 1) if server.steps else 0.0)
@@ -278,10 +308,10 @@ class SSCA(Algorithm):
             excess = np.array([0.0 if row is None else float(excess[row]) for row in self.rows[1:]])
             margins = steer(margins, t, excess, rho, carried)
         cost, cap = next_costs(costs, form.curvatures)
-        if self.slack_cost != "auto":
-            cost = cap = np.full(self.limits, self.slack_cost)
+        if self.costs:
+            cost = cap = np.full(self.limits, self.costs[int(server.stage)])
         solution = solve(surrogate, form, cost, margins.margin if margins else 0.0)
-        return server._replace(
+        new = server._replace(
             model=move(surrogate, solution.factors, self.gamma.at(t), w),  # (5)
             previous=w if self.recursive else ABSENT,
             surrogate=surrogate,
@@ -291,6 +321,23 @@ class SSCA(Algorithm):
             slack=solution.slack,
             slack_costs=after_round(costs, t, cost, cap, solution.multipliers, solution.total),
             margins=margins,
+        )
+        return self._next_stage(new)
+
+    def _next_stage(self, server: SSCAServer) -> SSCAServer:
+        """At the end of a stage: the next penalty c_j, or, if ||s|| is small, another stage with the same."""
+        last = int(server.stage) >= len(self.costs) - 1
+        met = float(np.linalg.norm(server.slack)) <= self.slack_tolerance
+        if last or met or int(server.steps) % (self.stage_rounds or 1):
+            return server
+        begun = self.begin(server.model)
+        return server._replace(
+            surrogate=begun.surrogate,
+            estimate=begun.estimate,
+            steps=begun.steps,
+            stage=server.stage + 1,
+            slack_costs=begun.slack_costs,
+            margins=begun.margins,
         )
 
     # --- the best model, columns of the history, and remarks ------------------------------------------------------
@@ -314,7 +361,7 @@ class SSCA(Algorithm):
         if not self.limits:
             return {}
         columns = {f"subproblem_multiplier_{m}": float(nu) for m, nu in enumerate(server.multipliers, 1)}
-        if self.slack_cost == "auto":
+        if not self.costs:
             columns |= {f"slack_cost_{m}": float(cost) for m, cost in enumerate(server.slack_costs.cost, 1)}
         return columns | {"slack": float(np.linalg.norm(server.slack))}
 
@@ -325,7 +372,8 @@ class SSCA(Algorithm):
         ----------
         measured : columns of the history, of the last model
         """
-        shares = server.slack_costs.capped.tolist()
+        due = int(server.stage) < len(self.costs) - 1  # the next cost, if there are rounds for it
+        shares = np.where(due, 0.0, server.slack_costs.capped).tolist()
         return [
             f"constraint {m}: {above:.3g} above its limit {constraint.limit:g}; its multiplier was at its cap "
             f"in {share:.0%} of recent rounds"

@@ -245,6 +245,8 @@ def test_a_slack_cost_below_the_multiplier_is_remarked(
         r"constraint 2: 0\.09\d+ above its limit 1; its multiplier was at its cap in 100% of recent rounds", remark
     )
     assert remarks(1e-3, 3.0) == []  # nothing binds
+    assert len(remarks([1e-3, 2e-3], 1.0, stage_rounds=1)) == 1  # the largest of a sequence
+    assert "in 0% of recent rounds" in remarks([1e-3, 1e4], 1.0, stage_rounds=1)[0]
 
 
 # --- the duality gap ---------------------------------------------------------------------------------------------

@@ -73,11 +73,12 @@ REFUSED = {
     "a problem that does not fit the data": Ends(
         "bare",
         (
-            SSCA % "9.0, label_holder = 1", "participation.clients_per_round=30",
+            SSCA % "[9.0, 1.0], stage_rounds = 2, label_holder = 1", "participation.clients_per_round=30",
             'constraint=[{name = "loss", limit = 0.0}, {name = "loss", classes = [11], limit = 1.0}]',
         ),
         (
             "[algorithm] label_holder = 1: is for data split by columns",
+            "[algorithm] slack_cost = [9.0, 1.0]: a penalty sequence",
             "[participation] clients_per_round = 30", "[constraint 1] limit - margin = 0",
             "[constraint 2] classes = [11]",
         ),

@@ -284,29 +284,37 @@ class Trajectory(NamedTuple):
     problems: list[tuple[Omega, float, float, Omega]]  # of every round BC, A - U, curvature, w-bar
 
 
-def constrained(task: Job, data: Data, limit: float, c: Callable[[int], float], start: str = "exact") -> Trajectory:
+def constrained(
+    task: Job, data: Data, limit: float, c: Callable[[int], float], start: str = "exact",
+    restart: Callable[[Trajectory], bool] = lambda done: False,
+) -> Trajectory:  # fmt: skip
     """Algorithms 2 and 4 for (37): Lemma 1 on (38), where A-bar has the sign of the errata.
 
     `exact` replaces tau by tau Q_t and U by U Q_t, as the recursion from F-bar^(0) = 0 has it. `c` is that of round
-    t.
+    t; `restart` tells whether the recursion begins anew before the next round.
     """
     rule = task.algorithm
     w = omega(first_model(task))
     done = Trajectory(w, [], [], [])
-    A, BC, missing = 0.0, combine((0.0, w)), 1.0
-    for t in range(1, task.rounds + 1):
+    begun = 0  # rounds before this stage
+    for now in range(1, task.rounds + 1):
+        t = now - begun
+        if t == 1:
+            A, BC, missing = 0.0, combine((0.0, w)), 1.0
         rho, gamma = step_size(rule["rho"], t), step_size(rule["gamma"], t)
-        cost, bar = estimate(w, data, draw(task, data, t))
+        cost, bar = estimate(w, data, draw(task, data, now))
         A_bar = cost + rule["tau"] * inner(w, w)  # (32)
         A = (1 - rho) * A + rho * (A_bar - inner(bar, w))  # (39)
         BC = combine((1 - rho, BC), (rho, bar), (-2 * rho * rule["tau"], w))  # (30), (31)
         missing *= 1 - rho
         share = 1.0 if start == "paper" else 1 - missing
-        w_bar, nu = lemma_1(BC, A, limit * share, rule["tau"] * share, c(t))
+        w_bar, nu = lemma_1(BC, A, limit * share, rule["tau"] * share, c(now))
         value = A - limit * share + inner(BC, w_bar) + rule["tau"] * share * inner(w_bar, w_bar)
         w = combine((1 - gamma, w), (gamma, w_bar))  # (5)
         done.problems.append((BC, A - limit * share, rule["tau"] * share, w_bar))
         done = Trajectory(w, [*done.nu, nu], [*done.slack, max(0.0, value)], done.problems)
+        if restart(done):
+            begun = now
     return done
 
 

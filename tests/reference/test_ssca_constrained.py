@@ -103,6 +103,23 @@ def of_one(w: Omega, data: Data, n: int) -> Behind:
     return behind(w, list(w[0] @ data.X[n]), int(data.y[n]))
 
 
+# --- a sequence of penalties -------------------------------------------------------------------------------------
+
+
+def test_a_penalty_sequence_begins_again(skewed: Path, tmp_path: Path) -> None:
+    """Every stage ends with slack: t = 1 and surrogates of nothing, at the model that is there."""
+    costs, rounds = [0.5, 2.0, 8.0], 3
+    task = norm_job(skewed, 1.8, costs, rounds=11, stage_rounds=rounds, slack_tolerance=1e-3)
+    expected = constrained(
+        task, read(skewed), 1.8, lambda t: costs[min((t - 1) // rounds, 2)],
+        restart=lambda done: len(done.nu) in (rounds, 2 * rounds),  # the last has no next
+    )  # fmt: skip
+    assert all(expected.slack[t - 1] > 1e-3 for t in (rounds, 2 * rounds))
+    result = play(task, tmp_path / "run")
+    close(result.model, expected.w)
+    assert result.columns["subproblem_multiplier_1"] == pytest.approx(expected.nu[-1], rel=1e-6)
+
+
 # --- several constraints, other terms ----------------------------------------------------------------------------
 
 
