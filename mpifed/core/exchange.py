@@ -118,7 +118,7 @@ class Lazy(InPlaceOfArray):
         who, parts = zip(*self.parts(), strict=True)
         order = np.argsort(np.concatenate(who))
         record: Record = map_leaves(lambda *some: namespace(some[0]).concatenate(some)[order], *parts)
-        self.parts, self.total, self.apart = lambda: iter([(np.arange(len(order)), record)]), None, None
+        self.__init__(lambda: iter([(np.arange(len(order)), record)]))  # type: ignore[misc]  # neither total nor apart
         return record
 
     def __getattr__(self, name: str) -> Any:  # what the record has

@@ -61,7 +61,7 @@ def scale_columns(
     if shift is not None:
         whole += shift
     ends = np.cumsum([out.shape[1] for out in outs])
-    for out, part in zip(outs, np.split(whole, ends[:-1], axis=1), strict=True):
+    for out, part in zip(outs, np.split(whole, ends, axis=1), strict=False):
         out[...] = part
 
 

@@ -305,7 +305,7 @@ class Round(NamedTuple):
         blocks = -(-width // 4)  # Philox makes numbers by fours
         stream = _stream(self.seed, f"{purpose}/{blocks}")
         numbers = np.empty((len(clients), len(turns), 4 * blocks), np.uint64)
-        others = np.flatnonzero(clients[1:] != clients[:-1] + 1) + 1
+        others = np.flatnonzero(clients[1:] != clients[:-1] + 1) + 1 if len(clients) > 1 else clients[:0]
         runs = list(pairwise([0, *others.tolist(), len(clients)]))  # of neighbours
         for turn, into in zip(turns, numbers.swapaxes(0, 1), strict=True):
             philox, done = stream.at(self._counter(turn=turn)), 0

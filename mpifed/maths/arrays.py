@@ -58,13 +58,15 @@ def transposed_product(X: Features, slopes: Array, out: Array | None = None) -> 
     """
     if isinstance(X, tuple):
         return np.stack([x.T @ d for x, d in zip(X, slopes, strict=True)])
-    xp, columns, p = namespace(X), X.swapaxes(-1, -2), X.shape[-1]
-    width = _UNCOPIED // max(slopes.shape[-2] * slopes.shape[-1], 1) // _ALIKE * _ALIKE
-    if xp is not np or out is None or not 0 < width < p or p % width == 1:
-        return xp.matmul(columns, slopes, out=out)
+    columns, p = X.swapaxes(-1, -2), X.shape[-1]
+    if out is None or X.size * slopes.shape[-1] <= _UNCOPIED:
+        return namespace(X).matmul(columns, slopes, out=out)
+    width = _UNCOPIED // (slopes.shape[-2] * slopes.shape[-1]) // _ALIKE * _ALIKE
+    if namespace(X) is not np or not 0 < width < p or p % width == 1:
+        width = p
     for start in range(0, p, width):
         part = slice(start, start + width)
-        np.matmul(columns[..., part, :], slopes, out=out[..., part, :])
+        namespace(X).matmul(columns[..., part, :], slopes, out=out[..., part, :])
     return out
 
 
