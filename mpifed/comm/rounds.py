@@ -207,7 +207,7 @@ class Ranks:
                 else:  # until all fields are noted as they are
                     parts = ((in_place and plan.noted and upload.apart) or upload.parts)()
             for few, part, *more in parts:
-                part = part if in_place else host_record(part)
+                part = part if in_place or self.device.on_host else host_record(part)
                 plan.noted = plan.noted or note_steps(self.steps, plan.message.places, part)
                 add(plan, part, block.clients[few], now, *more)
             return after

@@ -60,8 +60,7 @@ def scale_columns(
         whole *= scale
     if shift is not None:
         whole += shift
-    ends = np.cumsum([out.shape[1] for out in outs])
-    for out, part in zip(outs, np.split(whole, ends, axis=1), strict=False):
+    for out, part in zip(outs, np.split(whole, np.cumsum([out.shape[1] for out in outs]), axis=1), strict=False):
         out[...] = part
 
 

@@ -139,7 +139,10 @@ class Open:
 
     def weighted(self, left: OwnRecord, clients: Array, *kept: Record) -> Weighted:
         """What has left the clients, times their weights: in place, where nothing in `kept` is in the same memory."""
-        weight, others = self.weight(clients), [leaf for part in (left, *kept) for leaf in bare_leaves(part)]
+        weight = self.weight(clients)
+        if (weight == 1).all():
+            return Weighted(left, weight)
+        others = [leaf for part in (left, *kept) for leaf in bare_leaves(part)]
 
         def scaled(leaf: Array) -> Array:
             xp = namespace(leaf)
@@ -149,7 +152,7 @@ class Open:
             apart = writable(leaf) and sum(xp.may_share_memory(leaf, other) for other in others) <= 1
             return xp.multiply(leaf, column(weight, leaf), out=leaf if apart else None)
 
-        return Weighted(left if (weight == 1).all() else map_leaves(scaled, left), weight)
+        return Weighted(map_leaves(scaled, left), weight)
 
     def present(self, total: Weighted) -> float:
         """The total weight of the participating clients."""
