@@ -26,7 +26,7 @@ from mpifed.job.reading import check_data
 from mpifed.job.sweep import SweepPoint, Tune, points
 from mpifed.results.points import is_sweep
 from mpifed.results.tuning import rung_of
-from mpifed.run.folder import ended_before, same_job
+from mpifed.run.folder import changes_of, ended_before, same_job
 from mpifed.text import command_line, wrong_line
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.sbatch"
@@ -171,9 +171,12 @@ def _pending(out: Path, all_points: Sequence[SweepPoint], array: bool, sweep: bo
     for point, state in zip(all_points, status.points, strict=True):
         folder = out / point.name if sweep else out
         began = job_of(folder)
-        over = ended_before(point.job, folder) is not None or state.fails_again
+        again = point.job.resumed(began).table()
+        over = ended_before(point.job, folder) is not None or (
+            state.fails_again and not changes_of(began, again, {"observe"})
+        )
         if began and not over:
-            same_job(folder, began, point.job.resumed(began).table())
+            same_job(folder, began, again)
         left += [point.name] if not over and state.state not in ("queued", "running") else []
     busy = status.of("queued", "running")
     if busy and (not left or not array):

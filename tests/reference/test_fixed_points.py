@@ -35,7 +35,6 @@ REST: list[tuple[str, dict[str, Any], dict[str, Any], int, bool]] = [
     ("fedavg", {}, SOME | {"compression": ONE | {"memory": "ef21-sgdm"}}, 1500, False),
     ("fedavg", {}, SOME | {"compression": {"name": "natural", "memory": "diana"}}, 1000, False),
     ("fedavg", {}, {"compression": {"name": "rand-k", "k": 1, "memory": "diana"}}, 1000, False),
-    ("scaffold", {"local_steps": 4}, {"compression": {"name": "sign", "memory": "ef21"}}, 1600, False),
 ]
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from lengths import long_unless
 from methods import METHODS, named
 
+import mpifed as mf
 from mpifed.audit.command import Audit, as_json, audited
 from mpifed.cli import main
 
@@ -59,26 +61,11 @@ def test_each_method_is_attacked(name: str, audit: Callable[..., Audit], request
     ("scaffold", {}, SOFTMAX), ("fedpdm", {"rho": 2.0}, SOFTMAX),
 ])  # fmt: skip
 def test_an_upload_is_divided_by_the_steps_of_its_client(
-    name: str, settings: dict[str, Any], model: dict[str, Any], audit: Callable[..., Audit],
-    make_data: Callable[..., Path], tmp_path: Path,
-) -> None:  # fmt: skip
+    name: str, settings: dict[str, Any], model: dict[str, Any], audit: Callable[..., Audit], tmp_path: Path
+) -> None:
     """Who has one row takes one step, beside one with eight: its row is recovered with its length, not an eighth."""
-    who = tmp_path / "who.csv"
-    who.write_text("client,rows,columns\n0,0,all\n1,1,all\n2,2-9,all\n")
-    asked = [
-        "--samples",
-        "10",
-        "--features",
-        "6",
-        "--task",
-        "classification",
-        "--classes",
-        "3",
-        "--split",
-        "rows",
-        "--map",
-    ]
-    data = make_data(tmp_path / "data", "synthetic", *asked, "--split", "rows", "--map", str(who))
+    X, data = np.random.default_rng(5).standard_normal((10, 6)).astype("f4"), tmp_path / "data"
+    mf.FederatedDataset.from_arrays(X, np.arange(10) % 3, clients=[0, 1, *[2] * 8], out=data)
     own = {"name": name, "batch_size": 1, "local_epochs": 1, "client_optimizer": {"learning_rate": 0.1}} | settings
     one = attack(audit(data, 1, model, own), "reconstruction")
     assert one.recovered == 2
