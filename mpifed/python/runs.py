@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -102,6 +103,10 @@ def job(
     table |= {"data": {"path": place, "block": table_of(block)}}
     table |= {"model": describe.part(MODEL, "model", model)}
     if start is not None:
+        if not isinstance(start, str | os.PathLike):
+            raise UsageError(
+                f"start: a {type(start).__name__}; expected a mpifed.Run, its folder, or its model.safetensors"
+            )
         table["model"]["start"] = str(Path(start).absolute())
     table |= describe.method(algorithm)
     if minimize is not None:

@@ -118,11 +118,11 @@ def fields_of(name: str, table: dict[str, Any]) -> dict[str, Any]:
         chosen = table.get("name")
         kind: Any = known[chosen if isinstance(chosen, str) and chosen in known else next(iter(known))]
         beside = {"limit": float, "margin": float} if name == "constraint" else {}
-        hints = get_type_hints(kind, include_extras=True)
+        hints = get_type_hints(kind, localns={"Problem": object}, include_extras=True)
         names = [field.name for field in fields(kind) if field.name not in ("problem", *OPTIMIZERS)]
         return {"name": str, **{key: hints[key] for key in names}, **beside}
     if name in CLASSES:
-        hints = get_type_hints(CLASSES[name], include_extras=True)
+        hints = get_type_hints(CLASSES[name], localns={"Problem": object}, include_extras=True)
         return {field.name: hints[field.name] for field in fields(CLASSES[name])}
     if name == "sweep":
         return {

@@ -49,7 +49,7 @@ AVERAGING = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1))
 
 def objects(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Objects of a class of settings, with values that its annotations allow."""
-    hints, given_values = get_type_hints(kind, include_extras=True), {}
+    hints, given_values = get_type_hints(kind, localns={"Problem": object}, include_extras=True), {}
     for field in fields(kind):
         if field.name not in ("problem", "name"):
             of_type = values(hints[field.name])
