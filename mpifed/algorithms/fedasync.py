@@ -32,6 +32,7 @@ class FedAsync(LocalMethod):
     """
 
     weights = "uniform"
+    degrees = Mixed(1, 0)  # type: ignore[arg-type]
     refuses: ClassVar[dict[str, str]] = {"server_optimizer": "alpha is the server's step"}
     alpha: Annotated[float, Gt(0), Le(1)] = 0.6
     """Weight of an answer that has missed no round."""
