@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from functools import lru_cache
 from heapq import heappop, heappush
 
@@ -41,7 +42,7 @@ class Buffers:
         self.rounds: list[tuple[Integers, Arrivals]] = []  # (who, ascending; their arrivals)
         self._at_work: list[tuple[float, int, int, bool]] = []  # a heap: (when, client, model, whether it is lost)
         self._waiting: list[tuple[int, int]] = []  # in the buffer: (client, model)
-        self._busy: set[int] = set()
+        self._busy: list[int] = []  # ascending
         self._asked = self._lost = self._late = 0
         self._start(0.0)
 
@@ -51,16 +52,19 @@ class Buffers:
             self._next_instant()
         return self.rounds[index]
 
+    def _release(self, client: int) -> None:
+        del self._busy[bisect_left(self._busy, client)]
+
     def _start(self, now: float) -> None:
         while len(self._at_work) < self.table.concurrency and len(self._busy) < self.clients:
             turn = Round(self._asked, self.seed, _NOBODY)
             number = int(_level(turn, "who starts") * (self.clients - len(self._busy)))
-            before = np.array(sorted(self._busy), np.int64) - np.arange(len(self._busy))  # free ones before each
-            client = int(number + np.searchsorted(before, number, side="right"))
+            before = bisect_right(range(len(self._busy)), number, key=lambda k: self._busy[k] - k)  # of the busy ones
+            client = number + before
             (delay,) = delays(self.network, self.seed, self._asked, np.array([client]))
             lost = _level(turn, "loss") < self.network.loss
             heappush(self._at_work, (now + float(delay), client, len(self.rounds), lost))
-            self._busy.add(client)
+            self._busy.insert(before, client)
             self._asked += 1
 
     def _next_instant(self) -> None:
@@ -69,7 +73,7 @@ class Buffers:
             _, client, model, lost = heappop(self._at_work)
             late = not lost and len(self.rounds) - model > self.table.max_staleness
             if lost or late:
-                self._busy.remove(client)
+                self._release(client)
                 self._lost, self._late = self._lost + lost, self._late + late
                 continue
             self._waiting.append((client, model))
@@ -77,7 +81,8 @@ class Buffers:
                 who, began = np.array(sorted(self._waiting)).T
                 models, places = np.unique(began, return_inverse=True)
                 self.rounds.append((who, Arrivals(models, places, now, self._lost, self._late)))
-                self._busy.difference_update(who.tolist())
+                for one in who.tolist():
+                    self._release(one)
                 self._waiting, self._lost, self._late = [], 0, 0
         self._start(now)
 
