@@ -32,6 +32,7 @@ _FREE = {"free": True}
 _OTHER_ENDS = ("seconds", "epsilon")  # keys of [stop] that end a run by no evaluation
 Positive = Annotated[int, Gt(0), Le(10**15)]
 Security = Literal["plain", "masked", "encrypted"]
+Spread = Annotated[float, Ge(0), Le(10)]  # a factor of 22,026
 NotNegative = Annotated[int, Ge(0), Le(10**15)]
 
 
@@ -202,11 +203,11 @@ class SimulatedNetwork(Settings):
     delay_s: Size | None = None
     """Median seconds from a question to a client's answer, transfer and arithmetic included; in place of the figures
     and times of the other keys."""
-    delay_spread: Weight = 0.0
+    delay_spread: Spread = 0.0
     """Standard deviation of the logarithm of a delay, drawn anew for each answer (lognormal); 0: constant."""
-    client_spread: Weight = 0.0
+    client_spread: Spread = 0.0
     """Standard deviation of the logarithm of a client's own factor of all its delays, drawn once."""
-    loss: Annotated[float, Ge(0), Lt(1)] = 0.0
+    loss: Annotated[float, Ge(0), Le(0.99)] = 0.0  # time would never suffice beyond
     """Probability that an answer never comes, with `[asynchrony]`; another client starts when it should have come."""
     client_slowdown: Size = 1.0
     """Time of a client's arithmetic, relative to this machine's."""
