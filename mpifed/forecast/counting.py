@@ -22,9 +22,9 @@ from mpifed.comm.states import ClientStates
 from mpifed.core.errors import MpifedError
 from mpifed.core.exchange import Exchange, ServerRecord, States
 from mpifed.core.record import Record, map_leaves
-from mpifed.core.round import SETUP, Round
+from mpifed.core.round import SETUP, Arrivals, Round
 from mpifed.job.job import Job
-from mpifed.job.participation import arithmetic, first_rounds, next_round
+from mpifed.job.participation import arithmetic, first_rounds, in_vain, next_round
 from mpifed.run.setup import all_exchanges
 from mpifed.run.state_check import check_state
 
@@ -81,6 +81,18 @@ class Counting(Ranks):
         """`up_bytes` and `down_bytes` of an exchange, once, or of "keys"; 0 of what is measured."""
         costs = self.channel.keys.costs if name == "keys" else self._plans[name].account.costs
         return {key: int(costs[key] // max(1, costs["played"])) for key in ("up_bytes", "down_bytes")}
+
+    def in_vain(self, job: Job) -> dict[str, int]:
+        """`up_bytes` and `down_bytes` of answers that are lost or late in all rounds of a job."""
+        nothing, one = {"up_bytes": 0, "down_bytes": 0}, np.zeros(1, np.int64)
+        if self.now.arrivals is None:
+            return nothing
+        name, plan = next(iter(self._plans.items()))
+        none, all_ = (
+            plan.channel.spent(plan, self.broadcasts[name], self._columns, self.now._replace(arrivals=arrivals))
+            for arrivals in (Arrivals(one, one, 0.0), Arrivals(one, one, 0.0, *in_vain(job, self.clients)))
+        )
+        return {key: getattr(all_, key) - getattr(none, key) for key in nothing}
 
     @property
     def partners(self) -> int:

@@ -32,7 +32,6 @@ from mpifed.forecast.counting import Counting
 from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement, receiver, test_statements
 from mpifed.job import goals
 from mpifed.job.job import Job, read_table
-from mpifed.job.participation import in_vain
 from mpifed.job.reading import check_data
 from mpifed.job.sweep import points
 from mpifed.maths.objectives.torch_model import PASS_BYTES
@@ -85,7 +84,7 @@ def forecast(job: Job, ranks: int) -> Table:
         counting.partners, job.participation.max_dropouts if job.participation.dropout_rate else 0,
     )  # fmt: skip
     of_all = view._replace(now=counting.everybody, leave=0)
-    lost, late = in_vain(job, data.clients)
+    vain = counting.in_vain(job)
     keys, times = counting.bytes_of("keys"), Counter(exchange.name for exchange in algorithm.setup)
     once = {exchange.name: exchange for exchange in algorithm.setup}.values()
     setup = [{**_described(exchange, of_all, counting), "times": times[exchange.name]} for exchange in once]
@@ -111,10 +110,8 @@ def forecast(job: Job, ranks: int) -> Table:
         ],
         **{f"{key}_per_round": value for key, value in per_round.items()},
         **{
-            key: count
-            + sum(one[key] * one.get("times", job.rounds) for one in (*setup, *exchanges))
-            + more * per_round[key] // view.clients
-            for (key, count), more in zip(keys.items(), (late, lost + late), strict=True)
+            key: count + sum(one[key] * one.get("times", job.rounds) for one in (*setup, *exchanges)) + vain[key]
+            for key, count in keys.items()
         },
         "who_learns": [
             *general_statements(algorithm, view, bool(measures)),

@@ -14,11 +14,13 @@ from loops import gradient_of, local_job, minibatches, played, rows_of, start_of
 from paper import step_size
 from whole_runs import run
 
+import mpifed as mf
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round, uniform
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
+from mpifed.forecast.job import forecast
 from mpifed.job.arrivals import delays
 from mpifed.testing import Job, Solo, participants, rounds
 
@@ -143,15 +145,37 @@ def test_the_clock_of_a_synchronous_round_is_that_of_its_last_answer(digits: Pat
     np.testing.assert_allclose(read_history(tmp_path / "run")["simulated_s"], np.cumsum([0.0, *waited]))
 
 
-def test_bytes_of_answers_that_are_lost_or_late_count(digits: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("security", ["plain", "masked", "encrypted"])
+def test_bytes_of_answers_that_are_lost_or_late_count(digits: Path, tmp_path: Path, security: str) -> None:
     hyper = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}
-    task = local_job(digits, hyper, **late(2, 7, 40, 1, delay_spread=2.0, loss=0.3))
+    tables = late(2, 7, 8, 1, delay_spread=2.0, loss=0.3)
+    task = local_job(digits, hyper, aggregation={"security": security}, **tables)
     run(task, Solo(), tmp_path / "run")
     _, counted = simulated(task, open_federation(digits).clients)
-    spent, d = read_json(tmp_path / "run" / "run.json"), 650
+    spent, said, one = read_json(tmp_path / "run" / "run.json"), forecast(task, 1), (650 + 1) * 8
     assert counted["lost"] and counted["late"]
-    assert spent["up_bytes"] == (2 * 40 + counted["late"]) * (d + 1) * 8  # the upload, and its weight
-    assert spent["down_bytes"] == (2 * 40 + counted["late"] + counted["lost"]) * (d + 1) * 8  # in float64, and the step
+    more = {key: spent[key] - said["keys"][key] - 8 * said[f"{key}_per_round"] for key in ("up_bytes", "down_bytes")}
+    if security != "encrypted":  # where an upload is ciphertexts
+        assert more["up_bytes"] == counted["late"] * one  # the upload, and its weight
+    assert more["down_bytes"] == counted.total() * one  # in float64, and the step
+    assert [spent[key] for key in more] == [said[key] for key in more]
+
+
+def test_weights_are_as_exact_beside_large_targets(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3))
+    y, found = X @ rng.normal(size=3), []
+    for scale in (1.0, 2.0**30):
+        folder = tmp_path / f"{scale:g}"
+        mf.FederatedDataset.from_arrays(X, y * scale, clients=8, out=folder)
+        task = local_job(
+            folder,
+            {"name": "fedasync", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}},
+            model={"name": "least-squares"},
+            **late(2, 4, 30, delay_spread=1.0),
+        )
+        found.append(played(task).model / scale)
+    np.testing.assert_allclose(*found, rtol=1e-8)
 
 
 LATE = late(3, 5)
@@ -168,6 +192,8 @@ PRIVATE = {"privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "pub
     ("scaffold", LATE, "[asynchrony]: what clients of this method keep"),
     ("fedlin", LATE, "[asynchrony]: what clients of this method keep"),
     ("ssca", LATE, '[asynchrony]: "ssca" takes no local steps'),
+    ("fedavg", late(3, 5, delay_spread=11.0), "delay_spread = 11.0: expected a number of at most 10"),
+    ("fedavg", late(3, 5, loss=0.999), "loss = 0.999: expected a number of at most 0.99"),
     ("fedavg", {"simulated_network": {"delay_s": 1.0, "loss": 0.1}}, "[simulated_network] loss: "),
     ("fedavg", {"simulated_network": {"delay_s": 1.0, "name": "lte"}}, "delay_s and latency_s"),
     ("fedavg", {"simulated_network": {"name": "lte", "delay_spread": 1.0}}, "of delays, of which there are none"),

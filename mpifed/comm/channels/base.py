@@ -196,13 +196,14 @@ class Channel:
         came = now.arrivals or Arrivals(one, one, 0.0)
         clear = nbytes(question) - by_columns + by_columns // columns.length * columns.widths(who)
         clear = clear // len(came.models)  # of which each client is sent one
+        vain = came.late + came.lost  # who receive nothing but the broadcast; those who are late upload their answer
         down = down + clear
         integers = message.sent(answering(exchange, now)) // INTEGER_BYTES
         to_clients, hides = exchange.hear is not None, not exchange.clear
         opened = message.received(hearing(exchange, now)).max(initial=0) if to_clients else message.nbytes
         return Spent(
-            up_bytes=int(up.sum() + came.late * up.max(initial=0)),
-            down_bytes=int(down.sum() + (came.late + came.lost) * down.max(initial=0)),
+            up_bytes=int(up.sum() + (came.late and came.late * up.min())),
+            down_bytes=int(down.sum() + vain * clear.max(initial=0)),
             up_most=int(up.max(initial=0)),
             down_most=int(down.max(initial=0)),
             sealed_most=hides * int(integers.max(initial=0)),
