@@ -34,13 +34,13 @@ class Buffers:
     """The rounds of a run with `[asynchrony]`, one after the other.
 
     Clients who are at work, or wait in the buffer, are not asked; of the others each is as likely as the next. All
-    answers of one instant are taken before anybody starts.
+    answers of one instant are taken before anybody starts, in the order in which these clients did.
     """
 
     def __init__(self, table: Asynchrony, network: SimulatedNetwork, seed: int, clients: int) -> None:
         self.table, self.network, self.seed, self.clients = table, network, seed, clients
         self.rounds: list[tuple[Integers, Arrivals]] = []  # (who, ascending; their arrivals)
-        self._at_work: list[tuple[float, int, int, bool]] = []  # a heap: (when, client, model, whether it is lost)
+        self._at_work: list[tuple[float, int, int, int, bool]] = []  # a heap: (when, start, client, model, if lost)
         self._waiting: list[tuple[int, int]] = []  # in the buffer: (client, model)
         self._busy: list[int] = []  # ascending
         self._asked = self._lost = self._late = 0
@@ -63,14 +63,14 @@ class Buffers:
             client = number + before
             (delay,) = delays(self.network, self.seed, self._asked, np.array([client]))
             lost = _level(turn, "loss") < self.network.loss
-            heappush(self._at_work, (now + float(delay), client, len(self.rounds), lost))
+            heappush(self._at_work, (now + float(delay), self._asked, client, len(self.rounds), lost))
             self._busy.insert(before, client)
             self._asked += 1
 
     def _next_instant(self) -> None:
         now = self._at_work[0][0]
         while self._at_work and self._at_work[0][0] == now:
-            _, client, model, lost = heappop(self._at_work)
+            _, _, client, model, lost = heappop(self._at_work)
             late = not lost and len(self.rounds) - model > self.table.max_staleness
             if lost or late:
                 self._release(client)

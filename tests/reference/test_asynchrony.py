@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from paper import step_size
 from whole_runs import run
 
 import mpifed as mf
+from mpifed.algorithms.fedavg import FedAvg
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round, uniform
 from mpifed.data.store import open_federation
@@ -44,7 +46,7 @@ def simulated(task: Job, clients: int) -> tuple[list[tuple[float, list[int], lis
     """(seconds, who, models) of each round, and how many answers were lost or late, by an event at a time."""
     network, table, seed = task.simulated_network, task.asynchrony, task.seed
     assert network is not None and table is not None
-    events: list[tuple[float, int, int, bool]] = []
+    events: list[tuple[float, int, int, int, bool]] = []
     idle, buffer, rounds, asked, counted = set(range(clients)), dict[int, int](), [], 0, Counter[str]()
     clock = 0.0
     while len(rounds) < task.rounds:
@@ -53,14 +55,14 @@ def simulated(task: Job, clients: int) -> tuple[list[tuple[float, list[int], lis
             who = sorted(idle)[int(uniform(turn.words("who starts", -1)(1))[0] * len(idle))]
             (delay,) = delays(network, seed, asked, np.array([who])).tolist()
             gone = uniform(turn.words("loss", -1)(1))[0] < network.loss
-            heappush(events, (clock + delay, who, len(rounds), gone))
+            heappush(events, (clock + delay, asked, who, len(rounds), gone))
             idle.remove(who)
             asked += 1
         assert len(events) <= table.concurrency
         assert events[0][0] >= clock
         clock = events[0][0]
         while events and events[0][0] == clock:
-            _, who, version, gone = heappop(events)
+            _, _, who, version, gone = heappop(events)
             if gone or len(rounds) - version > table.max_staleness:
                 counted["lost" if gone else "late"] += 1
                 idle.add(who)
@@ -122,6 +124,12 @@ def test_equal_delays_of_all_clients_are_synchronous_rounds(skewed: Path) -> Non
     assert alone.tobytes() == together.tobytes()
 
 
+def test_equal_delays_prefer_nobody(digits: Path) -> None:
+    hyper = {"name": "fedbuff", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}
+    task, clients = local_job(digits, hyper, **late(1, 5, 60, 0)), open_federation(digits).clients
+    assert {int(participants(task, t)[0]) for t in range(1, 61)} == set(range(clients))
+
+
 def test_one_client_at_work_is_sequential_sgd(digits: Path) -> None:
     hyper = {"name": "fedavg", "batch_size": 4, "local_steps": 1, "client_optimizer": {"learning_rate": 0.1}}
     task = local_job(digits, hyper, **late(1, 1, 30, delay_spread=1.0))
@@ -178,6 +186,14 @@ def test_weights_are_as_exact_beside_large_targets(tmp_path: Path) -> None:
     np.testing.assert_allclose(*found, rtol=1e-8)
 
 
+@dataclass(frozen=True)
+class Longer(FedAvg):
+    """One step in the first round, two in the second, and so on."""
+
+    def in_round(self, now: Round) -> Longer:
+        return replace(self, local_steps=now.index + 1)
+
+
 LATE = late(3, 5)
 NETWORK = {"simulated_network": {"delay_s": 1.0}}
 PRIVATE = {"privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "public_preparation": True}}
@@ -191,6 +207,7 @@ PRIVATE = {"privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "pub
     ("fedavg", late(99, 3), "[asynchrony] buffer = 99: "),
     ("scaffold", LATE, "[asynchrony]: what clients of this method keep"),
     ("fedlin", LATE, "[asynchrony]: what clients of this method keep"),
+    ("test_asynchrony:Longer", LATE, "`in_round`, or send and hear"),
     ("ssca", LATE, '[asynchrony]: "ssca" takes no local steps'),
     ("fedavg", late(3, 5, delay_spread=11.0), "delay_spread = 11.0: expected a number of at most 10"),
     ("fedavg", late(3, 5, loss=0.999), "loss = 0.999: expected a number of at most 0.99"),
