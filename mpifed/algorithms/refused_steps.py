@@ -135,9 +135,11 @@ def refused_method(method: Method) -> Iterator[Refusal]:
     compression = method.problem.compression
     keeps = method.guard.work.remembers or (compression is not None and compression.memory != "none")
     yield Refusal(
-        method.problem.versions and (keeps or method.prepare is not None or method.hear is not None),
+        method.problem.versions
+        and (keeps or method.prepare is not None or method.hear is not None or not method.holds("ask", "in_round")),
         "[asynchrony]",
-        "what clients of this method keep, or send and hear beside one upload, is of the round in which they answer",
+        "what clients of this method keep, do by its `in_round`, or send and hear beside one upload, is of the round "
+        "in which they answer",
         "take a method whose clients keep nothing, such as fedbuff, fedasync or fedavg",
     )
     yield Refusal(mean and server != AVERAGE, "[server_optimizer]", mean, "leave the table out")
