@@ -186,7 +186,8 @@ def _memory(
     beside = rss_bytes(peak=True) + _BESIDE + _OF_MPI * (ranks > 1)
     return {
         "data": loaded + opened + common,
-        "states": int(min(states, job.data.state_gib * 2**30)),
+        # of clients, and of what the server has sent to those still at work
+        "states": int(min(states, job.data.state_gib * 2**30)) + nbytes(getattr(counting.server, "out", ())),
         "evaluation": evaluated if goals.measured(job) else 0,
         "libraries and messages": beside + min(loaded, store.PART),
     }
