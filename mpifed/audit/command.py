@@ -78,6 +78,8 @@ def _findings(replay: Replay, attacks: Sequence[AttackResult], exact: ExactCheck
     if silent := list(undeclared(replay.algorithm)):
         name, where = type(replay.algorithm).__name__, ", ".join(f'"{exchange}"' for exchange in silent)
         give = "give it `reveals`, or with local steps `gain`, see docs/how-to/audit.md"
+        if replay.algorithm.problem.compression is not None:
+            give = "compressed uploads are not attacked; audit the job without [compression] too"
         texts["undeclared"] = [f"{name} declares nothing in {where}: {give}"]
     if replay.channel == "plain":
         texts["answers"] = ['[aggregation] security = "plain" hides nothing from the server']
