@@ -80,7 +80,7 @@ def job(
     observers
         Who gets each row of the history when it is measured, as `mpifed.TensorBoard()`: objects, or tables of a job.
     tables
-        privacy, participation, aggregation, record, server, compute, stop, audit and
+        privacy, participation, asynchrony, aggregation, record, server, compute, stop, audit and
         simulated_network: objects such as `mpifed.Privacy(clip=1.0, epsilon=8.0, delta=1e-5)`, or tables;
         participation also the share of the clients in a round, as 0.5.
     """
