@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from jobs_in_python import checked
 from methods import METHODS, named, private
+from records import record_of, together
 from registry import table
 
 from mpifed.core.errors import UsageError
 from mpifed.core.round import Round
+from mpifed.data.store import open_federation
 from mpifed.forecast.job import forecast
 from mpifed.maths.compression import QSGD, Compression, Natural, RandK, Sign, TopK
 from mpifed.testing import rounds
@@ -134,6 +136,22 @@ def test_whole_messages_without_a_memory_change_no_bit(digits: Path, name: str) 
     found, expected = ([*rounds(checked(job_of(digits, name, **more)))][-1].model for more in (whole, {}))
     for key, leaf in expected.items():
         np.testing.assert_array_equal(found[key], leaf)
+
+
+@pytest.mark.parametrize("memory", ["ef21", "ef21-sgdm", "diana"])
+@pytest.mark.parametrize("tables", [
+    {"participation": {"dropout_rate": 0.3, "max_dropouts": 2, "attempts": 40}},
+    {"participation": {"stragglers": 0.5, "drop_stragglers": True}},
+], ids=["leaving", "dropped"])  # fmt: skip
+def test_the_server_knows_the_mean_of_all_estimates(digits: Path, memory: str, tables: dict[str, Any]) -> None:
+    """Whoever is absent, leaves, or has to try again in a void round."""
+    compression = {"name": "qsgd", "levels": 3, "memory": memory}
+    job = checked(job_of(digits, compression=compression, compute={"dtype": "float64"}, rounds=8, **tables))
+    (*_, last) = rounds(job)
+    clients, counts = together(last.clients).memory, open_federation(digits).counts
+    kept = getattr(clients, "estimate", clients)
+    mean = np.average(kept, axis=0, weights=counts)
+    np.testing.assert_allclose(record_of(last.server).estimate, mean, rtol=0, atol=1e-9 * np.abs(mean).max())
 
 
 RAND = {"name": "rand-k", "k": 5}

@@ -90,6 +90,7 @@ def weight_of(task: Job, missed: int) -> float:
 @pytest.mark.parametrize("delay", DELAYS)
 @pytest.mark.parametrize(("name", "settings"), [
     ("fedbuff", {}), ("fedasync", {"staleness": "constant"}), ("fedasync", {"staleness": "polynomial", "a": 0.7}),
+    ("fedbuff", {"client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.6}}}),
     ("fedasync", {"staleness": "hinge", "a": 10.0, "b": 1.0, "rho": 0.5}),
 ])  # fmt: skip
 def test_a_simulation_of_events(digits: Path, name: str, settings: dict[str, Any], delay: str) -> None:
@@ -98,7 +99,12 @@ def test_a_simulation_of_events(digits: Path, name: str, settings: dict[str, Any
     buffer = 1 if name == "fedasync" else 3
     task = local_job(digits, hyper, **late(buffer, 5, 200, 4, **DELAYS[delay]))
     data, gradient, x = rows_of(digits), gradient_of(task, 10), start_of(task)
-    table, sent, rho = task.algorithm, [x], task.algorithm.get("rho", 0.0)
+    table, sent, rho, rate = (
+        task.algorithm,
+        [x],
+        task.algorithm.get("rho", 0.0),
+        hyper["client_optimizer"]["learning_rate"],
+    )
     rounds, counted = simulated(task, len(data))
     for t, (_, who, versions) in enumerate(rounds, 1):
         assert participants(task, t).tolist() == who
@@ -106,7 +112,9 @@ def test_a_simulation_of_events(digits: Path, name: str, settings: dict[str, Any
         for i, version in zip(who, versions, strict=True):
             (X, y), y_i = data[i], sent[version]
             for batch in minibatches(task, i, len(y), t):
-                y_i = y_i - step_size(0.1, t) * (gradient(y_i, X[batch], y[batch]) + rho * (y_i - sent[version]))
+                y_i = y_i - step_size(rate, version + 1) * (
+                    gradient(y_i, X[batch], y[batch]) + rho * (y_i - sent[version])
+                )
             moved += weight_of(task, t - 1 - version) * (y_i - (x if name == "fedasync" else sent[version]))
         x = x + table.get("alpha", 1.0) / buffer * moved
         sent.append(x)
