@@ -559,8 +559,9 @@ class LocalMethod(LocalSteps, Rows):
 
     @property
     def sloped(self) -> bool:
-        """Whether clients' slopes travel beside their uploads."""
-        return self.slopes and self.uneven
+        """Whether clients' slopes travel beside their uploads: no one rate is that of all, now or when they began."""
+        falling = self.problem.versions and self.step_of(1) != self.step_of(2)
+        return self.slopes and bool(self.uneven or falling)
 
     @property
     @final
@@ -622,7 +623,7 @@ class LocalMethod(LocalSteps, Rows):
         shown = guard.shown(block)
         local = whole if shown is block else replace(whole, block=shown)
         start, push = self.begin(own, sent, local), self.push(own, sent, local)
-        plain = self.one_plain_step and start is None and compression is None
+        plain = self.one_plain_step and start is None and compression is None and not self.sloped
         if plain and self.upload is None and self.retain is None and self.renew is None:
             from mpifed.algorithms.rows import lazy_change  # which several steps do not need
 

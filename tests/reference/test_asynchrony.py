@@ -149,6 +149,18 @@ def test_one_client_at_work_is_sequential_sgd(digits: Path) -> None:
     np.testing.assert_allclose(played(task).model, x, rtol=0, atol=1e-10)
 
 
+def test_momentum_of_the_server_is_of_the_rates_that_clients_had(digits: Path) -> None:
+    rate = {"initial": 0.5, "exponent": 1.0}
+    hyper = {"name": "fedcm", "alpha": 0.5, "batch_size": 4, "client_optimizer": {"learning_rate": rate}}
+    task = local_job(digits, hyper, **late(1, 5, 20, delay_spread=1.0))
+    data, gradient, sent = rows_of(digits), gradient_of(task, 10), [(start_of(task), 0.0)]
+    for t, (_, (i,), (version,)) in enumerate(simulated(task, len(data))[0], 1):
+        ((X, y), (batch,)), (x, m) = (data[i], minibatches(task, i, len(data[i][1]), t)), sent[version]
+        direction = 0.5 * gradient(x, X[batch], y[batch]) + 0.5 * m
+        sent.append((sent[-1][0] - step_size(rate, version + 1) * direction, direction))
+    np.testing.assert_allclose(played(task).model, sent[-1][0], rtol=0, atol=1e-9)
+
+
 def test_the_clock_of_a_synchronous_round_is_that_of_its_last_answer(digits: Path, tmp_path: Path) -> None:
     hyper = {"name": "fedavg", "batch_size": 4, "client_optimizer": {"learning_rate": 0.1}}
     network = {"simulated_network": {"delay_s": 2.0, "delay_spread": 1.0}}
