@@ -210,7 +210,7 @@ class LocalSteps(Algorithm):
         optimizer = self.client_optimizer
         return optimizer.fused and not optimizer.momentum and self.descend is None and not self.stop
 
-    @property
+    @cached_property
     def one_plain_step(self) -> bool:
         """Whether each client takes a single step, along a minibatch's gradient."""
         single, optimizer = self.local_epochs is None and self.most_steps == 1, self.client_optimizer
@@ -557,7 +557,7 @@ class LocalMethod(LocalSteps, Rows):
         like = self.like(self.zeros)
         return WithSlope(like, self.zeros) if self.sloped else like
 
-    @property
+    @cached_property
     def sloped(self) -> bool:
         """Whether clients' slopes travel beside their uploads: no one rate is that of all, now or when they began."""
         falling = self.problem.versions and self.step_of(1) != self.step_of(2)
@@ -570,6 +570,9 @@ class LocalMethod(LocalSteps, Rows):
 
         With `hear`, clients then receive its memory.
         """
+        if self.one_plain_step:
+            import mpifed.algorithms.rows  # noqa: F401  # before the first round, which needs it
+
         fields = self.guard.fields(self.template, self.degrees)
         changes = Exchange("changes", fields, self.ask, self.answer, self.receive)
         compressed, versions = self.problem.compression is not None, self.problem.versions

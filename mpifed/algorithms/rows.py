@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -49,7 +49,7 @@ def lazy_change(local: Method, model: Array, push: Array | None) -> Lazy | None:
     if not (common and local.guard.draws == "once" and local.own_step == local.step):
         return None
     block, guard, objective = local.block, local.guard, local.problem.objective
-    xp, weight = block.xp, local.weight
+    xp = block.xp
     few = max(4, _NUMBERS // len(model) // 4 * 4) if xp is np else len(block.clients)
 
     def steps() -> Iterator[tuple[Array, Array]]:
@@ -66,12 +66,14 @@ def lazy_change(local: Method, model: Array, push: Array | None) -> Lazy | None:
         for who, change in steps():
             yield who, guard.weighted(local.penalized(change, model), block.clients[who])
 
-    def apart() -> Iterator[tuple[Array, Weighted, Weighted]]:
+    def apart() -> Iterator[tuple[Any, ...]]:  # as `parts`, or with a third
+        weight = local.weight
+        if not (weight == 1).all():
+            return parts()
         common = Weighted(local.penalized(np.zeros_like(model), model), np.zeros(1))
         return ((who, Weighted(change, weight[who]), common) for who, change in steps())
 
-    alike = xp is np and bool((weight == 1).all())
-    return Lazy(parts, partial(_total_change, local, model, push), apart if alike else None)
+    return Lazy(parts, partial(_total_change, local, model, push), apart if xp is np else None)
 
 
 def _total_change(local: Method, model: Array, push: Array | None) -> Weighted:

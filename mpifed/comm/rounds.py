@@ -245,25 +245,25 @@ class Ranks:
         ----------
         turn : (states of a block's chosen clients, these clients) -> their new states
         """
-        slowest, gradients, void = 0.0, 0, now.leaving is not None
-        with plan.account.timed("work_s"):
-            for i, who in self.blocks.among(chosen):
-                whole = self.device.block(self.blocks[i])
-                state, block = self.device.record(states.take(i)), whole.only(who)
-                before, gradients = state if block is whole else take(state, who), gradients - block.drawn[0]
-                start = time.perf_counter()
-                after = turn(before, block)
-                slowest = max(slowest, (time.perf_counter() - start) / len(who))
-                gradients += block.drawn[0]
-                if after is not before:  # most clients have no state, or do not change it
-                    if block is not whole:
-                        after = put(state, who, after, in_place=not (measured or void))
-                    states.put(i, after if self.device.on_host else host_record(after), void)
-                if plan.kept is not None:
-                    states.changed.add(i)  # though its state is not
+        began, slowest, gradients, void = time.perf_counter(), 0.0, 0, now.leaving is not None
+        for i, who in self.blocks.among(chosen):
+            whole = self.device.block(self.blocks[i])
+            state, block = self.device.record(states.take(i)), whole.only(who)
+            before, gradients = state if block is whole else take(state, who), gradients - block.drawn[0]
+            start = time.perf_counter()
+            after = turn(before, block)
+            slowest = max(slowest, (time.perf_counter() - start) / len(who))
+            gradients += block.drawn[0]
+            if after is not before:  # most clients have no state, or do not change it
+                if block is not whole:
+                    after = put(state, who, after, in_place=not (measured or void))
+                states.put(i, after if self.device.on_host else host_record(after), void)
+            if plan.kept is not None:
+                states.changed.add(i)  # though its state is not
         if self._drawn is None:  # where participation is secret, so is how many have drawn
             plan.account.costs["gradients"] += gradients
         plan.account.costs["answer_s"] += slowest
+        plan.account.costs["work_s"] += time.perf_counter() - began
 
 
 def play(

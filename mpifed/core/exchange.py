@@ -106,12 +106,12 @@ class Lazy(InPlaceOfArray):
     ----------
     parts : () -> (positions of some clients in the block, their uploads, leaves [m, ...]), all of them in the end
     total : () -> the sum of all uploads, by fewer and larger products; where there is such a way
-    apart : () -> as `parts`, without what is common to all uploads, which is third; where that is quicker
+    apart : () -> as `parts`, or without what is common to all uploads, which is third; where that is quicker
     """
 
     parts: Callable[[], Iterator[tuple[Array, Record]]]
     total: Callable[[], Record] | None = None
-    apart: Callable[[], Iterator[tuple[Array, Record, Record]]] | None = None
+    apart: Callable[[], Iterator[tuple[Any, ...]]] | None = None
 
     def made(self) -> Record:
         """All the uploads, leaves [n, ...]."""
