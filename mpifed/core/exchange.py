@@ -111,7 +111,7 @@ class Lazy(InPlaceOfArray):
 
     parts: Callable[[], Iterator[tuple[Array, Record]]]
     total: Callable[[], Record] | None = None
-    apart: Callable[[], Iterator[tuple[Any, ...]]] | None = None
+    apart: Callable[[], Iterator[tuple[Any, ...]]] | None = None  # parts, or with a third
 
     def made(self) -> Record:
         """All the uploads, leaves [n, ...]."""
