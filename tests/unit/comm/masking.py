@@ -137,7 +137,6 @@ class Case(NamedTuple):
         return make_channel(ChannelSetting(comm, mine, self.clients, self.protection))
 
     def of(self, who: Any) -> Any:
-        """The answers of some."""
 
         def take(leaf: Any) -> Any:
             if isinstance(leaf, Placed):

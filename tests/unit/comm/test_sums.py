@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from contextlib import nullcontext
 from fractions import Fraction
@@ -177,13 +176,13 @@ def test_lazy_uploads_are_summed_as_their_rows_or_as_their_total(seed: int) -> N
     clients, shape = int(rng.integers(1, 9)), tuple(rng.integers(1, 5, int(rng.integers(0, 3))).tolist())
     weight = 2.0 ** rng.integers(-2, 3, (clients, *[1] * len(shape)))
     values, present = (rng.integers(-100, 100, (clients, *shape)) * weight).astype("f4"), rng.random(clients) < 0.8
-    common = rng.integers(-9, 9, math.prod(shape)).astype("f4")  # a row's part, by which uploads may come apart
+    common = rng.integers(-9, 9, shape).astype("f4")  # a row's part, by which uploads may come apart
     blocks = [Block(tuple(map(Shard, who)), "float32") for who in case_of(seed).split(np.arange(clients))]  # type: ignore[arg-type]
 
     def answer(states: Any, question: Any, block: Block, now: Round) -> Any:
         own, pieces = values[block.clients], np.array_split(rng.permutation(len(block.clients)), 2)
         parts = [(who, own[who]) for who in pieces if len(who)]
-        apart = ((who, part - common.reshape(shape), common) for who, part in parts)
+        apart = ((who, part - common, common.ravel()) for who, part in parts)
         return states, Lazy(lambda: iter(parts), lambda: came.append(1) or own.sum(axis=0), lambda: apart)
 
     for by_blocks in (False, True):
@@ -213,10 +212,9 @@ def test_a_value_that_cannot_be_summed_names_field_and_client(bits: int, leaf: s
     beyond = re.escape(f"outside the bound {grid[1]:g}: training diverged;")
     said = rf'has a value of .* {beyond} .*raise the bound: \[aggregation.bounds\] "up.{leaf}" = '
     said = said if np.isfinite(bad) else rf"has values that are not finite, {beyond} lower the .* targets$"
-    answer = Upload(upload["v"], Inner(placed, upload["inner.k"]))
     for common in (None, Upload(np.ones(3), Inner(np.ones(0), np.ones(0)))):
         with pytest.raises(NumericalError, match=rf"^up\.{leaf}: client {client} {said}"):
-            adder.add(answer, who, common)
+            adder.add(Upload(upload["v"], Inner(placed, upload["inner.k"])), who, common)
     total = Upload(np.full(3, 6 * grid[1]), Inner(np.ones((2, 9, 2)), np.ones(4)))
     with pytest.raises(
         NumericalError, match=r"^up\.v: the sum over clients 0, 1, 2, 3, 4, a block, .* outside 5 times"
