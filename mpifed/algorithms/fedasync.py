@@ -32,6 +32,7 @@ class FedAsync(LocalMethod):
     """
 
     weights = "uniform"
+    gain = 1.0  # beside the model sent, of an answer that has missed no round
     degrees = Mixed(1, 0)  # type: ignore[arg-type]
     refuses: ClassVar[dict[str, str]] = {"server_optimizer": "alpha is the server's step"}
     alpha: Annotated[float, Gt(0), Le(1)] = 0.6

@@ -25,6 +25,7 @@ class FedBuff(LocalMethod):
     """
 
     weights = "uniform"
+    gain = 1.0  # of an answer that has missed no round, as all are without [asynchrony]
 
     def upload(self, own: tuple[()], sent: Sent, change: Array, local: Local) -> Array:
         upload: Array = change / np.sqrt(1 + local.staleness)

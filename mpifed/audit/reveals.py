@@ -17,6 +17,7 @@ from mpifed.algorithms.bundle import Bundle
 from mpifed.algorithms.cells import answer_products
 from mpifed.algorithms.cocoa import CoCoA
 from mpifed.algorithms.columns import Pass
+from mpifed.algorithms.fedasync import Mixed
 from mpifed.algorithms.fedcm import WithGradient
 from mpifed.algorithms.fednova import Normalized
 from mpifed.algorithms.hyfdca import HyFDCA
@@ -93,7 +94,10 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
         rate = method.rate_of(float(sent.step), method.most_steps)
     if gain is None or not rate or method.problem.compression is not None:
         return
-    gradient = -np.float64(bare_leaves(upload)[0]) / (total * gain * rate)
+    moved = np.float64(bare_leaves(upload)[0])
+    if isinstance(upload, Mixed):  # the client's whole model
+        moved -= float(upload.weight[0]) * np.float64(sent.model)
+    gradient = -moved / (total * gain * rate)
     drift, before = method.drift(sent), received.earlier if _prepares(method) else None
     if drift is not None:
         gradient -= drift
