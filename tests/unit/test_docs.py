@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -218,14 +219,17 @@ def test_other_python_runs(launch: Callable[..., Any], digits: Path, tmp_path: P
     assert run.code == 0, run.text
     (tmp_path / "data").mkdir()
     (tmp_path / "data/digits").symlink_to(digits)
+    halves = [[list(range(1797)), list(columns)] for columns in (range(32), range(32, 64))]
+    (tmp_path / "split.json").write_text(json.dumps(halves))
     found = list(other_python())
     assert found
     for page, block in found:
         if block.title:
             (tmp_path / block.title).write_text(block.text, encoding="utf-8")
-        if block.title == "waves.py":  # a source of data, which the page then uses
+        if block.title in ("waves.py", "rectangles.py"):  # a source of data, which the page then uses
             lines = [line for console in blocks(ROOT / page, "console") for line in commands(console)]
-            (command,) = (words[1:] for words in lines if words[:3] == ["mpifed", "data", "waves:Waves"])
+            source = f"{block.title.removesuffix('.py')}:"
+            (command,) = (words[1:] for words in lines if words[1:2] == ["data"] and words[2].startswith(source))
             ended = launch(0, *command, cwd=tmp_path)
             assert ended.code == 0, f"{page}: {ended.text}"
             continue
