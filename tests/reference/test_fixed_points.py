@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lengths import long_unless
 from loops import local_job, played, rows_of
 from paper import make_data
 
@@ -63,7 +64,9 @@ def optimum(folder: Path, uniform: bool = False) -> tuple[Any, Any]:
     return weights, np.linalg.solve(H, sum(p * X.T @ y / len(y) for p, (X, y) in zip(weights, data, strict=True)))
 
 
-@pytest.mark.parametrize(("name", "settings", "tables", "rounds", "uniform"), REST)
+@pytest.mark.parametrize(
+    ("name", "settings", "tables", "rounds", "uniform"), long_unless(lambda *case: case[3] < 1500, REST)
+)
 def test_it_rests_at_the_optimum(
     unlike: Path, name: str, settings: dict[str, Any], tables: dict[str, Any], rounds: int, uniform: bool
 ) -> None:
