@@ -28,7 +28,7 @@ LAUNCH = PATH="$$(realpath $(BIN)):$$PATH"; MPIEXEC=mpiexec; export PATH MPIEXEC
 OWN_MPI = $(shell grep -qF '$(BIN)/mpiexec' $(VENV)/launcher && echo ,mpich)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce-ssca reproduce-fedpdm reproduce-hyfdca reproduce-mcmahan clean
+.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -152,30 +152,11 @@ bench-rivals: $(VENV)/data,plot.done ## install Flower, pfl-research, PyTorch; t
 	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --verify
 	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --installed $(if $(QUICK),--quick)
 
-# FULL=1: 1000 rounds, 10 seeds, the large grid; or SEEDS, ROUNDS, GRID=large, ONLY='alg1 alg2', RANKS (2)
-reproduce-ssca: RANKS = 2
-reproduce-ssca: $(VENV)/data,plot.done ## Figures 2-4 of the SSCA paper, reduced; FULL=1 for all
-	$(LAUNCH) RANKS=$(RANKS) $(BIN)/python -m jobs.ssca.reproduce \
-	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
-	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
-
-# FULL=1: 10 seeds, the large grids; or SEEDS, ROUNDS, GRID=large, ONLY='rigorous-fedpdm'; one process: rounds take 2 ms
-reproduce-fedpdm: $(VENV)/data,plot.done ## Figures 1-2 of the FedPDM-DP paper, reduced; FULL=1 for all
-	MPIEXEC= $(BIN)/python -m jobs.fedpdm.reproduce \
-	  $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
-	  $(if $(GRID),--grid $(GRID)) $(if $(ONLY),--only $(ONLY))
-
-# QUICK=1: on the digits; FULL=1: 3 seeds; or SEEDS, ROUNDS, ONLY='a9a-4x4', TUNE=1; MINUTES=30
-reproduce-hyfdca: $(VENV)/data,plot.done ## Figures 3-4 of the HyFDCA paper; QUICK=1 on the digits
-	MPIEXEC= $(BIN)/python -m jobs.hyfdca.reproduce \
-	  $(if $(FULL),--full) $(if $(QUICK),--quick) $(if $(TUNE),--tune) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+# PAPER=ssca, fedpdm, hyfdca or mcmahan; FULL=1, SEEDS, ROUNDS, ONLY='a9a-4x4', MINUTES=30
+comma := ,
+reproduce: $(VENV)/data,plot$(if $(filter mcmahan,$(PAPER)),$(comma)torch).done ## the figures of a paper, reduced: PAPER=ssca; FULL=1 for all
+	$(BIN)/python -m jobs.reproduce $(PAPER) $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
-
-# FULL=1: the CNN too, 3 seeds, days on one core; or SEEDS, ROUNDS, ONLY='cnn-e5-b10-iid', TUNE=1; MINUTES=30
-reproduce-mcmahan: $(VENV)/data,plot,torch.done ## rounds to 97 and 99 % on MNIST, Tables 1-2 of McMahan et al. 2017: the 2NN; FULL=1 for all
-	MPIEXEC= $(BIN)/python -m jobs.mcmahan.reproduce \
-	  $(if $(FULL),--full) $(if $(TUNE),--tune) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEEDS),--seeds $(SEEDS)) \
-	  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove the environment, data and runs
 	rm -rf .venv .venv-* build data/digits runs site

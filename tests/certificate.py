@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 
-from jobs.constraints.rows import Floats
+from jobs.hyfdca.rows import Floats
 
 MOST = 12  # constraints: all sets of them are tried
 RANK = 1e-11  # relative size of singular values that are taken for zero

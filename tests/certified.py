@@ -1,6 +1,6 @@
 """The certificate of a run, computed once more from its model and the raw data.
 
-Nothing of mpifed is imported: h5py and safetensors read files, numbers come from definitions, see `jobs/constraints`.
+Nothing of mpifed is imported: h5py and safetensors read files, numbers come from `definitions`.
 For runs of the objectives and terms of this package, without a regularizer.
 """
 
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from certificate import Point, certificate
+from definitions import OF_LOSS, OfLoss, convex, forward
 from safetensors.numpy import load_file
 
-from jobs.constraints.functions import OF_LOSS, OfLoss, convex, forward
-from jobs.constraints.rows import Floats, Model, Rows, read_rows, read_toml
+from jobs.hyfdca.rows import Floats, Model, Rows, read_rows, read_toml
 
 Columns = dict[str, "float | None"]
 NOBODY = 2**64 - 1  # -1 as a word: no client, and no round

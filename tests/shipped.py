@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import copy
 import csv
 import functools
 import io
@@ -53,7 +54,7 @@ class Row:
 
     name: str
     job: str
-    changes: Mapping[str, object] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
     point: int | None = None
     split: str | None = None
 
@@ -105,51 +106,74 @@ def shipped() -> Iterator[Row]:
         changes = {"sweep.seeds": 1} if "seeds" in sweep else {}
         if "methods" not in sweep:
             yield Row(job, job, changes, point=0)
-        for point in range(len(sweep.get("methods", []))):
-            yield Row(f"{job} ({point})", job, changes, point=point)
+        for point, method in enumerate(sweep.get("methods", [])):
+            yield Row(f"{job} ({method.get('label', point)})", job, changes, point=point)
+
+
+def labelled(job: str, label: str) -> Row:
+    """The row of a method of a sweep."""
+    return next(row for row in shipped() if row.name == f"{job} ({label})")
+
+
+def method_of(row: Row) -> dict[str, Any]:
+    """The tables of a row's method in its job; none where that has no methods."""
+    methods = settings(row.job).get("sweep", {}).get("methods")
+    return methods[row.point] if methods else {}
+
+
+def changed(row: Row, changes: Mapping[str, object]) -> Row:
+    """A row with other settings, in its method's own tables where it has them."""
+    method, others = copy.deepcopy(method_of(row)), dict(row.changes)
+    for key, value in changes.items():
+        table, _, name = key.partition(".")
+        if table in method:
+            method[table] = {**method[table], name: value} if name else value
+        else:
+            others[key] = value
+    if method == method_of(row):
+        return replace(row, changes=others)
+    return replace(row, changes={**others, "sweep.methods": [method]}, point=0)
+
+
+def algorithm_of(row: Row) -> dict[str, Any]:
+    """Its table `[algorithm]`."""
+    (method,) = row.changes.get("sweep.methods", [method_of(row)])
+    return {**settings(row.job), **method, **row.changes}["algorithm"]
 
 
 def moving(row: Row) -> Row:
     """HyFDCA by the paper's rule with its last model: the best of so few rounds may be the first, which is zero."""
-    algorithm = settings(row.job)["algorithm"]
-    if algorithm["name"] == "hyfdca" and algorithm.get("rule") == "paper":
-        return Row(row.name, row.job, {"algorithm.returns": "last"})
-    return row
+    by_paper = algorithm_of(row).get("rule") == "paper"
+    return changed(row, {"algorithm.returns": "last"}) if by_paper else row
 
 
 def drawn_again(row: Row) -> Row:
     """A private job whose noise is secret, with noise that comes again."""
-    if (privacy := settings(row.job).get("privacy")) is None:
+    if (privacy := {**settings(row.job), **method_of(row)}.get("privacy")) is None:
         return row
     of_test = {"privacy.public_preparation": True}  # other rows stand for those of which all know classes and scale
     if privacy.get("noise", "secure") == "secure":
         of_test["privacy.noise"] = "test"
-    return replace(row, changes={**of_test, **row.changes})
+    return changed(row, of_test)
 
 
 def shorter(row: Row) -> Row:
     """A network of PyTorch with two clients a round, and three passes in the place of 20, two of five."""
-    passes = settings(row.job)["algorithm"].get("local_epochs")
+    passes = algorithm_of(row).get("local_epochs")
     if passes is None:
         return row
-    changes = {"participation.clients_per_round": 2, "algorithm.local_epochs": {20: 3, 5: 2}.get(passes, passes)}
-    return Row(row.name, row.job, changes)
+    passes = {20: 3, 5: 2}.get(passes, passes)
+    return changed(row, {"participation.clients_per_round": 2, "algorithm.local_epochs": passes})
 
 
 def absent() -> Iterator[Row]:
-    """Hybrid jobs where 11 of 16 clients participate; of HyFDCA its other rules too, which no file has."""
+    """Hybrid jobs where 11 of 16 clients participate."""
     away = {"participation.clients_per_round": 11}
     for data in ("a9a", "mnist"):
-        for method in ("fedavg", "hyfem", "hyfdca"):
-            row = Row("", f"hyfdca/{data}-{method}.toml")
-            yield Row(f"{row.job}, absent clients", row.job, {**moving(row).changes, **away})
-        job = f"hyfdca/{data}-ours.toml"
-        for rule in ("theory", "damped", "accelerated"):
-            yield Row(f"{job}, {rule}", job, {"algorithm.rule": rule})
-        for rule in ("theory", "damped"):
-            yield Row(
-                f"{job}, {rule}, absent clients", job, {"algorithm.rule": rule, "algorithm.returns": "last", **away}
-            )
+        for method in ("FedAvg", "HyFEM", "HyFDCA", "HyFDCA, theory", "HyFDCA, damped"):
+            row = labelled(f"hyfdca/{data}.toml", method)
+            last = {"algorithm.returns": "last"} if "HyFDCA" in method else {}
+            yield replace(changed(row, {**away, **last}), name=f"{row.name}, absent clients")
 
 
 def families() -> list[Row]:
@@ -161,39 +185,43 @@ def families() -> list[Row]:
     cocoa = {**every, "algorithm": {"name": "cocoa"}}
     # where gamma binds every step, since it is below lambda
     theory = {**every, "algorithm.rule": "theory", "algorithm.gamma": [5e-5, 0.0], "algorithm.returns": "last"}
-    seen = [
-        Row("fedavg", "ssca/fedsgd-b100.toml", whole, split="rows"),
-        Row("fedprox", "fedpdm/rigorous-fedprox-none.toml", steps, split="rows"),
-        Row("scaffold", "fedpdm/rigorous-scaffold-none.toml", steps, split="rows"),
-        Row("fedpdm", "fedpdm/rigorous-fedpdm-none.toml", steps, split="rows"),
-        Row("ssca", "ssca/alg1-b100.toml", whole, split="rows"),
-        Row("ssca, constraint", "ssca/alg2-b100.toml", whole, split="rows"),
-        Row("ssca, columns", "ssca/alg3-b1000.toml", exactly, split="columns"),
-        Row("ssca, columns, constraint", "ssca/alg4-b1000.toml", exactly, split="columns"),
-        Row(
-            "vertical-sgd",
-            "ssca/vertical-sgd-b1000.toml",
-            exactly,
-            split="columns",
+    sgd = labelled("ssca/rows.toml", "SGD, B = 100")
+    hybrid = {name: labelled("hyfdca/a9a.toml", name) for name in ("FedAvg", "HyFEM", "bundle", "HyFDCA, line search")}
+    local = {
+        name: labelled("fedpdm/rigorous.toml", f"{name}, without noise") for name in ("FedProx", "SCAFFOLD", "FedPDM")
+    }
+    examples = {name: Row("", f"examples/own_{name}.toml") for name in ("algorithm", "local_steps")}
+    seen: dict[str, tuple[Row, Mapping[str, object], str]] = {
+        "fedavg": (sgd, whole, "rows"),
+        "fedprox": (local["FedProx"], steps, "rows"),
+        "scaffold": (local["SCAFFOLD"], steps, "rows"),
+        "fedpdm": (local["FedPDM"], steps, "rows"),
+        "ssca": (labelled("ssca/rows.toml", "Algorithm 1, B = 100"), whole, "rows"),
+        "ssca, constraint": (labelled("ssca/rows-limit.toml", "Algorithm 2, B = 100"), whole, "rows"),
+        "ssca, columns": (labelled("ssca/columns.toml", "Algorithm 3, B = 1000"), exactly, "columns"),
+        "ssca, columns, constraint": (
+            labelled("ssca/columns-limit.toml", "Algorithm 4, B = 1000"), exactly, "columns",
         ),
-        Row("cocoa", "hyfdca/a9a-ours.toml", cocoa, split="rows"),
-        Row("hybrid-fedavg", "hyfdca/a9a-fedavg.toml", {**whole, **every}, split="grid"),
-        Row("hyfem", "hyfdca/a9a-hyfem.toml", {**whole, **every}, split="grid"),
-        Row("hyfdca", "hyfdca/a9a-ours.toml", theory, split="grid"),
+        "vertical-sgd": (labelled("ssca/columns.toml", "SGD, B = 1000"), exactly, "columns"),
+        "cocoa": (hybrid["HyFDCA, line search"], cocoa, "rows"),
+        "hybrid-fedavg": (hybrid["FedAvg"], {**whole, **every}, "grid"),
+        "hyfem": (hybrid["HyFEM"], {**whole, **every}, "grid"),
+        "hyfdca": (hybrid["HyFDCA, line search"], theory, "grid"),
         # it searches along a line; by the penalty's weight its steps are divided
-        Row("bundle", "hyfdca/a9a-bundle.toml", every, split="grid"),
-        Row("own algorithm", "examples/own_algorithm.toml", whole, split="rows"),
-        Row("own local steps", "examples/own_local_steps.toml", whole, split="rows"),
-    ]
-    named = {row.name.partition(",")[0] for row in seen}
+        "bundle": (hybrid["bundle"], every, "grid"),
+        "own algorithm": (examples["algorithm"], whole, "rows"),
+        "own local steps": (examples["local_steps"], whole, "rows"),
+    }  # fmt: skip
+    named = {name.partition(",")[0] for name in seen}
     for name, method in METHODS.items():
         if method.least is not None and method.data == "rows" and name.partition("-h")[0] not in named:
             own = {**method.control, "name": name, "batch_size": ALL_ROWS}
             del own["client_optimizer"]  # a table of the job
             if "weights" in {one.name for one in fields(class_of(name))}:
                 own["weights"] = "rows"
-            seen.append(Row(name, "ssca/fedsgd-b100.toml", {"algorithm": own}, split="rows"))
-    return [replace(row, name=f"families/{row.name}") for row in seen]
+            seen[name] = (sgd, {"algorithm": own}, "rows")
+    rows = {name: replace(changed(row, changes), split=split) for name, (row, changes, split) in seen.items()}
+    return [replace(row, name=f"families/{name}") for name, row in rows.items()]
 
 
 # --- data --------------------------------------------------------------------------------------------------------
@@ -419,6 +447,8 @@ def invoke(*words: object, may_end_with: int = 0) -> str:
 
 def in_toml(value: object) -> str:
     """A value as `--set` takes it."""
+    if isinstance(value, list):
+        return "[" + ", ".join(map(in_toml, value)) + "]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {in_toml(one)}" for key, one in value.items()) + "}"
     return json.dumps(value)

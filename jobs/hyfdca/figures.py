@@ -1,100 +1,115 @@
-"""Figures 3 and 4 of the HyFDCA paper, and figure 1 of its supplement: against rounds and against time."""
+"""Figures 3 and 4 of the HyFDCA paper: 36 settings of data, clients and how many of them take part.
+
+The jobs are those of 4 x 4 clients, all present. `tuned.json` has by curve what Grey Relational Analysis chose, see
+`jobs.hyfdca.selection`; of the rivals with half of the clients present, which holds for all fractions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import pandas as pd
 
-from jobs.hyfdca.names import DATA_TITLES, FRACTIONS, GRIDS, METHODS, OWN, TITLES, Setting, label
-from jobs.hyfdca.results import AXES, Curve
-from jobs.reproduction.pictures import save
-from mpifed.job.time_model import KINDS
-from mpifed.plots.style import COLOURS
+import mpifed
+from jobs.hyfdca.optimum import optimum
+from jobs.hyfdca.rows import read_rows
+from jobs.reproduce import Curve, Plan, curves_of, of_panel, table
+from mpifed.files.write import replace_text
+from mpifed.job.job import read_table
+from mpifed.job.schema import SimulatedNetwork
+from mpifed.job.time_model import KINDS, PER_VALUE, simulate
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Curves = Mapping[str, Curve]
-SHOWN = (*METHODS, *OWN[1:])  # by colour and dash
-DASHES = ("-", "--", ":", "-.")
-UNITS = {"rounds": "round", "simulated": "simulated seconds", "real": "seconds here"}
-MEASURES = {"loss": "(P - P*) / P*", "accuracy": "accuracy"}
-LEAST = 1e-10  # of what is drawn, whatever it is
+HERE = Path(__file__).parent
+ROUNDS, SEEDS = (None, None), (1, 3)  # the jobs' 300
+DATA = ("mnist", "newsgroups", "covtype", "a9a")  # a9a is not the paper's
+GRIDS = {"4x4": 16, "2x2": 4, "8x8": 64}  # rows x columns: clients
+FRACTIONS = (1.0, 0.5, 0.1)
+RIVALS = ("FedAvg", "FedAvg / feature blocks", "HyFEM")
+ANYBODY = ("HyFDCA", "HyFDCA, damped", *RIVALS)  # for whom some may be absent
+TUNED: dict[str, dict[str, Any]] = json.loads((HERE / "tuned.json").read_text(encoding="utf-8"))
+RELATIVE_GAP = 1e-12  # what certifies P*
 
 
-def draw(out: Path, curves: Curves) -> Iterator[Path]:
-    """Writes the figures of all data sets that were run as PNG and PDF; the files."""
-    pictures: dict[str, Callable[[], Figure]] = {}
-    here = {curve.setting.data for curve in curves.values()}
-    for data in (one for one in DATA_TITLES if one in here):
-        for axis in AXES:
-            pictures[f"fig3-{data}-{axis}"] = partial(_convergence, data, axis, curves)
-        pictures[f"fig4-{data}"] = partial(_costs, data, curves)
-    return save(out, pictures)
+def curves() -> Iterator[Curve]:
+    """All of them, those of 4 x 4 clients first."""
+    for grid, data, fraction in product(GRIDS, DATA, FRACTIONS):
+        present = max(1, round(fraction * GRIDS[grid]))
+        changes = [f'data.path="data/hyfdca-{data}-{grid}"', f"participation.clients_per_round={present}"]
+        for curve in curves_of(
+            HERE / f"{data}.toml", f"{data}-{grid}-{fraction:g}", changes, tuned(data, grid, fraction)
+        ):
+            if present == GRIDS[grid] or curve.label in ANYBODY:
+                yield curve._replace(grid=grid)
 
 
-def _convergence(data: str, axis: str, curves: Curves) -> Figure:
-    """Figure 3: clients by fractions of them, as far as they were run; loss and accuracy side by side."""
-    from matplotlib.figure import Figure
-
-    here = [curve.setting for curve in curves.values() if curve.setting.data == data]
-    grids = [grid for grid in GRIDS if any(one.grid == grid for one in here)]
-    fractions = [fraction for fraction in FRACTIONS if any(one.fraction == fraction for one in here)]
-    picture = Figure(figsize=(1 + 5 * len(fractions), 1.5 + 2.5 * len(grids)), layout="constrained")
-    panels = picture.subplots(len(grids), 2 * len(fractions), squeeze=False)
-    for across, grid in zip(panels, grids, strict=True):
-        for pair, fraction in zip(across.reshape(-1, 2), fractions, strict=True):
-            setting = Setting(data, grid, fraction)
-            for axes, measure in zip(pair, MEASURES, strict=True):
-                axes.set_title(f"{setting.clients} clients, {setting.present} a round: {MEASURES[measure]}", fontsize=8)
-                some = [(n, curves[key]) for n, one in enumerate(SHOWN) if (key := label(setting, one)) in curves]
-                for number, curve in some:
-                    _line(axes, curve, measure, axis, number)
-                if axis != "rounds" and some:
-                    axes.set_xscale("log")
-    for axes in panels[-1]:
-        axes.set_xlabel(UNITS[axis])
-    every = (zip(*axes.get_legend_handles_labels(), strict=True) for axes in panels.flat)
-    named = {name: handle for one in every for handle, name in one}
-    picture.legend(list(named.values()), list(named), loc="outside lower center", ncols=5, fontsize=8)
-    picture.suptitle(DATA_TITLES[data])
-    return picture
+def tuned(data: str, grid: str, fraction: float) -> dict[str, dict[str, Any]]:
+    """What was chosen in a setting, by the label of a curve."""
+    places = {label: f"{data}-{grid}-{0.5 if label in RIVALS else fraction:g}: {label}" for label in ANYBODY}
+    return {label: TUNED[place] for label, place in places.items() if place in TUNED}
 
 
-def _line(axes: Axes, curve: Curve, measure: str, axis: str, number: int) -> None:
-    values = (curve.relative if measure == "loss" else curve.accuracy).mean(axis=0)
-    at = curve.time(axis)
-    first = 0 if axis == "rounds" else 1  # the axis of time is logarithmic
-    colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS)]
-    if measure == "loss":
-        values = np.maximum(values, LEAST)
-        axes.set_yscale("log")
-    axes.plot(at[first:], values[first:], label=TITLES[curve.method], linewidth=1.2, color=colour, linestyle=dashes)
+def results(plan: Plan, some: Sequence[Curve]) -> Iterator[tuple[str, Figure | pd.DataFrame]]:
+    """The curves, the costs of a round, and figures of what was run."""
+    yield "curves", table(plan, some, ["objective", "test_accuracy", "elapsed_s", "simulated_s"])
+    optima = dict[str, float]()
+    for panel in dict.fromkeys(curve.panel for curve in some):
+        data = panel.partition("-")[0]
+        if lines := of_panel(plan, some, panel):
+            if data not in optima:
+                job = read_table(next(next(iter(lines.values())).glob("*/job.toml")))
+                kept = plan.out / f"optimum-{data}.json"
+                optima[data] = best_of(Path(job["data"]["path"]), job["model"]["l2"], kept)
+            columns = ["relative", "test_accuracy"], ["round", "simulated_s"]
+            yield f"fig3-{panel}", mpifed.plot(lines, *columns, relative_to=optima[data])
+    spent = costs(plan, some)
+    yield "costs", spent
+    for data in dict.fromkeys(spent["data"]):
+        yield f"fig4-{data}", of_costs(data, spent[spent["data"] == data])
 
 
-def _costs(data: str, curves: Curves) -> Figure:
-    """Figure 4: the mean time of a round by kind, over all settings; with encryption as here, and as published."""
+def best_of(shards: Path, l2: float, kept: Path) -> float:
+    """P* of all training rows, found once and kept in a file."""
+    if not kept.exists():
+        rows = read_rows(shards)
+        found = optimum(*next(rows.pieces(len(rows.y))), l2, RELATIVE_GAP)
+        told = {"objective": found.objective, "dual": found.dual, "relative_gap": found.relative_gap}
+        replace_text(kept, json.dumps(told) + "\n")
+    return float(json.loads(kept.read_text(encoding="utf-8"))["objective"])
+
+
+def costs(plan: Plan, some: Sequence[Curve]) -> pd.DataFrame:
+    """Seconds of a round over the job's network by kind, with its times of encryption, and with those of Paillier."""
+    rows = []
+    for curve in some:
+        for run in sorted(plan.folder(curve).glob("*/run.json")):
+            told = json.loads(run.read_text(encoding="utf-8"))
+            network: Mapping[str, Any] = read_table(run.with_name("job.toml"))["simulated_network"]
+            paillier = {key: value for key, value in network.items() if key not in PER_VALUE}
+            for times, keys in (("here", network), ("published", paillier)) if told["rounds"] else ():
+                set_up, clients = set(told["simulated"]["set_up"]), GRIDS[curve.grid]
+                parts = simulate(SimulatedNetwork(**keys), told["exchanges"], set_up, clients).rounds.values()
+                seconds = {kind: sum(one[kind] for one in parts) / told["rounds"] for kind in KINDS}
+                rows.append({"data": curve.panel.partition("-")[0], "curve": curve.name, "times": times, **seconds})
+    return pd.DataFrame(rows, columns=["data", "curve", "times", *KINDS])
+
+
+def of_costs(data: str, spent: pd.DataFrame) -> Figure:
+    """Figure 4: the mean time of a round by kind, over all settings."""
     from matplotlib.figure import Figure
 
     picture = Figure(figsize=(9.5, 3.8), layout="constrained")
-    panels = picture.subplots(1, 2)
-    titles = ("encryption as fast as here", "encryption at published times")
-    for axes, times, title in zip(panels, ("kinds", "kinds_published"), titles, strict=True):
-        for place, method in enumerate(METHODS):
-            some = [getattr(c, times) for c in curves.values() if c.setting.data == data and c.method == method]
-            bottom = 0.0
-            for colour, kind in zip(COLOURS, KINDS, strict=False):
-                height = float(np.mean([one[kind] for one in some])) if some else 0.0
-                axes.bar(place, height, bottom=bottom, color=colour, label=kind if place == 0 else None)
-                bottom += height
-        axes.set_xticks(range(len(METHODS)), [TITLES[method].replace(" / ", " /\n") for method in METHODS], fontsize=8)
-        axes.set_title(title, fontsize=9)
-    panels[0].set_ylabel("seconds a round")
-    panels[0].legend(fontsize=8)
-    picture.suptitle(DATA_TITLES[data])
+    panels = picture.subplots(1, 2, sharey=True)
+    shown = spent.assign(method=spent["curve"].str.partition(": ")[2])
+    titles = {"here": "encryption as fast as here", "published": "encryption at published times"}
+    for axes, (times, title) in zip(panels, titles.items(), strict=True):
+        means = shown[shown["times"] == times].groupby("method")[list(KINDS)].mean()
+        means.plot.barh(stacked=True, ax=axes, legend=times == "here", xlabel="seconds a round", ylabel="", title=title)
+    picture.suptitle(data)
     return picture

@@ -30,6 +30,6 @@ class Affine(OfLoss):
 
 
 def affine_of_loss(table: Mapping[str, Any]) -> Any:
-    """The same for `jobs.constraints.functions`: values and derivative by the losses."""
+    """The same for `definitions`: values and derivative by the losses."""
     factor, offset = table.get("factor", 1.0), table.get("offset", 0.0)
     return lambda loss: factor * (loss - offset), lambda loss: np.full_like(loss, factor)

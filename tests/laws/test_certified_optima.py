@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from certified import read_job, read_model, recomputed
+from constrained_optimum import solve
 from lengths import long_unless
 from registry import table
 from test_certified_runs import DOUBLE, HORIZONTAL, PROBLEMS, check, result
 
-from jobs.constraints.optimum import solve
-from jobs.constraints.rows import read_rows
+from jobs.hyfdca.rows import read_rows
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 

@@ -1,4 +1,4 @@
-"""What the history says about optimality, against `jobs.constraints`, which computes it from files alone.
+"""What the history says about optimality, against `certified`, which computes it from files alone.
 
 The last row of short runs is compared number by number, for all kinds of problems and both splits of the data.
 """
@@ -32,14 +32,16 @@ OWN = {AFFINE: affine_of_loss}
 
 def test_nothing_of_the_package_is_imported() -> None:
     """By what computes certificates a second time."""
-    paths = [ROOT / "jobs" / "constraints" / f"{name}.py" for name in ("rows", "functions", "optimum")]
-    paths += [ROOT / "tests" / f"{name}.py" for name in ("certificate", "certified")]
+    paths = [ROOT / "jobs/hyfdca/rows.py"]
+    paths += [
+        ROOT / "tests" / f"{name}.py" for name in ("certificate", "certified", "definitions", "constrained_optimum")
+    ]
     for tree in (ast.parse(path.read_text()) for path in paths):
         nodes = list(ast.walk(tree))
         found = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
         found += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         assert found and not [name for name in found if name.split(".")[0] == "mpifed"]
-        assert all(name.startswith("jobs.constraints") for name in found if name.split(".")[0] == "jobs")
+        assert all(name == "jobs.hyfdca.rows" for name in found if name.split(".")[0] == "jobs")
 
 
 # differences of 64-bit numbers: sums on the grid of 2^-30 over 240 rows are right to 1e-10
@@ -55,7 +57,7 @@ def result(job: dict[str, Any], out: Path, **changes: Any) -> Columns:
 
 
 def check(out: Path, tolerance: float = EXACT) -> Columns:
-    """The last row, each number of which is that of `jobs.constraints`."""
+    """The last row, each number of which is that of `certified`."""
     theirs = last_row(out)
     rows = compared(certified(out, own=OWN, convex_own=(AFFINE,)), theirs, tolerance)
     assert [row for row in rows if not row[-1]] == []

@@ -9,7 +9,7 @@ import hashes
 import pytest
 from hashes import PARTS, ROOT, VALUES, read, wrong
 from lengths import long_unless
-from shipped import families, invoke, rows, settings
+from shipped import algorithm_of, families, invoke, rows
 
 WITHOUT_NETWORKS = [part for part in PARTS if part != "mcmahan"]
 
@@ -54,6 +54,6 @@ def test_every_method_has_a_family() -> None:
         re.findall(r"^  ([\w-]+): ", invoke("explain", "algorithm").partition("algorithms, for one of")[2], re.M)
     )
     assert "fedavg" in listed
-    own = {settings(row.job)["algorithm"]["name"] for row in rows("laws") if row.job.startswith("examples/")}
-    named = [{**settings(row.job)["algorithm"], **row.changes.get("algorithm", {})}["name"] for row in families()]
+    own = {algorithm_of(row)["name"] for row in rows("laws") if row.job.startswith("examples/")}
+    named = [algorithm_of(row)["name"] for row in families()]
     assert set(named) == listed | own

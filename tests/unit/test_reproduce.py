@@ -1,59 +1,156 @@
-"""`make reproduce-ssca`: the file of the curves, and a small whole of it runs."""
+"""`python -m jobs.reproduce`: every curve of a paper is a job, and a small whole of each runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import importlib
+import math
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
-from written_files import points_of
+from launching import ROOT
+from scipy.optimize import brentq
+from scipy.stats import norm
 
-from mpifed.files.history import read_history
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
 
-ROOT = Path(__file__).resolve().parents[2]
+# by paper, how many curves, and the panels of some
+CURVES: dict[str, tuple[int, dict[str, int]]] = {
+    "ssca": (27, {"rows": 9, "rows-limit": 4, "columns": 6, "columns-limit": 4}),
+    "fedpdm": (33, {"paper": 17, "rigorous": 16}),
+    "hyfdca": (12 * 9 + 24 * 5, {"mnist-4x4-1": 9, "a9a-8x8-0.1": 5}),
+    "mcmahan": (22, {"2nn-iid": 2, "2nn-shards": 2, "cnn-iid": 9, "cnn-shards": 9}),
+}
 
 
 @pytest.fixture(autouse=True)
-def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """`jobs` is imported from there."""
     monkeypatch.syspath_prepend(ROOT)
-    yield
 
 
-def test_every_curve_of_the_figures_is_a_job() -> None:
-    from jobs.ssca.reproduce import JOBS, SSCA, TRADEOFFS, TUNED
+def curves_of(paper: str) -> list[Any]:
+    return list(importlib.import_module(f"jobs.{paper}.figures").curves())
 
-    names = (*SSCA, *TUNED, *TRADEOFFS)
-    jobs = {name: points(read_table(JOBS / f"{name}.toml"), name)[0].job for name in names}
-    assert all(job.name == f"ssca-{name}" and job.seed == 1 for name, job in jobs.items())
-    assert {job.algorithm["batch_size"] for name, job in jobs.items() if name.startswith("alg1-b")} == {1, 10, 100}
+
+@pytest.mark.parametrize("paper", CURVES)
+def test_every_curve_is_a_job(paper: str) -> None:
+    """Whose data is that of the command at its head."""
+    curves, (count, panels) = curves_of(paper), CURVES[paper]
+    found = Counter(curve.panel for curve in curves)
+    assert len(curves) == len({curve.name for curve in curves}) == count and panels.items() <= found.items()
+    for curve in curves[:: 7 if paper == "hyfdca" else 1]:
+        (first, *_) = points(read_table(curve.job, curve.changes), str(curve.job))
+        assert first.job.data.path == str(curve.shards()[1]) and first.job.seed == 1
+        assert first.job.model["name"] != "torch" or first.job.stop.reached
+
+
+def test_settings_of_the_hybrid_paper() -> None:
+    """Clients, how many of them take part, and what was tuned for it."""
+    at = {curve.name: read_table(curve.job, curve.changes) for curve in curves_of("hyfdca")}
+    assert {job["participation"]["clients_per_round"] for job in at.values()} == {1, 2, 4, 6, 8, 16, 32, 64}
+    (method,) = at["a9a-2x2-0.1: HyFDCA"]["sweep"]["methods"]
+    assert method["algorithm"] == {**at["a9a-2x2-1: HyFDCA"]["sweep"]["methods"][0]["algorithm"], "inner": 100}
+    rivals = [at[f"a9a-4x4-{fraction}: FedAvg"]["sweep"]["methods"] for fraction in ("0.1", "0.5", "1")]
+    assert rivals[0] == rivals[1] == rivals[2]
+
+
+def test_the_tables_of_mcmahan_have_a_number_for_each_curve() -> None:
+    from jobs.mcmahan.figures import SAYS
+
+    assert {(curve.panel.partition("-")[0], curve.label) for curve in curves_of("mcmahan")} == {
+        (model, label) for model, rows in SAYS.items() for label in rows
+    }
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "reached"),
+    [
+        ((0.1, 0.9, 0.98), 7.5),  # halfway between 5 and 10
+        ((0.1, 0.94, 0.97), 5.0),
+        ((0.94, 0.5, 0.9), 0.0),
+        ((0.1, 0.9, 0.5), None),
+        ((0.1, 0.93, 0.92), None),
+    ],
+)
+def test_rounds_to_a_target(accuracies: tuple[float, ...], reached: float | None) -> None:
+    from jobs.mcmahan.figures import rounds_to
+
+    found = rounds_to(np.array([0, 5, 10]), np.array(accuracies), 0.94)
+    assert found == (None if reached is None else pytest.approx(reached))
+
+
+def gaussian(multiplier: float, delta: float) -> float:
+    """Epsilon of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
+
+    def excess(epsilon: float) -> float:
+        a, b = 1 / (2 * multiplier), epsilon * multiplier
+        return norm.cdf(a - b) - math.exp(epsilon + norm.logcdf(-a - b)) - delta
+
+    return brentq(excess, 0, 2e4, xtol=1e-9)
+
+
+def test_what_is_proved_of_the_paper_s_noise() -> None:
+    from jobs.fedpdm.truth import truth
+
+    delta, q, claimed, rounds = 1e-5, 30 / 600, 7.0, np.arange(10, 300, 20)
+    found = truth(claimed, rounds)
+    c0 = math.sqrt(2 * math.log(1 / delta) / math.log(1.25 / delta))
+    one = claimed / (c0 * q * math.sqrt(0.05 * 300 / (1 - q)))  # (20), with q
+    multiplier = math.sqrt(2 * math.log(1.25 / delta)) / one  # (18)
+    assert found.one_round == pytest.approx(one) and found.multiplier == pytest.approx(multiplier)
+
+    apart, squares = 0.0, 0.0  # two clients' lambda whose gradients are G and -G in every round so far, G = 1
+    for t in range(300):
+        step = 1 / (10 + math.sqrt(1 + t))
+        if t in rounds:
+            squares += ((4 * step + abs(20 * step - 1) * apart / 10) / (4 * step * multiplier)) ** 2
+        apart = max(apart, (1 - 10 * step) * apart + 20 * step)  # of any rounds, not of these alone
+    assert found.hidden == pytest.approx(gaussian(1 / math.sqrt(squares), delta), rel=1e-6)
+    unamplified = gaussian(multiplier / math.sqrt(len(rounds)), delta)
+    assert claimed < found.public < unamplified < found.hidden
+    assert found.public_printed > 100 * found.public and found.hidden_printed > 100 * found.hidden
+
+
+# by paper: curves, changes and rounds, and the files that come of them
+SMALL: dict[str, tuple[list[str], list[str], set[str]]] = {
+    "ssca": (
+        ["rows-limit: Algorithm 2, B = 1$", "rows: SGD, B = 10$", "rows-limit-tradeoff"], ["model.hidden=8"],
+        {"curves.csv", "fig2-rows.png", "fig2-rows-limit.pdf", "fig4.png"},
+    ),
+    "fedpdm": (
+        ["paper: FedPDM, epsilon 7$", "rigorous: FedAvg, without"], ["participation.clients_per_round=2"],
+        {"curves.csv", "fig1-paper.png", "fig2-ab-rigorous.png", "fig2-cd-paper.pdf", "epsilon.csv"},
+    ),
+    "hyfdca": (
+        ["a9a-4x4-1: HyFDCA$", "a9a-4x4-1: FedAvg$"], ["participation.clients_per_round=4"],
+        {"curves.csv", "costs.csv", "fig3-a9a-4x4-1.png", "fig4-a9a.pdf", "optimum-a9a.json"},
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.long
-def test_a_small_whole(digits: Path, sides: Path, tmp_path: Path) -> None:
-    """Runs, grid, curves and figures; and what has run is not run again."""
-    from jobs.ssca.reproduce import JOBS, Plan, finish, play
+@pytest.mark.parametrize("paper", SMALL)
+def test_a_small_whole(paper: str, make_data: Callable[..., Path], tmp_path: Path) -> None:
+    """Runs, figures and tables; what has run is not run again, and more seeds are added."""
+    from jobs.reproduce import plan_of, reproduce
 
-    for name in ("alg2-b1", "fedsgd-b1", "alg4-limit"):
-        text = (JOBS / f"{name}.toml").read_text(encoding="utf-8")
-        text = text.replace("data/mnist-rows-10", str(digits)).replace("data/mnist-columns-10", str(sides))
-        (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
-    only = ("alg2-b1$", "fedsgd-b1$", "alg4-limit")
-    grid = ((0.1, 0.0), (0.1, 0.5))
-    plan = Plan(tmp_path / "out", 40, 2, tmp_path, ("model.hidden=8",), only=only, grid=grid)
-    curves, *pictures = finish(plan)
-    assert curves == tmp_path / "out" / "curves.csv"
-    table = curves.read_text(encoding="utf-8")
-    assert "\nalg2-b1,1,40," in table and "\nfedsgd-b1-held,1,10," in table and "\nalg4-limit-4,0,40," in table
-    assert sorted(path.name for path in pictures) == [f"fig{n}.{kind}" for n in (2, 3, 4) for kind in ("pdf", "png")]
-    history = points_of(tmp_path / "out" / "alg2-b1")[1] / "history.csv"
-    assert read_history(history.parent)["round"].tolist() == [0, 10, 20, 30, 40]
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("history.csv")}
-    assert len(before) == 2 + 2 + 2 * 2 + 5
-    play(plan)
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("history.csv")}
-    more, _ = play(replace(plan, seeds=3, only=("alg2-b1$",)))  # goes on from there
-    assert more["alg2-b1"].cost.shape == (3, len(more["alg2-b1"].rounds)) and more["alg2-b1"].rounds[-1] == 40
+    only, changes, files = SMALL[paper]
+    split = ["--split", "grid", "--grid", "2x2", "--labels", "even-odd"] if paper == "hyfdca" else ["--split", "rows"]
+    clients = [] if paper == "hyfdca" else ["--clients", "20" if paper == "fedpdm" else "4"]
+    data = make_data(tmp_path / "data", "digits", *split, *clients, "--test-fraction", "0.2")
+    changes = [*changes, f"data.path={data}"]
+    words = [paper, "--rounds", "20", "--out", str(tmp_path / "out"), "--only", *only]
+    words += [word for change in changes for word in ("--set", change)]
+    made = list(reproduce(*plan_of([*words, "--seeds", "1"])))
+    assert files <= {path.name for path in (tmp_path / "out").iterdir()} and all(path.exists() for path in made)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.csv")}
+    list(reproduce(*plan_of([*words, "--seeds", "2"])))
+    assert before.items() <= {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.csv")}.items()
+    table = pd.read_csv(tmp_path / "out" / "curves.csv")
+    assert table.groupby(["figure", "curve"])["seed"].nunique().max() == 2 and table["round"].max() == 20
