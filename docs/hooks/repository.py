@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s:#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 PICTURES = {".png", ".svg"}
 _NAVIGATION = ("slurm/README.md", "benchmarks/rivals/README.md")
-_REPRODUCTIONS = tuple(f"jobs/{paper}/README.md" for paper in ("ssca", "fedpdm", "hyfdca", "heterogeneous"))
+_REPRODUCTIONS = tuple(f"jobs/{paper}/README.md" for paper in ("ssca", "fedpdm", "hyfdca", "mcmahan", "heterogeneous"))
 
 
 def on_files(files: Files, config: Any) -> Files:

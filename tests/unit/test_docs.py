@@ -193,7 +193,7 @@ def test_pages_show_the_examples(page: str) -> None:
 
 @pytest.mark.parametrize(
     ("page", "path"),
-    [("README.md", "quickstart.toml"), ("docs/tutorials/a-job-of-ssca.md", "examples/ssca.toml")],
+    [("docs/tutorials/a-job-of-ssca.md", "examples/ssca.toml")],
 )
 def test_pages_show_the_jobs(page: str, path: str) -> None:
     lines = (ROOT / "jobs" / path).read_text(encoding="utf-8").splitlines()
