@@ -3,8 +3,8 @@
     python benchmarks/bench.py [--quick] [--cases 2 columns]
 
 First the gate, six cases on one rank (gate.py; not with --cases). Then the rows of each case as soon as it is done,
-every run of mpifed beside one of base (not with --quick), what is accepted, and the times of SSCA's server step, of
-private noise and of private rounds (not with --quick or --cases). Ends with 1 where something is slower than base.
+every run of mpifed beside one of base (not with --quick), what is accepted, and the times of private rounds (not with
+--quick or --cases). Ends with 1 where something is slower than base.
 Every repetition is written to .cache/results.jsonl when it ends, and at the end to results.json beside this file, or,
 where not all was run in full, to .cache/results.json. The data are MNIST from $MPIFED_DATA/mnist, or synthetic of its
 shape; they are prepared once, in .cache beside this file. Every rank has one BLAS thread. $MPIEXEC names another
@@ -25,14 +25,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from cases import BY_ROWS, CASES, FAMILIES, NUMBERS, QUICK, REPETITIONS, Planned, chosen, planned
+from cases import BY_ROWS, CASES, FAMILIES, NUMBERS, QUICK, Planned, chosen, planned
 from gate import gate, job_path
-from noise import noise_costs
 from prepared import CACHE, HERE, ROOT, base, prepared, prepared_cells, prepared_clients, prepared_small, run
 from private_rounds import private_rounds, shown
 from report import BASE, accepted, grouped, slower, table
-from rich.console import Console
-from server_step import PARAMETERS, server_steps
 from topk import slow_topk
 
 from mpifed.files.json_file import read_json, write_json
@@ -120,37 +117,22 @@ def machine() -> dict[str, Any]:
     return {"system": platform.platform(), "architecture": platform.machine(), "cpu": model, "cores": os.cpu_count()}
 
 
-def measured(plan: list[Planned], beside: Path | None, about: dict[str, Any], console: Console) -> list[dict[str, Any]]:
-    """The results of all that is planned, each written when it ends; says what is done, and what remains."""
+def measured(plan: list[Planned], beside: Path | None, about: dict[str, Any]) -> list[dict[str, Any]]:
+    """The results of all that is planned, each written when it ends; says what is done."""
     results: list[dict[str, Any]] = []
     cases = list(dict.fromkeys(repetition.case for repetition in plan))
-    with open(CACHE / "results.jsonl", "w", encoding="utf-8") as log, Console(stderr=True).status("") as status:
+    with open(CACHE / "results.jsonl", "w", encoding="utf-8") as log:
         print(json.dumps(about), file=log, flush=True)
         for number, case in enumerate(cases, 1):
             began, of_case = time.monotonic(), []
             for each in (one for one in plan if one.case == case):
-                status.update(
-                    f"case {case} ({number} of {len(cases)}): {each.ranks} ranks, {each.variant}; "
-                    f"{len(results) + len(of_case)} of {len(plan)} repetitions"
-                )
                 result = repetition(case, each.ranks, each.rounds, each.variant, beside) | each._asdict()
                 of_case.append(result)
                 print(json.dumps(result), file=log, flush=True)
             results += of_case
-            console.print(table(grouped(of_case)))
-            console.print(f"case {number} of {len(cases)}, {time.monotonic() - began:.0f} s")
+            print(table(grouped(of_case)))
+            print(f"case {case}, {number} of {len(cases)}: {time.monotonic() - began:.0f} s", flush=True)
     return results
-
-
-def show_parts(steps: dict[int, float], noise: dict[float, tuple[float, float, float]], console: Console) -> None:
-    """The server's step and private noise, by themselves."""
-    more = ", ".join(f"{1e3 * (seconds - steps[0]):.2f} with {M}" for M, seconds in steps.items() if M)
-    console.print(f"server step, {PARAMETERS:,} parameters: {1e3 * steps[0]:.2f} ms; with constraints, more: {more}")
-    for sigma, (own, normal, times_as_long) in noise.items():
-        console.print(
-            f"discrete Gaussian of {sigma:.0f} steps: {own:.1f} ns a number, {times_as_long:.2f} times NumPy's float32 "
-            f"normals ({normal:.1f} ns); at most 1.25"
-        )
 
 
 def main() -> None:
@@ -166,31 +148,24 @@ def main() -> None:
         cases = chosen(given.cases) if given.cases is not None else list(QUICK if given.quick else CASES)
     except ValueError as error:
         parser.error(str(error))
-    console = Console(highlight=False, soft_wrap=True)
-    console.width = max(console.width, 110)  # of the tables, where the output is no terminal
     plan = planned(cases, given.ranks, given.quick)
     CACHE.mkdir(exist_ok=True)
     failed = [*gate(), *slow_topk()] if given.cases is None else []
-    console.print(
-        "base: its time / this variant's; hand, exact, floor: those by hand, of exact sums by hand, of the bare"
+    print(
+        "base: its time / this variant's; hand, exact, floor: those by hand, of exact sums by hand, of the bare\n"
+        f"products / this variant's; {len(plan)} repetitions",
+        flush=True,
     )
-    console.print(f"products / this variant's; {len(plan)} repetitions")
-    results = measured(plan, None if given.quick else base(), about, console)
+    results = measured(plan, None if given.quick else base(), about)
     parts: dict[str, Any] = {}
     if not given.quick and given.cases is None:
-        steps, noise = server_steps(REPETITIONS), noise_costs(REPETITIONS)
         private = private_rounds()
-        parts = {"server_step_s": steps, "noise_ns": noise}
-        parts["private_rounds_s"] = {f"{name} {count}": one._asdict() for (name, count), one in private.items()}
-        show_parts(steps, noise, console)
-        console.print(*shown(private), sep="\n")
+        parts = {"private_rounds_s": {f"{name} {count}": one._asdict() for (name, count), one in private.items()}}
+        print(*shown(private), sep="\n")
     written = WHOLE if parts and given.ranks == [1, 2] else CACHE / "results.json"
     write_json(written, about | {"results": results} | parts)
-    for line in accepted(grouped(results)):
-        console.print(line)
-    console.print(f"every repetition: {written}")
     failed += slower(grouped(results))
-    console.print(*failed, sep="\n")
+    print(*accepted(grouped(results)), f"every repetition: {written}", *failed, sep="\n")
     raise SystemExit(bool(failed))
 
 

@@ -8,8 +8,7 @@ from statistics import median
 from typing import Any, TypeAlias
 
 from cases import BY_ROWS
-from rich import box
-from rich.table import Table
+from pandas import DataFrame
 
 # what a case is measured against, the first that it has: loop by hand, bare products, few clients, the plain sum
 FLOORS = ("hand", "products", "few", "exact")
@@ -79,30 +78,27 @@ def beyond(variants: dict[str, list[dict[str, Any]]]) -> float | None:
     return median((masked - exact) / bare for masked, exact, bare in zip(*times, strict=True))
 
 
-def table(groups: Grouped) -> Table:
+def table(groups: Grouped) -> str:
     """Medians over the repetitions."""
-    shown = Table(box=box.SIMPLE_HEAD, collapse_padding=True)
-    for heading in ("case", "ranks", "variant"):
-        shown.add_column(heading, no_wrap=True)
-    for heading in ("ms/round", "spread", "CPU ms", "MiB", "base", "hand", "exact", "floor"):
-        shown.add_column(heading, justify="right")
+    rows = []
     for (case, ranks), variants in groups.items():
         for variant, runs in variants.items():
             taken = [one["seconds_per_round"] for one in runs]
             of_base = speeds(runs)
-            shares = [median(of_base) if of_base else None]
-            shares += [ratio(variants, floor, variant) for floor in ("hand", "hand-exact", "products")]
-            shown.add_row(
-                case,
-                str(ranks),
-                variant,
-                f"{1e3 * median(taken):.2f}",
-                f"{(max(taken) - min(taken)) / median(taken):.0%}",
-                f"{1e3 * median(one['cpu_s_per_round'] for one in runs):.2f}",
-                f"{median(one['peak_rss_bytes'] for one in runs) / 2**20:.0f}",
-                *("" if one is None else f"{one:.2f}" for one in shares),
-            )
-    return shown
+            shares = {"base": median(of_base) if of_base else None}
+            for name, floor in (("hand", "hand"), ("exact", "hand-exact"), ("floor", "products")):
+                shares[name] = ratio(variants, floor, variant)
+            rows.append({
+                "case": case,
+                "ranks": ranks,
+                "variant": variant,
+                "ms/round": f"{1e3 * median(taken):.2f}",
+                "spread": f"{(max(taken) - min(taken)) / median(taken):.0%}",
+                "CPU ms": f"{1e3 * median(one['cpu_s_per_round'] for one in runs):.2f}",
+                "MiB": f"{median(one['peak_rss_bytes'] for one in runs) / 2**20:.0f}",
+                **{name: "" if share is None else f"{share:.2f}" for name, share in shares.items()},
+            })  # fmt: skip
+    return DataFrame(rows).to_string(index=False)
 
 
 BY_HAND_AT_LEAST = {  # share of the hand-written loop's speed, on 1 and 2 ranks, by case and variant

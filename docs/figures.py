@@ -150,6 +150,22 @@ def speed() -> None:
     (DOCS / "benchmarks" / "results.md").write_text(measured(results, groups), encoding="utf-8")
 
 
+def rivals() -> None:
+    """Times of a round beside other software, by case, logarithmic; the number is the ratio to mpifed."""
+    groups = {case: list(rows) for case, rows in groupby(table("benchmarks/rivals.csv"), key=lambda row: row["case"])}
+    _, axes = plt.subplots(1, len(groups), figsize=(9.5, 2.1), sharey=True, layout="constrained")
+    for axis, (case, rows) in zip(axes, groups.items(), strict=True):
+        times = [float(row["ms"]) for row in rows]
+        axis.barh([row["variant"] for row in rows], times, color=[COLORS[row["variant"] != "mpifed"] for row in rows])
+        for place, row in enumerate(rows):
+            axis.text(times[place] * 1.15, place, "" if row["variant"] == "mpifed" else f"{row['ratio']}x", va="center")
+        axis.set(xscale="log", xlim=(min(times) / 3, max(times) * 8), xlabel="ms a round")
+        axis.set_title(case.replace(": ", ":\n"), fontsize=9, loc="left")
+        axis.grid(axis="y", visible=False)
+    axes[0].invert_yaxis()
+    save("benchmarks/rivals.svg")
+
+
 def measured(results: Mapping[str, Any], groups: Grouped) -> str:
     """The page of all medians and ranges, in Markdown."""
     about, commit = results["machine"], results["commit"]
@@ -180,3 +196,4 @@ if __name__ == "__main__":
         fedpdm()
         mcmahan()
         speed()
+        rivals()
