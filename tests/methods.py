@@ -105,6 +105,13 @@ ADAMW = {"name": "adamw", "learning_rate": 0.02}
 COINS = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "p": 0.4}
 EPOCHS = {"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}
 
+SOME: dict[str, Any] = {"participation": {"clients_per_round": 6}}
+UNSTEADY: dict[str, Any] = {
+    "participation": {"clients_per_round": 6, "max_dropouts": 2},
+    "simulated_network": {
+        "delay_s": 1.0, "delay_spread": 1.0, "loss": 0.1, "deadline_s": 4.0, "availability": 0.8, "mean_absence": 3.0,
+    },
+}  # fmt: skip
 LATE: dict[str, Any] = {
     "asynchrony": {"buffer": 3, "concurrency": 5},
     "simulated_network": {"delay_s": 1.0, "delay_spread": 1.0, "client_spread": 0.5, "loss": 0.1},
@@ -212,12 +219,13 @@ METHODS = {
             (STEPS, {"compression": {"name": "rand-k", "k": 9, "memory": "diana"}}),
             (STEPS, {"compression": {"name": "qsgd", "levels": 4, "memory": "ef21-sgdm"}}),
             (STEPS, private(level="client") | {"compression": {"name": "natural", "memory": "error-feedback"}}),
+            (STEPS, UNSTEADY),
         ],
         short=4,
         everybody=never,
         drawn=always,
         private=True,
-        single=[[]] * 12,
+        single=[[]] * 13,
         least={"client_optimizer": HALF},
         control=SEVEN,
         reveals=Reveals({ROW}, "digits", 2, BIASED, ONE, {}),
@@ -268,7 +276,13 @@ METHODS = {
             (EPOCHS | {"local_least": 1}, {}),
             (STEPS, SPARSE),
             (STEPS, PEOPLE),
-            (STEPS, {"participation": {"clients_per_round": 6, "deadline_s": 1.0, "speeds": [1.0, 2.0, 5.0]}}),
+            (
+                STEPS,
+                {
+                    "participation": {"clients_per_round": 6},
+                    "simulated_network": {"deadline_s": 1.0, "speeds": [1.0, 2.0, 5.0]},
+                },
+            ),
         ],
         short=1,
         private=True,

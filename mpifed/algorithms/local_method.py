@@ -119,8 +119,8 @@ class LocalSteps(Algorithm):
     Attributes
     ----------
     refuses : why not, in words: "momentum" of clients, or their moments; "steps" but plain ones; steps without a
-        "rate", as AdamW's; "fewer" steps of some clients in a round; a "server_optimizer" but the mean; a "schedule"
-        ending at 0
+        "rate", as AdamW's; "fewer" steps of some clients in a round; "cohorts" of unlike sizes; a "server_optimizer"
+        but the mean; a "schedule" ending at 0
     lasting : whether how far clients were drawn in a round moves them in the next, by what they keep
     """
 

@@ -60,12 +60,13 @@ def refused_steps(method: Method) -> Iterator[Refusal]:
     yield Refusal(
         least == most == 1 and method.varying,
         f"[algorithm] {key} = {most}",
-        "there is none that a client could leave out, as local_least, [participation] stragglers and deadline_s say",
+        "there is none that a client could leave out, as local_least, [participation] stragglers and "
+        "[simulated_network] speeds say",
         "raise it, or leave these out",
     )
     yield Refusal(
         method.varying and "fewer" in refuses,
-        "[algorithm] local_least, [participation] deadline_s or stragglers",
+        "[algorithm] local_least, [simulated_network] speeds or [participation] stragglers",
         refuses.get("fewer", ""),
         "leave it out, or set drop_stragglers = true",
     )
@@ -167,7 +168,7 @@ def refused_method(method: Method) -> Iterator[Refusal]:
     )
     yield Refusal(
         method.uneven,
-        "[algorithm] local_epochs, local_least, [participation] deadline_s or stragglers",
+        "[algorithm] local_epochs, local_least, [simulated_network] speeds or [participation] stragglers",
         "with a [regularizer] all clients must take as many steps",
         "give local_steps alone",
     )

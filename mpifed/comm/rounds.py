@@ -284,9 +284,12 @@ def play(
 
     Returns
     -------
-    The new (server, states); the old ones when the server halted the run with its first question, or when so many
-    clients left that the round is void.
+    The new (server, states); the old ones when the server halted the run with its first question, when so many clients
+    left that the round is void, or where none was there.
     """
+    if now.void and not now.present.any():  # nobody is there
+        ranks.order = ranks.comm.bcast(ranks.order)
+        return server, states
     before = server
     for number, exchange in enumerate(exchanges):
         here = exchange.at(now, number)

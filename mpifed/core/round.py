@@ -104,12 +104,13 @@ class Leaving(NamedTuple):
 
     who: Flags  # [N] takes part in the round
     halves: Integers  # [N]
-    most: int  # how many may leave; with more of them the round is void
+    most: int  # how many may leave; with more of them, or with all, the round is void
+    late: Flags | None = None  # [N] whose answers to the first exchange come when it has ended; nobody's when absent
 
     @property
     def least(self) -> int:
         """The number of clients who stay to the end of a round that is not void."""
-        return int(self.who.sum()) - self.most
+        return max(int(self.who.sum()) - self.most, 1)
 
 
 class Arrivals(NamedTuple):
@@ -177,6 +178,12 @@ class Round(NamedTuple):
     def staying(self) -> Flags:
         """[N] clients who stay until the sum of this exchange is opened, and receive it."""
         return self._beyond(2 * self.number + 1)
+
+    @property
+    def sending(self) -> Flags:
+        """[N] clients who send an answer, though it may come too late."""
+        late = None if self.leaving is None else self.leaving.late
+        return self.present if late is None else self.present | late
 
     def _beyond(self, half: int) -> Flags:
         return self.present if self.leaving is None else self.leaving.who & (self.leaving.halves > half)

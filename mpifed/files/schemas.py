@@ -107,6 +107,7 @@ class RunJson(Schema):
     data_sha256: Digest | None = None
     digests: dict[Literal["history.csv", "clients.csv", "model.safetensors", "data.json"], Digest] | None = None
     start_sha256: Digest | None = None
+    trace_sha256: Digest | None = None
     sources: dict[Text, Text] = {}
     distributions: dict[Text, Text] = {}
     accepted_changes: list[Text] = []

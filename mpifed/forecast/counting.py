@@ -7,6 +7,7 @@ but the self-test of an encryption.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import itemgetter
@@ -22,9 +23,9 @@ from mpifed.comm.states import ClientStates
 from mpifed.core.errors import MpifedError
 from mpifed.core.exchange import Exchange, ServerRecord, States
 from mpifed.core.record import Record, map_leaves
-from mpifed.core.round import SETUP, Arrivals, Round
+from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
-from mpifed.job.participation import arithmetic, first_rounds, in_vain, next_round
+from mpifed.job.participation import arithmetic, first_rounds, next_round
 from mpifed.run.setup import all_exchanges
 from mpifed.run.state_check import check_state
 
@@ -82,17 +83,23 @@ class Counting(Ranks):
         costs = self.channel.keys.costs if name == "keys" else self._plans[name].account.costs
         return {key: int(costs[key] // max(1, costs["played"])) for key in ("up_bytes", "down_bytes")}
 
-    def in_vain(self, job: Job) -> dict[str, int]:
-        """`up_bytes` and `down_bytes` of answers that are lost or late in all rounds of a job."""
-        nothing, one = {"up_bytes": 0, "down_bytes": 0}, np.zeros(1, np.int64)
-        if self.now.arrivals is None:
-            return nothing
-        name, plan = next(iter(self._plans.items()))
-        none, all_ = (
-            plan.channel.spent(plan, self.broadcasts[name], self._columns, self.now._replace(arrivals=arrivals))
-            for arrivals in (Arrivals(one, one, 0.0), Arrivals(one, one, 0.0, *in_vain(job, self.clients)))
-        )
-        return {key: getattr(all_, key) - getattr(none, key) for key in nothing}
+    def of_rounds(self, job: Job, exchanges: Sequence[Exchange]) -> tuple[dict[str, int], int]:
+        """`up_bytes` and `down_bytes` of all rounds of a job, and how many of them pass, for want of answers."""
+        totals, passing, one = Counter[str](), 0, np.zeros(1, np.int64)
+        if not job.unsteady and self.now.arrivals is None:
+            for exchange in exchanges:
+                totals.update({key: job.rounds * value for key, value in self.bytes_of(exchange.name).items()})
+            return dict(totals), 0
+        for index in range(job.rounds):
+            now = next_round(job, self.clients, exchanges, index)
+            passing += now.void
+            if now.arrivals is not None:  # a broadcast is of one model here
+                now = now._replace(arrivals=now.arrivals._replace(models=one))
+            for number, exchange in enumerate(exchanges[:1] if now.void else exchanges):
+                plan, here = self._plans[exchange.name], exchange.at(now, number)
+                spent = plan.channel.spent(plan, self.broadcasts[exchange.name], self._columns, here)
+                totals.update(up_bytes=spent.up_bytes, down_bytes=spent.down_bytes)
+        return dict(totals), passing
 
     @property
     def partners(self) -> int:
@@ -106,6 +113,7 @@ def _typical_round(job: Job, clients: int, exchanges: Sequence[Exchange]) -> Rou
     """A round without drop-outs: after the first, in which no client returns, one in which some do."""
     indices = range(1, min(job.rounds, 16)) or range(1)
     rounds = [next_round(job, clients, exchanges, index)._replace(leaving=None) for index in indices]
+    rounds.sort(key=lambda now: not now.present.any())  # where clients are away, not one without any
     if (arrivals := rounds[0].arrivals) is not None:
         return rounds[0]._replace(arrivals=arrivals._replace(lost=0, late=0))
     return next((now for now in rounds if now.rejoining is not None and now.rejoining.any()), rounds[0])

@@ -53,6 +53,9 @@ _TIMED = 3  # rounds, of which the median is reported: the first fills caches
 _DENSE = (
     "[compression]: masked and encrypted uploads travel whole, and are counted so; only what they say is compressed"
 )
+_PASSING = (
+    "[simulated_network]: in {} of {} rounds too few are there, or too few answers come, and the model stays as it was"
+)
 
 
 def read(path: Path, changes: tuple[str, ...]) -> tuple[Job, int]:
@@ -84,7 +87,7 @@ def forecast(job: Job, ranks: int) -> Table:
         counting.partners, job.participation.max_dropouts if job.participation.dropout_rate else 0,
     )  # fmt: skip
     of_all = view._replace(now=counting.everybody, leave=0)
-    vain = counting.in_vain(job)
+    of_rounds, passing = counting.of_rounds(job, algorithm.exchanges)
     keys, times = counting.bytes_of("keys"), Counter(exchange.name for exchange in algorithm.setup)
     once = {exchange.name: exchange for exchange in algorithm.setup}.values()
     setup = [{**_described(exchange, of_all, counting), "times": times[exchange.name]} for exchange in once]
@@ -106,13 +109,11 @@ def forecast(job: Job, ranks: int) -> Table:
         "warnings": [
             *algorithm.warnings(),
             *([_DENSE] if job.compression is not None and job.channel != "plain" else []),
+            *([_PASSING.format(passing, job.rounds)] if passing else []),
             *warnings_of(job, algorithm.problem.privacy, without_epsilon(algorithm)),
         ],
         **{f"{key}_per_round": value for key, value in per_round.items()},
-        **{
-            key: count + sum(one[key] * one.get("times", job.rounds) for one in (*setup, *exchanges)) + vain[key]
-            for key, count in keys.items()
-        },
+        **{key: count + sum(one[key] * one["times"] for one in setup) + of_rounds[key] for key, count in keys.items()},
         "who_learns": [
             *general_statements(algorithm, view, bool(measures)),
             *(observer_statement(observer, job) for observer in observers),

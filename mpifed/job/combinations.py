@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
+import numpy as np
+
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.certificate import is_convex, strong_convexity
@@ -23,7 +25,8 @@ from mpifed.job.goals import has_goals
 from mpifed.job.participation import left_out
 from mpifed.job.schema import JobSettings, Participation
 from mpifed.job.settings import table_of
-from mpifed.job.time_model import wrong_network
+from mpifed.job.time_model import FIGURES, PRESETS, figures
+from mpifed.job.trace import trace_of
 from mpifed.maths.objectives import LinearScores, Objective
 from mpifed.maths.privacy.settings import Privacy, conflicts
 from mpifed.maths.problem import model_template
@@ -42,7 +45,7 @@ _KIND = {
 def wrong_together(job: JobSettings) -> list[str]:
     """Errors in the combination of a job's tables, independent of the data, one message each."""
     private = () if job.privacy is None else conflicts(job.privacy)
-    return messages(chain(private, _of_tables(job), wrong_network(job.simulated_network)))
+    return messages(chain(private, _of_tables(job), _of_asynchrony(job), _of_network(job)))
 
 
 def _of_tables(job: JobSettings) -> Iterator[Refusal]:
@@ -109,7 +112,6 @@ def _of_tables(job: JobSettings) -> Iterator[Refusal]:
         "a client's score is computed from its own data without noise",
         "leave one of them out",
     )
-    yield from _of_virtual_time(job)
     for name in job.stop.columns:
         column, place = column_of(name), f"[stop] reached, patience: {name}"
         yield Refusal(
@@ -133,34 +135,123 @@ def _of_tables(job: JobSettings) -> Iterator[Refusal]:
         )
 
 
-def _of_virtual_time(job: JobSettings) -> Iterator[Refusal]:
-    network, part, key = job.simulated_network, job.participation, "[asynchrony]"
-    delayed, asynchronous = network is not None and network.delay_s is not None, job.asynchrony is not None
-    others = {name for name, value in table_of(part).items() if value != getattr(Participation(), name)}
+def _of_asynchrony(job: JobSettings) -> Iterator[Refusal]:
+    if job.asynchrony is None:
+        return
+    network, key = job.simulated_network, "[asynchrony]"
+    others = {name for name, value in table_of(job.participation).items() if value != getattr(Participation(), name)}
     yield Refusal(
-        asynchronous and not delayed, key, "says nothing of when answers come", "give [simulated_network] delay_s"
+        network is None or network.delay_s is None,
+        key,
+        "says nothing of when answers come",
+        "give [simulated_network] delay_s",
     )
     yield Refusal(
-        asynchronous and job.privacy is not None,
+        job.privacy,
         key,
         "no sensitivity of answers to models of several rounds is proven",
         "leave it out with [privacy]",
     )
     yield Refusal(
-        asynchronous and others,
+        others,
         f"[participation] {', '.join(sorted(others))}",
         "with [asynchrony] its buffer says how many answers make a round, and delays say whose",
-        "leave it out",
     )
     yield Refusal(
-        network is not None and network.loss and not asynchronous,
-        "[simulated_network] loss",
-        "a round without [asynchrony] waits for all its answers",
-        "leave it out; [participation] has dropout_rate and drop_stragglers",
+        network is not None and (network.deadline_s or network.over_selection > 1),
+        "[simulated_network] deadline_s, over_selection",
+        "with [asynchrony] the first answers fill the buffer, whenever they come",
+    )
+
+
+def _of_network(job: JobSettings) -> Iterator[Refusal]:
+    """The keys of `[simulated_network]` that are missing, or do not go together, or with other tables."""
+    network, part, privacy = job.simulated_network, job.participation, job.privacy
+    if network is None:
+        return
+    table, known, delayed = "[simulated_network]", figures(network), network.delay_s is not None
+    alone = not known and (network.unsteady or network.speeds)  # without a clock
+    missing = [] if delayed or alone else [key for key in FIGURES if key not in known]
+    remedy = f"give a number, or name = one of {', '.join(PRESETS)}"
+    yield Refusal(missing, f"{table} {', '.join(missing)}", "missing", f"{remedy}; or delay_s alone")
+    yield Refusal(
+        delayed and (known or network.speeds),
+        f"{table} delay_s and {', '.join(known) or 'speeds'}",
+        "a delay has the whole time from a question to its answer",
+        "leave out delay_s, or the others",
+    )
+    drawn = network.delay_spread or network.client_spread or network.loss or network.over_selection > 1
+    yield Refusal(
+        drawn and not delayed,
+        f"{table} delay_spread, client_spread, loss and over_selection",
+        "of delays, of which there are none",
+        "give delay_s",
     )
     yield Refusal(
-        delayed and job.privacy is not None and job.privacy.by_coins,
-        "[simulated_network] delay_s",
+        network.deadline_s and not (delayed or network.speeds),
+        f"{table} deadline_s",
+        "nothing says what clients need their time for",
+        "give delay_s, how long answers take, or speeds of local steps",
+    )
+    yield Refusal(
+        network.speeds and not network.deadline_s,
+        f"{table} speeds",
+        "no step is too late without deadline_s",
+        "give both, or neither",
+    )
+    yield Refusal(
+        network.loss and not network.deadline_s and job.asynchrony is None,
+        f"{table} loss = {network.loss:g}",
+        "a round would wait for ever",
+        "give deadline_s, how long it waits",
+    )
+    spread = network.delay_spread or network.client_spread
+    yield Refusal(
+        delayed and not spread and (network.deadline_s or np.inf) < (network.delay_s or 0),
+        f"{table} deadline_s = {network.deadline_s}",
+        f"no answer comes before delay_s = {network.delay_s}",
+        "raise it, or give delay_spread",
+    )
+    yield Refusal(
+        network.over_selection > 1 and part.clients_per_round is None,
+        f"{table} over_selection = {network.over_selection:g}",
+        "all clients are asked already",
+        "give [participation] clients_per_round, how many answers count",
+    )
+    yield Refusal(
+        network.trace is not None and network.availability < 1,
+        f"{table} trace and availability",
+        "each says who is there",
+        "give one of the two",
+    )
+    least = 1 / network.availability
+    yield Refusal(
+        network.mean_absence is not None and (network.mean_absence < least or network.availability == 1),
+        f"{table} mean_absence = {network.mean_absence}",
+        f"where availability = {network.availability:g}, who is away is so for {least:.3g} rounds at least, on average",
+        "raise it, or lower availability below 1",
+    )
+    yield Refusal(
+        job.unsteady and part.dropout_rate,
+        f"[participation] dropout_rate = {part.dropout_rate:g}",
+        "[simulated_network] says whose answers do not come",
+        "leave out one of the two",
+    )
+    yield Refusal(
+        network.loses and job.channel != "plain" and not part.max_dropouts and job.asynchrony is None,
+        f'{table} loss, deadline_s and over_selection, with security = "{job.channel}"',
+        "a single answer that does not come would make the round void",
+        "give [participation] max_dropouts, how many need not come",
+    )
+    yield Refusal(
+        privacy is not None and job.unsteady,
+        f"{table} availability, trace, loss, deadline_s, over_selection",
+        "with [privacy] no accounting is proven of clients who are away, or whose answers do not count",
+        "leave it out; [participation] dropout_rate is accounted for",
+    )
+    yield Refusal(
+        privacy is not None and delayed and privacy.by_coins,
+        f"{table} delay_s",
         "the time of a round would tell who takes part, which is secret",
         'leave it out, or set [privacy] sampling = "fixed"',
     )
@@ -191,7 +282,34 @@ def wrong_data(job: JobSettings, objective: Objective, regularizer: Regularizer 
         "state it (--given public.toml; --scale unit-rows, or none; --test), or set public_preparation = true: all may "
         "know it",
     )
-    return messages([task]) or messages([prepared, *_of_model(job, objective, regularizer, data)])
+    others = chain(_of_model(job, objective, regularizer, data), _of_clients(job, data))
+    return messages([task]) or messages([prepared, *others])
+
+
+def _of_clients(job: JobSettings, data: Federation) -> Iterator[Refusal]:
+    """What `[simulated_network]` says of more clients than there are; DataError where the trace cannot be read."""
+    if (network := job.simulated_network) is None:
+        return
+    clients, asked = data.clients, job.asked or 0
+    yield Refusal(
+        len(network.speeds) > clients,
+        "[simulated_network] speeds",
+        f"{len(network.speeds)} numbers for {clients} clients",
+        "give one for each, or fewer, of which each client has one",
+    )
+    yield Refusal(
+        network.over_selection > 1 and asked > clients,
+        f"[simulated_network] over_selection = {network.over_selection:g}",
+        f"{asked} clients would be asked, and {job.data.path} has {clients}",
+        "lower it, or clients_per_round",
+    )
+    last = -1 if network.trace is None else int(trace_of(network.trace).client.max())
+    yield Refusal(
+        last >= clients,
+        f'[simulated_network] trace = "{network.trace}"',
+        f"has a client {last}, and {job.data.path} has {clients}, from 0 on",
+        "give a trace of these clients",
+    )
 
 
 def _of_model(
@@ -309,7 +427,11 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         job.min_clients,
     )
     clients, privacy, most = problem.clients, problem.privacy, part.max_dropouts
-    present, absent = job.per_round or clients, f"[participation] dropout_rate = {part.dropout_rate:g}"
+    present, network = job.asked or clients, job.simulated_network
+    lost = network is not None and network.loses and job.asynchrony is None
+    absent = f"[participation] dropout_rate = {part.dropout_rate:g}"
+    if lost:
+        absent = "[simulated_network] loss, deadline_s or over_selection"
     some, leaving = f"[participation] clients_per_round = {present}", f"[participation] max_dropouts = {most}"
     slow = f"[participation] stragglers = {part.stragglers or 0:g}"
     everybody = f'"{name}" needs all {clients} clients in every round, since {algorithm.why_everybody}'
@@ -338,8 +460,9 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
             f'"{name}" takes no local steps on rows',
             "leave it out",
         )
-    yield Refusal(present > clients, some, f"{job.data.path} has {clients} clients", "lower it")
-    for fewer, key in (part.stragglers, slow), (part.deadline_s, f"[participation] deadline_s = {part.deadline_s}"):
+    yield Refusal((job.per_round or 0) > clients, some, f"{job.data.path} has {clients} clients", "lower it")
+    timed = problem.steps_in_time is not None
+    for fewer, key in (part.stragglers, slow), (timed, "[simulated_network] speeds"):
         yield Refusal(
             fewer and not isinstance(algorithm, LocalMethod),
             key,
@@ -355,27 +478,19 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         "[compression]",
         f'"{name}" has no uploads of local steps on rows, which could be compressed',
     )
-    yield Refusal(
-        bool(part.deadline_s) != bool(part.speeds),
-        "[participation] deadline_s and speeds",
-        "together they say how many local steps a client has time for, and one alone says nothing",
-        "give both, or neither",
-    )
-    yield Refusal(
-        len(part.speeds) > clients,
-        "[participation] speeds",
-        f"{len(part.speeds)} numbers for {clients} clients",
-        "give one for each, or fewer, of which each client has one",
-    )
     late = left_out(part, present)
     yield Refusal(late and algorithm.needs_everybody, slow, everybody, "set drop_stragglers = false")
     yield Refusal(late >= present, slow, "all clients of a round would be dropped", "lower it")
     present -= late
     yield Refusal(present + late < clients and algorithm.needs_everybody, some, everybody)
-    yield Refusal(part.dropout_rate and algorithm.needs_everybody, absent, everybody)
+    yield Refusal((part.dropout_rate or lost) and algorithm.needs_everybody, absent, everybody)
+    away = network is not None and network.unsteady
+    cohorts = algorithm.refuses.get("cohorts", "") if isinstance(algorithm, LocalMethod) else ""
+    for applies, what in (algorithm.needs_everybody, everybody), (cohorts, cohorts):
+        yield Refusal(away and applies, "[simulated_network] availability or trace", what)
     if problem.compression is not None and isinstance(algorithm, LocalMethod):
         yield Refusal(
-            (part.dropout_rate or present < clients)
+            (part.dropout_rate or present < clients or job.unsteady)
             and problem.compression.counts_absent
             and algorithm.guard.work.remembers,
             f'[compression] memory = "{problem.compression.memory}"',
@@ -383,14 +498,20 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
             'take memory = "error-feedback" or "none", or let all clients take part',
         )
     yield Refusal(
-        part.dropout_rate and any(exchange.keeps for exchange in algorithm.exchanges),
+        (part.dropout_rate or lost) and any(exchange.keeps for exchange in algorithm.exchanges),
         absent,
         f'"{name}" goes on counting the last answers of absent clients, and knows none who leave within a round',
     )
     yield Refusal(
-        part.dropout_rate and any(not bare_leaves(exchange.fields) for exchange in algorithm.exchanges),
+        (part.dropout_rate or lost) and any(not bare_leaves(exchange.fields) for exchange in algorithm.exchanges),
         absent,
         f'clients of "{name}" must hear what became of their uploads, and those who leave within a round would not',
+    )
+    yield Refusal(
+        lost and job.channel != "plain" and present - (job.per_round or clients) > most,
+        leaving,
+        f"{present} clients are asked, the answers of {job.per_round} count, and of all others too many do not",
+        "raise it, or lower [simulated_network] over_selection",
     )
     there = f"there are {present} clients in a round"
     few = job.channel != "plain" and present - most < least

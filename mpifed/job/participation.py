@@ -12,7 +12,7 @@ from mpifed.comm.sums import Arithmetic
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Integers
 from mpifed.core.round import SETUP, Arrivals, Leaving, Round, below, secret_words, uniform
-from mpifed.job.arrivals import buffers, delays
+from mpifed.job.arrivals import Answers, answers, available, buffers
 from mpifed.job.schema import JobSettings, Participation
 
 
@@ -34,15 +34,19 @@ def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = Non
         answered, arrivals = arrived(job, clients, index)
         now.present[answered] = True
         return now._replace(drawn=answered, arrivals=arrivals)
-    per_round, secret = part.clients_per_round, None if key is None else uniform(secret_words(key, index)(clients))
-    if per_round is None or per_round >= clients:
-        now = now._replace(present=~now.present, drawn=np.arange(clients))
+    asked, secret = job.asked, None if key is None else uniform(secret_words(key, index)(clients))
+    there = np.flatnonzero(available(job.simulated_network, job.seed, clients, index))
+    if len(there) < needed(job):  # too few for a sum: nobody is asked
+        there = there[:0]
+    if asked is None or asked >= len(there):
+        now.present[there] = True
+        now = now._replace(drawn=there)
     elif privacy is not None and privacy.by_coins:
         coins = now.rng("participation").random(clients) if secret is None else secret
-        now = now.only(coins < below(per_round / clients))
+        now = now.only(coins < below(asked / clients))
     else:
-        who = secret.argpartition(per_round)[:per_round] if secret is not None else None
-        who = now.rng("participation").choice(clients, per_round, replace=False) if who is None else who
+        who = secret.argpartition(asked)[:asked] if secret is not None else None
+        who = there[now.rng("participation").choice(len(there), asked, replace=False)] if who is None else who
         now.present[who] = True
         now = now._replace(drawn=np.sort(who))
     if not part.stragglers:
@@ -59,12 +63,17 @@ def arrived(job: JobSettings, clients: int, index: int) -> tuple[Integers, Arriv
     return buffers(job.asynchrony, job.simulated_network, job.seed, clients).at(index)
 
 
-def in_vain(job: JobSettings, clients: int) -> tuple[int, int]:
-    """(answers that never come, answers that come too late) in all rounds of a job; none without `[asynchrony]`."""
-    if job.asynchrony is None:
-        return 0, 0
-    came = [arrived(job, clients, index)[1] for index in range(job.rounds)]
-    return sum(arrivals.lost for arrivals in came), sum(arrivals.late for arrivals in came)
+def needed(job: JobSettings) -> int:
+    """How many must be asked for a sum that is opened, though as many leave as may."""
+    most = job.participation.max_dropouts
+    return max(job.min_clients + most, 2 * most + 2 if most else 1)  # as many as masks need, in every channel
+
+
+def answered(job: JobSettings, now: Round) -> Answers:
+    """What comes of a synchronous round over `[simulated_network]`."""
+    assert job.simulated_network is not None
+    wanted = job.participation.clients_per_round or len(now.present)
+    return answers(job.simulated_network, job.seed, now.index, now.ids, wanted)
 
 
 @lru_cache(maxsize=4)
@@ -74,29 +83,26 @@ def _clock(job: str) -> list[float]:
 
 
 def virtual_seconds(job: JobSettings, clients: int, rounds: int) -> float:
-    """Seconds of so many rounds by `[simulated_network] delay_s`, where each waits for the last of its answers."""
-    assert job.simulated_network is not None
+    """Seconds of so many rounds by `[simulated_network] delay_s`."""
     if job.asynchrony is not None:
         return arrived(job, clients, rounds - 1)[1].at_s if rounds else 0.0
-    clock = _clock(repr((job.participation, job.privacy, job.simulated_network, job.seed, clients)))
+    clock = _clock(repr((job.participation, job.aggregation, job.simulated_network, job.seed, clients)))
     while len(clock) <= rounds:
-        index = len(clock) - 1
-        waited = delays(job.simulated_network, job.seed, index, round_of(job, clients, index).ids)
-        clock.append(clock[-1] + float(waited.max(initial=0)))
+        clock.append(clock[-1] + answered(job, round_of(job, clients, len(clock) - 1)).seconds)
     return clock[rounds]
 
 
 def steps_in_time(job: JobSettings, clients: int) -> Integers | None:
     """[N] how many local steps clients have time for in a round; None without a deadline."""
-    part = job.participation
-    if part.deadline_s is None or not part.speeds:  # which is refused
+    network = job.simulated_network
+    if network is None or network.deadline_s is None or not network.speeds:
         return None
-    speeds = np.array(part.speeds)
+    speeds = np.array(network.speeds)
     if len(speeds) != clients:
         rng = Round(SETUP, job.seed, np.ones(clients, dtype=bool)).rng("speeds")
         speeds = speeds[rng.integers(len(speeds), size=clients)]
     # 0.29 s of 100 steps a second are 29; no more than fit
-    steps: Integers = np.minimum(part.deadline_s * speeds * (1 + 1e-12), 2**31).astype(np.int64)
+    steps: Integers = np.minimum(network.deadline_s * speeds * (1 + 1e-12), 2**31).astype(np.int64)
     return steps
 
 
@@ -144,8 +150,11 @@ def next_round(
 
 
 def next_attempt(job: JobSettings, now: Round, exchanges: Sequence[Exchange], attempt: int) -> int | None:
-    """The number of the next attempt after a void one; None if the round counts, `attempts` if none may follow."""
-    if not now.at(len(exchanges) - 1).void:
+    """The number of the next attempt after a void one; None if the round counts, `attempts` if none may follow.
+
+    What the network has made void passes as it is: the model stays.
+    """
+    if not now.at(len(exchanges) - 1).void or job.unsteady:
         return None
     # once a sum of the round was opened, another sum with a few clients fewer would reveal the difference
     return attempt + 1 if now.at(0).void else job.participation.attempts
@@ -155,7 +164,7 @@ def first_rounds(job: JobSettings, clients: int, exchanges: Sequence[Exchange]) 
     """The first 200 rounds without dropouts, where not all clients participate; empty where participation is secret."""
     per_round, privacy = job.per_round, job.privacy
     everybody = (per_round is None or per_round >= clients) and not job.participation.drop_stragglers
-    if everybody or (privacy is not None and privacy.by_coins):
+    if (everybody and not job.unsteady) or (privacy is not None and privacy.by_coins):
         return
     for index in range(min(job.rounds, 200)):
         yield next_round(job, clients, exchanges, index)._replace(leaving=None)
@@ -165,9 +174,15 @@ def leaving(job: JobSettings, now: Round, exchanges: int, attempt: int = 0) -> R
     """The round with the clients who leave in its course, in either half of any of its `exchanges`.
 
     They are drawn by the job's seed; where participation is secret, nobody may leave. `attempt` is how many attempts
-    at the round were void before.
+    at the round were void before. Over an unsteady network those leave at once whose answers do not count.
     """
-    table = job.participation
+    table, network = job.participation, job.simulated_network
+    if network is not None and job.unsteady and job.asynchrony is None and (network.loses or not now.present.any()):
+        here, late = np.zeros_like(now.present), np.zeros_like(now.present)
+        came = answered(job, now)
+        here[now.ids], late[now.ids] = came.counted, came.late
+        most = table.max_dropouts or len(now.ids)  # alike in every channel
+        return now._replace(leaving=Leaving(now.present, np.where(here, 2 * exchanges, 0), most, late))
     if not table.dropout_rate:
         return now
     rng = now.rng(f"leaving {attempt}")

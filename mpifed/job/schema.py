@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.functions import Constraint
@@ -73,12 +74,6 @@ class Participation(Settings):
     same for all methods: each does a number of them drawn uniformly, at least one and not all (simulated)."""
     drop_stragglers: bool = False
     """Stragglers are absent from the round, in place of uploading what they did."""
-    deadline_s: Size | None = None
-    """Seconds that a client has for local steps: it takes as many steps, or passes, as it then can, at least one and at
-    most all (simulated). It needs `speeds`."""
-    speeds: list[Size] = field(default_factory=list)
-    """Local steps that clients take in a second, one number for each; of fewer numbers each client has one for the
-    whole run, drawn by the seed."""
     attempts: Positive = 10
     """Times that a round whose first sum is void is run before the run ends."""
 
@@ -189,8 +184,8 @@ class Stop(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedNetwork(Settings):
-    """A time model of a deployment: by the costs of exchanges as measured here, or, with `delay_s`, by delays that are
-    drawn by the seed. It changes no bit of a run without `[asynchrony]`."""
+    """A model of a deployment: who is there, whose answers come, and when; by the costs of exchanges as measured here,
+    or, with `delay_s`, by delays that are drawn by the seed."""
 
     name: Literal["data-center", "inter-region", "broadband", "lte", "satellite-leo", "satellite-geo"] | None = None
     """A network whose figures are known; `latency_s`, `up_bytes_per_s` and `down_bytes_per_s` replace its own."""
@@ -208,7 +203,22 @@ class SimulatedNetwork(Settings):
     client_spread: Spread = 0.0
     """Standard deviation of the logarithm of a client's own factor of all its delays, drawn once."""
     loss: Annotated[float, Ge(0), Le(0.99)] = 0.0  # time would never suffice beyond
-    """Probability that an answer never comes, with `[asynchrony]`; another client starts when it should have come."""
+    """Probability that an answer never comes; with `[asynchrony]` another client starts when it should have come."""
+    deadline_s: Size | None = None
+    """Seconds that a round waits for answers, where they take `delay_s`; with `speeds`, seconds that a client has for
+    local steps: it takes as many, or as many passes, as it then can, at least one and at most all."""
+    speeds: list[Size] = field(default_factory=list, hash=False)
+    """Local steps that clients take in a second, one number for each; of fewer numbers each client has one for the
+    whole run, drawn by the seed."""
+    over_selection: Annotated[float, Ge(1), Le(100)] = 1.0
+    """How many times `[participation] clients_per_round` are asked; the first `clients_per_round` answers count."""
+    availability: Annotated[float, Ge(0.01), Le(1)] = 1.0
+    """Probability that a client is there in a round; those who take part are drawn of who is there."""
+    mean_absence: Annotated[float, Ge(1), Le(100)] | None = None
+    """Rounds that a client who goes away is away, on average, in a Markov chain of two states; where absent, a client
+    is there or not in each round anew."""
+    trace: Annotated[str, MinLen(1)] | None = None
+    """A CSV file that says who is there in which round, in place of `availability`."""
     client_slowdown: Size = 1.0
     """Time of a client's arithmetic, relative to this machine's."""
     encryption: Literal["as-run", "published", "none"] = "as-run"
@@ -225,6 +235,16 @@ class SimulatedNetwork(Settings):
     """Bytes of a ciphertext; the default is Paillier's, modulo the square of a modulus of 2048 bits."""
     ciphertext_values: Positive = 1
     """Values in a ciphertext; a message of fewer values takes a whole ciphertext."""
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether clients may be away."""
+        return self.availability < 1 or self.trace is not None
+
+    @property
+    def loses(self) -> bool:
+        """Whether answers of a synchronous round may not count."""
+        return self.loss > 0 or self.over_selection > 1 or (self.deadline_s is not None and not self.speeds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,6 +324,19 @@ class JobSettings(Settings):
     def per_round(self) -> int | None:
         """Clients in a round; None for all."""
         return self.participation.clients_per_round if self.asynchrony is None else self.asynchrony.buffer
+
+    @property
+    def asked(self) -> int | None:
+        """Clients who are asked in a round; None for all."""
+        if self.per_round is None or self.simulated_network is None:
+            return self.per_round
+        return math.ceil(round(self.per_round * self.simulated_network.over_selection, 6))
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether clients may be away, or their answers not come."""
+        network = self.simulated_network
+        return network is not None and (network.unsteady or (network.loses and self.asynchrony is None))
 
     @property
     def min_clients(self) -> int:

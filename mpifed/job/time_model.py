@@ -19,10 +19,9 @@ uploads it in the clear. Broadcasts are in the clear too.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from mpifed.core.refusals import Refusal
 from mpifed.core.tables import Table
 
 if TYPE_CHECKING:
@@ -63,28 +62,6 @@ def figures(table: SimulatedNetwork) -> dict[str, float]:
     """Latency and rates, by `FIGURES`: the table's own, else those of the network that it names."""
     named = PRESETS[table.name] if table.name is not None else {}
     return named | {key: value for key in FIGURES if (value := getattr(table, key)) is not None}
-
-
-def wrong_network(table: SimulatedNetwork | None) -> Iterator[Refusal]:
-    """The keys that are missing, or do not go together."""
-    if table is None:
-        return
-    known, drawn = figures(table), table.delay_spread or table.client_spread or table.loss
-    missing = [] if table.delay_s is not None else [key for key in FIGURES if key not in known]
-    remedy = f"give a number, or name = one of {', '.join(PRESETS)}"
-    yield Refusal(missing, f"[simulated_network] {', '.join(missing)}", "missing", f"{remedy}; or delay_s alone")
-    yield Refusal(
-        known and table.delay_s is not None,
-        f"[simulated_network] delay_s and {', '.join(known)}",
-        "a delay has the whole time from a question to its answer",
-        "leave out delay_s, or the others",
-    )
-    yield Refusal(
-        drawn and table.delay_s is None,
-        "[simulated_network] delay_spread, client_spread and loss",
-        "of delays, of which there are none",
-        "give delay_s",
-    )
 
 
 class Simulation(NamedTuple):

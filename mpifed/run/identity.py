@@ -24,9 +24,11 @@ from mpifed.job.job import Job
 from mpifed.job.own_sources import sources_of
 from mpifed.job.reading import dotted
 from mpifed.job.schema import is_free
+from mpifed.job.trace import trace_of
 from mpifed.run import environment
 
 _DIGITS = 12  # of a SHA-256, where a person reads it
+_TRAINED_WITH = {"sha256": "data", "start": "[model] start", "trace": "[simulated_network] trace"}
 _LIBRARIES = ("numpy", "scipy", "h5py")
 
 
@@ -54,6 +56,8 @@ class Identity(NamedTuple):
         }  # fmt: skip
         if start is not None:
             facts["start"] = model_sha256(model_arrays(start))
+        if (network := job.simulated_network) is not None and network.trace is not None:
+            facts["trace"] = trace_of(network.trace).sha256
         return cls(facts, sources.files, libraries, sources.distributions, environment.blas(), [])
 
     def resumed(self, run_dir: Path, saved: ReadOnlyTable, done: int, accept: bool) -> Identity:
@@ -69,7 +73,7 @@ class Identity(NamedTuple):
         if (table := saved.get("identity")) is None:
             raise DataError(f"{run_dir}: its checkpoint does not say with which data and libraries it was made")
         old = Identity(**{name: table[name] for name in Identity._fields})
-        for key, what in (("sha256", "data"), ("start", "[model] start")):
+        for key, what in _TRAINED_WITH.items():
             if old.data.get(key) != self.data.get(key):
                 raise UsageError(
                     f"{run_dir}: --resume with other {what} ({'; '.join(changes(old.data, self.data, _short))}); give "
@@ -92,8 +96,7 @@ class Identity(NamedTuple):
     def for_run_json(self, private: bool) -> Table:
         """The keys of run.json; without the SHA-256 of private data, by which guessed data could be confirmed."""
         about: Table = {"sources": self.sources, "distributions": self.distributions, "accepted_changes": self.accepted}
-        if "start" in self.data:
-            about["start_sha256"] = self.data["start"]
+        about |= {f"{key}_sha256": self.data[key] for key in ("start", "trace") if key in self.data}
         return about if private else {"data_sha256": self.data["sha256"], **about}
 
 

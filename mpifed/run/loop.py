@@ -129,9 +129,11 @@ class RunLoop:
             if again is not None:
                 self.progress = self.progress.after(time.perf_counter() - start, ranks, attempt=again)
                 continue
-            self.round_s.append(time.perf_counter() - start)
+            elapsed_s = time.perf_counter() - start
+            if not now.at(len(exchanges) - 1).void:  # else it passes, and says nothing of others
+                self.round_s.append(elapsed_s)
             self.evaluation.advance()
-            self.progress = self.progress.after(self.round_s[-1], ranks, rounds=1)
+            self.progress = self.progress.after(elapsed_s, ranks, rounds=1)
             self.reporter.advance(self.progress.round)
             if len(self.round_s) == 1:
                 with agreed(self.comm):

@@ -26,7 +26,7 @@ from mpifed.files.model_file import MODEL, model_arrays, write_arrays
 from mpifed.files.scratch import this_process
 from mpifed.files.write import replace_text, sha256
 from mpifed.job.participation import virtual_seconds
-from mpifed.job.time_model import Simulation, described, played_once, simulate
+from mpifed.job.time_model import Simulation, described, figures, played_once, simulate
 from mpifed.privacy.disclosure import mark
 from mpifed.privacy.ledger import Ledger
 from mpifed.privacy.protection import in_short, not_private, warnings_of
@@ -126,7 +126,7 @@ class Results:
     def simulation(self, progress: Progress) -> Simulation | None:
         """The simulated times of the rounds so far, if the job has a simulated network, by the costs of exchanges."""
         network = self.ready.job.simulated_network
-        if network is None or network.delay_s is not None:
+        if network is None or not figures(network):
             return None
         once, clients = played_once(self.ready.algorithm), self.ready.algorithm.problem.clients
         return simulate(network, progress.exchanges, once, clients)
@@ -134,8 +134,10 @@ class Results:
     def simulated_s(self, progress: Progress) -> float | None:
         """The simulated seconds of the rounds so far, if the job has a simulated network."""
         job, simulation = self.ready.job, self.simulation(progress)
-        if job.simulated_network is None or simulation is not None:
-            return None if simulation is None else simulation.total_s
+        if simulation is not None:
+            return simulation.total_s
+        if job.simulated_network is None or job.simulated_network.delay_s is None:
+            return None
         return virtual_seconds(job, self.ready.algorithm.problem.clients, progress.round)
 
     def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None], rounded: Iterable[str]) -> None:

@@ -35,6 +35,7 @@ from mpifed.job.combinations import here_alone, wrong_data
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure, left_out, steps_in_time
 from mpifed.job.schema import COMPRESSION
+from mpifed.job.trace import trace_of
 from mpifed.maths.parameters import Parameters
 from mpifed.maths.problem import Problem
 from mpifed.run.scoring import TestRows
@@ -68,6 +69,7 @@ def problem_of(job: Job, data: store.Federation, given: Mapping[str, Array] | No
     """The public description of the job's task; `given`: the arrays of `[model] start`, where they were read before."""
     objective = job.make_objective().of_shape(data.shape)
     outputs = data.classes or data.targets
+    trace_of.cache_clear()  # what another run has read
     regularizer = job.make_regularizer()
     if wrong := wrong_data(job, objective, regularizer, data) or objective.check(data.features, outputs):
         raise UsageError("\n".join(wrong))
@@ -75,8 +77,10 @@ def problem_of(job: Job, data: store.Federation, given: Mapping[str, Array] | No
     if arrays := start_arrays(job) if given is None else given:
         like = objective.start(data.features, outputs, np.random.default_rng(0), job.compute.dtype)
         start = first_model(job, arrays, like)
-    part = job.participation
+    part, network = job.participation, job.simulated_network
     present = job.per_round or data.clients
+    if network is not None and network.unsteady:
+        present = min(present, data.clients - 1)  # at most, in some rounds
     return Problem(
         objective, data.split, data.counts, data.samples, data.features, outputs, job.compute.dtype,
         job.make_minimize(), job.make_constraints(), job.record.evaluate_rows, regularizer=regularizer,

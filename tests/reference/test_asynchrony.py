@@ -232,7 +232,7 @@ PRIVATE = {"privacy": {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 1.0, "pub
     ("ssca", LATE, '[asynchrony]: "ssca" takes no local steps'),
     ("fedavg", late(3, 5, delay_spread=11.0), "delay_spread = 11.0: expected a number of at most 10"),
     ("fedavg", late(3, 5, loss=0.999), "loss = 0.999: expected a number of at most 0.99"),
-    ("fedavg", {"simulated_network": {"delay_s": 1.0, "loss": 0.1}}, "[simulated_network] loss: "),
+    ("fedavg", {"simulated_network": {"delay_s": 1.0, "loss": 0.1}}, "loss = 0.1: a round would wait for ever"),
     ("fedavg", {"simulated_network": {"delay_s": 1.0, "name": "lte"}}, "delay_s and latency_s"),
     ("fedavg", {"simulated_network": {"name": "lte", "delay_spread": 1.0}}, "of delays, of which there are none"),
     ("fedavg", NETWORK | {"participation": {"clients_per_round": 3}, "privacy": {

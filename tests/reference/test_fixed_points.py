@@ -50,7 +50,7 @@ def unlike(shared_path: Path) -> Path:
 
 
 def resting(folder: Path, name: str, rounds: int = 400, **more: Any) -> Job:
-    tables = {name: more.pop(name) for name in ("participation", "compression") if name in more}
+    tables = {name: more.pop(name) for name in ("simulated_network", "compression") if name in more}
     hyper = {"name": name, "batch_size": 100, "client_optimizer": {"learning_rate": 0.1}, **more}
     return local_job(folder, hyper, model={"name": "least-squares", "bias": False, "l2": L2}, rounds=rounds, **tables)
 
@@ -101,7 +101,7 @@ def test_it_rests_where_its_closed_form_says(unlike: Path, name: str) -> None:
         H = X.T @ X / len(y) + 2 * L2 * np.eye(4)
         pull = p * (np.eye(4) - np.linalg.matrix_power(np.eye(4) - 0.1 * H, count)) / (count if name != "fedavg" else 1)
         left, right = left + pull, right + pull @ np.linalg.solve(H, X.T @ y / len(y))
-    found = played(resting(unlike, name, 600, local_steps=9, participation=late)).model
+    found = played(resting(unlike, name, 600, local_steps=9, simulated_network=late)).model
     np.testing.assert_allclose(found, np.linalg.solve(left, right), rtol=0, atol=1e-8)
     assert np.abs(found - best).max() > 1e-3
 

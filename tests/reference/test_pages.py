@@ -20,7 +20,8 @@ NETWORK: dict[str, Any] = {"model": {"name": "mlp", "bias": False, "hidden": 5, 
 CONCAVE: dict[str, Any] = {"model": {"name": "softmax", "bias": True, "l2": 1e-2, "nonconvex_penalty": 0.05}}
 SLOW = {"participation": {"clients_per_round": 6, "stragglers": 0.5}}
 WORK = [SLOW, {"participation": {"clients_per_round": 6, "stragglers": 0.5, "drop_stragglers": True}},
-        {"participation": {"clients_per_round": 6, "deadline_s": 0.29, "speeds": [100.0, 13.0, 0.5]}}]  # fmt: skip
+        {"participation": {"clients_per_round": 6},
+         "simulated_network": {"deadline_s": 0.29, "speeds": [100.0, 13.0, 0.5]}}]  # fmt: skip
 ADAMW, CLIP = {"name": "adamw", "learning_rate": 0.02}, {"learning_rate": 0.4, "clip_norm": 0.7}
 FALLING = {"local_schedule": {"initial": 0.8, "exponent": 0.5}}
 HEAVY = [{"momentum": 0.6}, {"momentum": 0.6, "nesterov": True}, {"weight_decay": 0.2}]

@@ -51,12 +51,12 @@ def test_what_time_allows(digits: Path, work: str) -> None:
     """29 steps of .01 s, of 29 times .01 s exactly; passes are done whole; and nobody does nothing."""
     sizes = [len(y) for _, y in rows_of(digits)]
     speeds = [100.0, 99.9, 5.0, 2000.0] * len(sizes)
-    late = {"participation": {"deadline_s": 0.29, "speeds": speeds[: len(sizes)]}}
+    late = {"simulated_network": {"deadline_s": 0.29, "speeds": speeds[: len(sizes)]}}
     done = [minibatches(job(digits, "fedavg", {work: 40}, late), 1, i) for i in range(len(sizes))]
     in_time = [29, 28, 1, 580] * len(sizes)
     for i, (steps, size) in enumerate(zip(done, sizes, strict=True)):
         of_one = -(-size // 4) if work == "local_epochs" else 1
         assert len(steps) == of_one * min(max(in_time[i] // of_one, 1), 40)
-    few = job(digits, "fedavg", {"local_steps": 40}, {"participation": {"deadline_s": 1.0, "speeds": [3.0, 7.0]}})
+    few = job(digits, "fedavg", {"local_steps": 40}, {"simulated_network": {"deadline_s": 1.0, "speeds": [3.0, 7.0]}})
     rounds = [[len(minibatches(few, t, i)) for i in range(len(sizes))] for t in (1, 2)]
     assert rounds[0] == rounds[1] and set(rounds[0]) == {3, 7}

@@ -20,7 +20,10 @@ MASKED_FEW = {
 }
 SLOW = {"participation": {"clients_per_round": 6, "stragglers": 0.5}}
 DROPPED = {"participation": {"stragglers": 0.5, "drop_stragglers": True}}
-TIMED = {"participation": {"clients_per_round": 6, "deadline_s": 0.29, "speeds": [100.0, 13.0, 0.5]}}
+TIMED = {
+    "participation": {"clients_per_round": 6},
+    "simulated_network": {"deadline_s": 0.29, "speeds": [100.0, 13.0, 0.5]},
+}
 L1 = {"regularizer": {"name": "l1", "weight": 0.01}}
 UPLOAD = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 0.7, "noise": "paper"}}
 SSCA: dict[str, Any] = {"rho": [0.5], "gamma": [0.5], "client_optimizer": None}
@@ -50,12 +53,12 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("fedavg", {**TWO, "local_least": 3}, {}, "local_least = 3: more than local_steps = 2; lower it"),
     ("fedavg", {}, SLOW, "[algorithm] local_steps = 1: there is none that a client could leave out"),
     ("fedavg", {}, {"participation": {"stragglers": 1.0, "drop_stragglers": True}}, "all clients of a round would"),
-    ("fedavg", TWO, {"participation": {"deadline_s": 1.0}}, "one alone says nothing; give both"),
-    ("fedavg", TWO, {"participation": {"speeds": [1.0]}}, "one alone says nothing; give both"),
-    ("fedavg", TWO, {"participation": {"deadline_s": 1.0, "speeds": [1.0] * 99}}, "speeds: 99 numbers for"),
-    ("proxskip", {"p": 0.3}, TIMED, "deadline_s or stragglers: a coin ends the steps of all clients"),
-    ("proxskip", {"p": 0.3}, SLOW, "or stragglers: a coin ends the steps of all clients"),
-    ("ssca", SSCA, TIMED, '[participation] deadline_s = 0.29: "ssca" takes no local'),
+    ("fedavg", TWO, {"simulated_network": {"deadline_s": 1.0, "name": "lte"}}, "give delay_s, how long answers take"),
+    ("fedavg", TWO, {"simulated_network": {"speeds": [1.0]}}, "no step is too late without deadline_s"),
+    ("fedavg", TWO, {"simulated_network": {"deadline_s": 1.0, "speeds": [1.0] * 99}}, "speeds: 99 numbers for"),
+    ("proxskip", {"p": 0.3}, TIMED, "speeds or [participation] stragglers: a coin ends the steps of all clients"),
+    ("proxskip", {"p": 0.3}, SLOW, "speeds or [participation] stragglers: a coin ends the steps of all clients"),
+    ("ssca", SSCA, TIMED, '[simulated_network] speeds: "ssca" takes no local'),
     ("ssca", SSCA, SLOW, '"ssca" takes no local steps on rows'),
     ("fedsplit", {"s": 1.0}, DROPPED, "needs all"),
     ("fedavg", TWO, SLOW | UPLOAD, "[participation] stragglers = 0.5: with [privacy] all clients take the local steps"),

@@ -183,7 +183,7 @@ class Channel:
         """[n] bytes that each client who is asked uploads and receives, without the broadcast, as in a deployment."""
         exchange, message, asked = plan.exchange, plan.message, now.asked_ids
         up = message.sent(asked, coded=self.name == "plain") * (
-            now.present[asked] if exchange.answer is not None else 0
+            now.sending[asked] if exchange.answer is not None else 0
         )
         return up, message.received(asked) * np.isin(asked, hearing(exchange, now))
 

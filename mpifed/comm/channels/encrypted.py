@@ -177,7 +177,8 @@ class Encrypted(Channel):
         """[n] bytes of ciphertexts of each client who is asked, with the sum that one opens, and of what each opens."""
         packing, receivers = self.packing(plan.message), self._receivers(plan, now)
         asked, summed = now.asked_ids, (packing.senders & self._counted(plan, now)).any(axis=1)
-        up = (packing.senders & self._flags(answering(plan.exchange, now))).sum(axis=0) * self.scheme.nbytes
+        sent = packing.senders & (now.sending if plan.exchange.answer is not None else False)
+        up = sent.sum(axis=0) * self.scheme.nbytes
         if plan.exchange.hear is None:
             up += plan.message.nbytes * receivers
         return up[asked], (packing.hearers[summed] & receivers).sum(axis=0)[asked] * self.scheme.nbytes
