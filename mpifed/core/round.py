@@ -313,7 +313,7 @@ class Round(NamedTuple):
         stream = _stream(self.seed, f"{purpose}/{blocks}")
         numbers = np.empty((len(clients), len(turns), 4 * blocks), np.uint64)
         others = np.flatnonzero(clients[1:] != clients[:-1] + 1) + 1 if len(clients) > 1 else clients[:0]
-        runs = list(pairwise([0, *others.tolist(), len(clients)]))  # of neighbours
+        runs = list(pairwise([0, *others.tolist(), len(clients)])) if len(clients) else []  # of neighbours
         for turn, into in zip(turns, numbers.swapaxes(0, 1), strict=True):
             philox, done = stream.at(self._counter(turn=turn)), 0
             for start, stop in runs:

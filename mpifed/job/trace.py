@@ -47,7 +47,7 @@ def trace_of(path: str) -> Trace:
             raise ValueError("it is a link, which is not followed")
         with open_regular(path) as file:
             content = file.read()
-        header, *lines = content.decode().splitlines() or [""]
+        header, *lines = content.decode("utf-8-sig").splitlines() or [""]
         if header.strip() != _HEADER or not lines:
             raise ValueError(f"begins with {header[:40]!r}" if lines else "has no client")
         table = np.loadtxt(lines, np.int64, delimiter=",", ndmin=2, comments=None)

@@ -29,7 +29,8 @@ class Case(NamedTuple):
     @property
     def everybody(self) -> bool:
         """Whether it needs all clients in every round, or says otherwise than by [participation] who takes part."""
-        return METHODS[self.name].everybody(self.hyper) or "asynchrony" in self.tables
+        away = "availability" in self.tables.get("simulated_network", {})
+        return METHODS[self.name].everybody(self.hyper) or "asynchrony" in self.tables or away
 
     @property
     def drawn(self) -> bool:

@@ -17,6 +17,7 @@ from jobs_in_python import checked
 from records import record_of, together
 
 from mpifed.core.record import leaves
+from mpifed.core.round import Round, uniform
 from mpifed.data.shards import shard_of
 from mpifed.data.store import Federation, open_federation
 from mpifed.testing import Job, participants, rounds
@@ -171,3 +172,20 @@ def printed_slope(z: Any, label: int) -> Any:
 def residual(z: Any, target: float) -> Any:
     """(z - y)^2 / 2"""
     return z - target
+
+
+def away(task: Job, clients: int) -> Callable[[int], set[int]]:
+    """(period) -> who is there by `availability` and `mean_absence`: two states, one period after the other."""
+    network, periods = task.simulated_network, list[Any]()
+    assert network is not None
+    a, absence = network.availability, network.mean_absence or 1 / network.availability
+
+    def there(period: int) -> set[int]:
+        while len(periods) <= period:
+            turn = Round(len(periods), task.seed, np.zeros(0, bool))
+            u = uniform(turn.words_of_clients("availability", np.arange(clients)).view(np.uint64))
+            goes = (1 - a) / a / absence
+            periods.append(np.where(periods[-1], u < 1 - goes, u < 1 / absence) if periods else u < a)
+        return set(np.flatnonzero(periods[period]).tolist())
+
+    return there

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lengths import long_unless
-from loops import gradient_of, local_job, minibatches, played, rows_of, start_of
+from loops import away, gradient_of, local_job, minibatches, played, rows_of, start_of
 from paper import step_size
 from whole_runs import run
 
@@ -25,12 +26,15 @@ from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
 from mpifed.forecast.job import forecast
 from mpifed.job.arrivals import delays
+from mpifed.job.participation import virtual_seconds
 from mpifed.testing import Job, Solo, participants, rounds
 
 DELAYS: dict[str, dict[str, float]] = {
     "constant": {},
     "heavy tails": {"delay_spread": 1.5, "loss": 0.2},
     "slow clients": {"client_spread": 1.0, "delay_spread": 0.1},
+    "away": {"availability": 0.3, "mean_absence": 5.0, "delay_spread": 0.5},
+    "away, of equal delays": {"availability": 0.3, "loss": 0.1},
 }
 
 
@@ -49,19 +53,20 @@ def simulated(task: Job, clients: int) -> tuple[list[tuple[float, list[int], lis
     assert network is not None and table is not None
     events: list[tuple[float, int, int, int, bool]] = []
     idle, buffer, rounds, asked, counted = set(range(clients)), dict[int, int](), [], 0, Counter[str]()
-    clock = 0.0
+    clock, there, unit = 0.0, away(task, clients), network.delay_s or 0.0
     while len(rounds) < task.rounds:
-        while idle and len(events) < table.concurrency:
+        period = int(Fraction(clock) / Fraction(unit))
+        while (some := sorted(idle & there(period))) and len(events) < table.concurrency:
             turn = Round(asked, seed, np.zeros(0, bool))
-            who = sorted(idle)[int(uniform(turn.words("who starts", -1)(1))[0] * len(idle))]
+            who = some[int(uniform(turn.words("who starts", -1)(1))[0] * len(some))]
             (delay,) = delays(network, seed, asked, np.array([who])).tolist()
             gone = uniform(turn.words("loss", -1)(1))[0] < network.loss
             heappush(events, (clock + delay, asked, who, len(rounds), gone))
             idle.remove(who)
             asked += 1
         assert len(events) <= table.concurrency
-        assert events[0][0] >= clock
-        clock = events[0][0]
+        began, clock = clock, min([event[0] for event in events[:1]] + [(period + 1) * unit])
+        assert clock >= began
         while events and events[0][0] == clock:
             _, _, who, version, gone = heappop(events)
             if gone or len(rounds) - version > table.max_staleness:
@@ -120,6 +125,8 @@ def test_a_simulation_of_events(digits: Path, name: str, settings: dict[str, Any
         x = x + table.get("alpha", 1.0) / buffer * moved
         sent.append(x)
     assert bool(counted["lost"]) == ("loss" in DELAYS[delay])
+    clock = [virtual_seconds(task, len(data), t) for t in range(201)]
+    assert clock == sorted(clock) == [0.0, *(seconds for seconds, _, _ in rounds[:200])]
     assert max(t - version for t, (_, _, versions) in enumerate(rounds) for version in versions) > 0
     np.testing.assert_allclose(played(task).model, x, rtol=0, atol=1e-9)
 
