@@ -24,7 +24,7 @@ from mpifed.testing import Job, Solo
 sys.path.append(str(OWN))
 NAMES = ("model_sha256", "rounds", "exit", "objective", "train_loss", "up_bytes", "down_bytes", "epsilon")
 BYTES = {"up_bytes", "down_bytes"}
-TIMES = {"elapsed_s", "seconds_per_round", "simulated_s", "rss_bytes"}
+TIMES = {"elapsed_s", "seconds_per_round", "rss_bytes"}
 NOTHING_YET = ("is neither a run nor a sweep", "no such folder", "No such file or directory")  # what is said so early
 
 
@@ -33,6 +33,7 @@ class Task(NamedTuple):
 
     algorithm: dict[str, Any]
     tables: dict[str, Any]
+    kills: int = 0  # at least, of launches
 
     def table(self, data: Path, rounds: int) -> dict[str, Any]:
         """The job."""
@@ -64,6 +65,9 @@ PDM = {
     "local_steps": 2,
     "start": "own",
 }
+NETWORK = {
+    "delay_s": 1.0, "delay_spread": 1.0, "client_spread": 0.5, "loss": 0.2, "availability": 0.7, "mean_absence": 3.0,
+}  # fmt: skip
 TASKS = {
     "states out of core": Task(PDM, SOME | TIGHT),
     "private": Task(PDM, SOME | {"privacy": PRIVATE, "record": {"evaluate_every": 8, "checkpoint_every": 1}}),
@@ -77,6 +81,10 @@ TASKS = {
     "encrypted": Task({"name": "fedavg", "batch_size": 5,
     "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}}},
     {"aggregation": {"security": "encrypted"}}),
+    "asynchronous": Task({"name": "fedbuff", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}},
+    {"asynchrony": {"buffer": 2, "concurrency": 4}, "simulated_network": NETWORK}, kills=10),
+    "unsteady": Task({"name": "scaffold", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}},
+    SOME | {"simulated_network": NETWORK | {"deadline_s": 2.0, "over_selection": 1.4}}, kills=10),
     "own": Task({"name": "own_algorithms:Troubled", "batch_size": 5,
     "client_optimizer": {"learning_rate": {"initial": 0.3, "exponent": 0.2}}}, {"aggregation": {"security": "masked"}}),
 }  # fmt: skip
