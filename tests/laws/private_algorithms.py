@@ -36,15 +36,13 @@ class Answer(NamedTuple):
 class Noise(Algorithm):
     """Every client's answer is `mechanisms` mechanisms.
 
-    `uneven` gives client i the rate `rate` / (1 + i). With `rates_by_participation`, the rate is the chance to take
-    part, which counts for all clients in every round.
+    With `rates_by_participation`, the rate is the chance to take part, which counts for all clients in every round, and
+    every number is 1, so that the sum counts who does.
     """
 
     mechanisms: int = 1
     rate: float = 1.0
-    uneven: bool = False
     rates_by_participation: bool = False
-    paper: bool = True
     killed_in: Annotated[int, Ge(-1)] = -1  # the round in which the process ends itself, if $MPIFED_TEST_KILL says so
 
     @property
@@ -57,13 +55,11 @@ class Noise(Algorithm):
         return (Measure((), lambda server: server, lambda server, found, first: {"train_loss": 1.0, "size": 2.0}),)
 
     def released(self) -> Release:
-        ones = np.ones(self.problem.clients)
-        z = self.problem.privacy.noise_multiplier
-        rate = self.rate / (1 + np.arange(self.problem.clients)) if self.uneven else self.rate * ones
+        ones, rate = np.ones(self.problem.clients), self.rate
         if self.rates_by_participation:
-            rate = ones * self.problem.clients_per_round / self.problem.clients
-        stated = rate if self.paper else None
-        return Release(self.mechanisms, ones * z, rate, self.rates_by_participation, stated)
+            rate = self.problem.clients_per_round / self.problem.clients
+        z = ones * self.problem.privacy.noise_multiplier
+        return Release(self.mechanisms, z, rate * ones, self.rates_by_participation, rate * ones)
 
     def start_server(self, now: Round) -> Server:
         return Server(Parameters(np.zeros((self.problem.features, self.problem.outputs), self.problem.dtype), ()))
@@ -75,20 +71,8 @@ class Noise(Algorithm):
         if now.index == self.killed_in and 0 in block.clients and os.environ.get("MPIFED_TEST_KILL"):
             os.kill(os.getpid(), signal.SIGKILL)
         shape = self.problem.features, self.problem.outputs
-        return clients, Answer(now.normals("noise", block.clients, shape, self.problem.dtype))
+        noise = now.normals("noise", block.clients, shape, self.problem.dtype)
+        return clients, Answer(np.ones_like(noise) if self.rates_by_participation else noise)
 
     def absorb(self, server: Server, total: Answer, now: Round) -> Server:
         return Server(Parameters(server.model.first + total.value, ()))
-
-
-@dataclass(frozen=True)
-class Count(Noise):
-    """Counts who takes part: every answer is 1."""
-
-    def answer(self, clients: tuple[()], question: tuple[()], block: Block, now: Round) -> tuple[tuple[()], Any]:
-        clients, answer = super().answer(clients, question, block, now)
-        return clients, Answer(np.ones_like(answer.value))
-
-    def released(self) -> Release:
-        """As before: what is counted is as wide as what had noise."""
-        return super().released()

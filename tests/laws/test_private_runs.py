@@ -24,29 +24,27 @@ from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 from mpifed.job.participation import round_of
 from mpifed.maths.privacy import accounting
-from mpifed.privacy import ledger
 from mpifed.results.show import run_text
 from mpifed.testing import Job, Solo
 
 CLIENTS, DELTA = 8, 1e-4
-NOISE = {"name": "private_algorithms:Noise"}
-
-
-def private(folder: Path, /, **changes: Any) -> dict[str, Any]:
-    """Three of eight clients in each round; noise of the test, so that runs can be compared."""
-    base = {
-        "rounds": 10,
-        "model": {"name": "softmax", "bias": False},
-        "participation": {"clients_per_round": 3},
-        "privacy": privacy(noise="test"),
-        "aggregation": {"bounds": {"noise": 64.0}},
-    }
-    algorithm = NOISE | changes.pop("algorithm", {})
-    return table(folder, algorithm, **(base | changes))
+CALIBRATED = {"delta": DELTA, "clip": 1.0, "epsilon": 2.0, "noise": "test"}
 
 
 def privacy(**changes: Any) -> dict[str, Any]:
     return {"delta": DELTA, "clip": 1.0, "noise_multiplier": 5.0} | changes
+
+
+COINS = privacy(level="client", trust="central", sampling="poisson", noise="secure", delta=1e-3)
+
+
+def private(folder: Path, algorithm: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """Three of eight clients in each round; noise of the test, so that runs can be compared."""
+    base = {
+        "rounds": 10, "model": {"name": "softmax", "bias": False}, "participation": {"clients_per_round": 3},
+        "privacy": privacy(noise="test"), "aggregation": {"bounds": {"noise": 64.0}},
+    }  # fmt: skip
+    return table(folder, {"name": "private_algorithms:Noise"} | (algorithm or {}), **(base | changes))
 
 
 def ended_with(job: dict[str, Any], out: Path, **how: Any) -> int:
@@ -58,10 +56,10 @@ def ended_with(job: dict[str, Any], out: Path, **how: Any) -> int:
     return 0
 
 
-def parts(job: dict[str, Any], rounds: int) -> Any:
-    """[N] in how many of the first rounds each client takes part."""
+def most(job: dict[str, Any], rounds: int) -> int:
+    """In how many of the first rounds the client takes part who takes part most often."""
     job_ = checked(job)
-    return sum(round_of(job_, CLIENTS, t).present.astype(int) for t in range(rounds))
+    return int(sum((round_of(job_, CLIENTS, t).present.astype(int) for t in range(rounds)), np.zeros(1)).max())
 
 
 def cost(multiplier: float, rate: float, count: int, delta: float = DELTA, **how: Any) -> float:
@@ -69,182 +67,123 @@ def cost(multiplier: float, rate: float, count: int, delta: float = DELTA, **how
     return accounting.epsilon(multiplier, rate, count, delta * (1 - 1e-9), **how)
 
 
-def unamplified_cost(multiplier: float, count: int, delta: float = DELTA) -> float:
-    return accounting.unamplified(multiplier, count, delta * (1 - 1e-9))
+def plain(mechanisms: int) -> float:
+    """Epsilon of so many Gaussian mechanisms."""
+    return cost(5.0, 1.0, mechanisms)
 
 
-def spent_of(told: Any) -> Any:
+def spent_in(out: Path) -> Any:
     """The epsilon of a run, which with noise of a test is only what it would be."""
+    told = summary(out)
     assert told["epsilon"] is None or told.get("epsilon_if_secret") is None
     return told["epsilon_if_secret"] if told["epsilon"] is None else told["epsilon"]
 
 
-def spent_in(out: Path) -> Any:
-    return spent_of(summary(out))
-
-
-def plain(mechanisms: int, multiplier: float = 5.0) -> float:
-    """Epsilon of so many Gaussian mechanisms."""
-    return cost(multiplier, 1.0, mechanisms, DELTA) if mechanisms else 0.0
-
-
-def lines_of(out: Path) -> list[dict[str, Any]]:
+def lines_of(out: Path, key: str = "round") -> list[Any]:
     """The ledger without its header."""
-    return [json.loads(line) for line in (out / ledger.LEDGER).read_text().splitlines()[1:]]
-
-
-def rounds_in(out: Path) -> list[int]:
-    """The rounds in the ledger, in their order."""
-    return [line["round"] for line in lines_of(out)]
+    return [json.loads(line)[key] for line in (out / "ledger.jsonl").read_text().splitlines()[1:]]
 
 
 # --- what is spent -----------------------------------------------------------------------------------------------
 
 
 def test_history_says_what_was_released(digits: Path, tmp_path: Path) -> None:
-    job = private(digits, algorithm={"mechanisms": 2, "rate": 0.2}, privacy=privacy())
-    out = tmp_path / "run"
+    job, out = private(digits, {"mechanisms": 2, "rate": 0.2}, privacy=privacy()), tmp_path / "run"
     assert ended_with(job, out) == 0
-    history = read_history(out)
+    history, told = read_history(out), summary(out)
     assert history["round"].tolist() == [0, 2, 4, 6, 8, 10]
-    for row, t in enumerate(history["round"]):
-        costs = {count: cost(5.0, 0.2, 2 * count, DELTA) if count else 0.0 for count in range(1 + int(t))}
-        counts = np.sort(parts(job, t)) if t else np.zeros(CLIENTS, int)
-        assert history["epsilon"][row] == costs[counts[-1]]
-        most = 2 * int(counts[-1])
-        assert history["epsilon_unamplified"][row] == (unamplified_cost(5.0, most, DELTA) if most else 0)
-    told = summary(out)
+    counts = [2 * most(job, int(t)) for t in history["round"]]
+    assert history["epsilon"].tolist() == [cost(5.0, 0.2, count) for count in counts]
+    unamplified = [accounting.unamplified(5.0, count, DELTA * (1 - 1e-9)) for count in counts]
+    assert history["epsilon_unamplified"].tolist() == unamplified
     assert tuple(told) == SUMMARY
     assert (told["epsilon"], told["delta"]) == (history["epsilon"][-1], DELTA)
 
 
 def test_who_takes_part_by_a_coin_and_in_secret(digits: Path, tmp_path: Path) -> None:
     """At level "client" everybody counts in every round, and the ledger does not say who was there."""
-    client = privacy(level="client", trust="central", sampling="poisson", noise="secure", delta=1e-3)
-    job = private(digits, privacy=client, algorithm={"rates_by_participation": True}, rounds=3)
-    ended_with(job, tmp_path / "run")
-    expected = cost(5.0, 3 / 8, 3, 1e-3, sampling="poisson")
-    assert spent_in(tmp_path / "run") == expected
-    assert [line["clients"] for line in lines_of(tmp_path / "run")] == ["all"] * 3
+    ended_with(private(digits, {"rates_by_participation": True}, privacy=COINS, rounds=3), tmp_path / "run")
+    assert spent_in(tmp_path / "run") == cost(5.0, 3 / 8, 3, 1e-3, sampling="poisson")
+    assert lines_of(tmp_path / "run", "clients") == ["all"] * 3
 
 
-# --- noise for an epsilon ----------------------------------------------------------------------------------------
+# --- noise for an epsilon, which is a budget -------------------------------------------------------------------------
 
 
 def test_noise_is_computed_from_epsilon_and_kept(digits: Path, tmp_path: Path) -> None:
-    asked = privacy(epsilon=2.0, noise="test")
-    del asked["noise_multiplier"]
-    job, out = private(digits, privacy=asked, algorithm={"rate": 0.5}), tmp_path / "run"
+    """Of more rounds at once the noise would be another: refused, unless the job says what they may spend."""
+    job, out = private(digits, {"rate": 0.5}, privacy=CALIBRATED), tmp_path / "run"
     assert ended_with(job, out) == 0
-    most = int(parts(job, 10).max())
-    multiplier = read_json(out / "run.json")["noise_multiplier"]
-
-    def once(of: float) -> float:
-        return cost(of, 0.5, most, DELTA)
-
-    assert spent_in(out) == once(multiplier) <= 2.0 < once(multiplier * 0.999)
+    told, count = read_json(out / "run.json"), most(job, 10)
+    z = told["noise_multiplier"]
+    assert spent_in(out) == cost(z, 0.5, count) <= 2.0 < cost(z * 0.999, 0.5, count)
     assert "noise_multiplier" not in Job.read(out / "job.toml").table()["privacy"]
-    # more rounds cost more; the noise is that of the rounds before, and if the job says so, they may
-    larger = job | {"rounds": 14, "stop": {"epsilon": 3.0}}
-    assert ended_with(larger, out, resume=True) == 0
-    assert read_json(out / "run.json")["noise_multiplier"] == multiplier
-    most = int(parts(job, 14).max())
-    assert spent_in(out) == once(multiplier) > 2.0
-
-
-def test_noise_by_the_papers_formula(digits: Path, tmp_path: Path) -> None:
-    asked = privacy(epsilon=0.5, noise="paper")
-    del asked["noise_multiplier"]
-    job, out = private(digits, privacy=asked, algorithm={"rate": 0.5}), tmp_path / "run"
-    ended_with(job, out)
-    told = read_json(out / "run.json")
-    assert told["epsilon_paper"] == pytest.approx(0.5, rel=1e-9)
-    most, m = int(parts(job, 10).max()), told["noise_multiplier"]
-    assert m == pytest.approx(2 * 0.5 * np.sqrt(most * np.log(1 / DELTA) / (1 - 0.5)) / 0.5)
-    assert told["epsilon"] is None
-    assert told["epsilon_if_secret"] == cost(m, 0.5, most, DELTA)
-    assert read_json(out / "run.json")["epsilon_paper"] == pytest.approx(0.5, rel=1e-9)
-
-
-# --- budgets -----------------------------------------------------------------------------------------------------
-
-
-def first_over(job: dict[str, Any], budget: float) -> int:
-    """The rounds that the budget allows, asking before every one of them."""
-    return next(t for t in range(100) if plain(int(parts(job, t + 1).max())) > budget)
-
-
-@pytest.mark.parametrize("budget", [1.2, 1.5, 2.0])
-def test_a_budget_ends_the_run_before_it_is_exceeded(budget: float, digits: Path, tmp_path: Path) -> None:
-    job, out = private(digits, rounds=50, stop={"epsilon": budget}), tmp_path / "run"
-    assert ended_with(job, out) == 70
-    told, rounds = summary(out), first_over(job, budget)
-    assert 0 < rounds < 50
-    assert (told["exit"], told["rounds"]) == (70, rounds)
-    assert spent_of(told) == plain(int(parts(job, rounds).max())) <= budget
-    assert rounds_in(out) == list(range(rounds))
-    assert (out / "model.safetensors").exists()
-    assert read_history(out)["round"][-1] == rounds
-    # it does not go on
-    assert ended_with(job, out, resume=True) == 70
-    assert summary(out) == told | {"elapsed_s": told["elapsed_s"]} | {
-        name: summary(out)[name] for name in ("seconds_per_round", "peak_rss_bytes")
-    }
-    # unless it may spend more
-    assert ended_with(job | {"stop": {"epsilon": budget + 0.5}}, out, resume=True) == 70
-    more = summary(out)
-    assert more["rounds"] == first_over(job, budget + 0.5) > rounds
-    assert ended_with(job | {"stop": {"epsilon": budget + 0.5}}, tmp_path / "whole") == 70
-    assert more["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
-
-
-# --- the epsilon from which the noise is computed is a budget -------------------------------------------------------
-
-CALIBRATED = {"delta": DELTA, "clip": 1.0, "epsilon": 2.0, "noise": "test"}
-
-
-def test_more_rounds_than_the_noise_was_computed_for(digits: Path, tmp_path: Path) -> None:
-    """Of twice as many at once the noise would be another: refused, unless the job says what they may spend."""
-    job, out = private(digits, privacy=CALIBRATED, algorithm={"rate": 0.5}), tmp_path / "run"
-    assert ended_with(job, out) == 0
-    told = summary(out)
     for rounds in (9, 40):
         said = rf"rounds = {rounds}: the noise of \[privacy\] epsilon was computed for 10 rounds.* stop\.epsilon="
         with pytest.raises(UsageError, match=said):
             run(checked(job | {"rounds": rounds}), Solo(), out, resume=True)
-    assert summary(out) == told and 1.99 < spent_of(told) <= 2.0
-    most = parts(job, 10).max()  # of the client who spent most: its budget is spent when it would take part again
-    rounds = next(t for t in range(10, 40) if parts(job, t + 1).max() > most)
+    assert read_json(out / "run.json") == told
+    # the budget of who spent most is spent when it would take part again
+    rounds = next(t for t in range(10, 40) if most(job, t + 1) > count)
     assert ended_with(job | {"rounds": 40, "stop": {"epsilon": 2.0}}, out, resume=True) == 70
-    assert rounds_in(out) == list(range(rounds))
+    assert lines_of(out) == list(range(rounds))
     # the job as written says the same again; and that it may spend more, where it does
-    before = summary(out)["model_sha256"]
-    assert ended_with(Job.read(out / "job.toml").table(), out, resume=True) == 70
-    assert summary(out)["model_sha256"] == before
-    assert ended_with(job | {"rounds": 40, "stop": {"epsilon": 2.5}}, out, resume=True) == 70
-    assert 2.0 < spent_in(out) <= 2.5
-    assert ended_with(Job.read(out / "job.toml").table(), out, resume=True) == 70
+    for stop in (2.0, 2.5, 2.5):
+        before = summary(out)["model_sha256"], spent_in(out)
+        written = Job.read(out / "job.toml").table()
+        assert ended_with(written | {"stop": {"epsilon": stop}}, out, resume=True) == 70
+        assert read_json(out / "run.json")["noise_multiplier"] == z and spent_in(out) <= stop
+        same = (summary(out)["model_sha256"], spent_in(out)) == before
+        assert same == (written["stop"]["epsilon"] == stop)
+    assert spent_in(out) > 2.0
+
+
+def test_noise_by_the_papers_formula(digits: Path, tmp_path: Path) -> None:
+    job = private(digits, {"rate": 0.5}, privacy=CALIBRATED | {"epsilon": 0.5, "noise": "paper"})
+    ended_with(job, tmp_path / "run")
+    told, count = read_json(tmp_path / "run" / "run.json"), most(job, 10)
+    z = told["noise_multiplier"]
+    assert z == pytest.approx(2 * 0.5 * np.sqrt(count * np.log(1 / DELTA) / (1 - 0.5)) / 0.5)
+    assert told["epsilon_paper"] == pytest.approx(0.5, rel=1e-9) and told["epsilon"] is None
+    assert told["epsilon_if_secret"] == cost(z, 0.5, count)
+
+
+@pytest.mark.parametrize("budget", [1.2, 1.5, 2.0])
+def test_a_budget_ends_the_run_before_it_is_exceeded(budget: float, digits: Path, tmp_path: Path) -> None:
+    """It does not go on, unless it may spend more: then as a run that might from the beginning."""
+    job, out = private(digits, rounds=50), tmp_path / "run"
+
+    def allowed(epsilon: float) -> int:
+        return next(t for t in range(100) if plain(most(job, t + 1)) > epsilon)
+
+    for spend, resume in ((budget, False), (budget, True), (budget + 0.5, True)):
+        before = summary(out) if resume else {}
+        assert ended_with(job | {"stop": {"epsilon": spend}}, out, resume=resume) == 70
+        told, rounds = summary(out), allowed(spend)
+        assert (told["exit"], told["rounds"]) == (70, rounds) and 0 < rounds < 50
+        assert spent_in(out) == plain(most(job, rounds)) <= spend
+        assert lines_of(out) == list(range(rounds))
+        assert (out / "model.safetensors").exists() and read_history(out)["round"][-1] == rounds
+        if resume and spend == budget:
+            times = {name: told[name] for name in ("elapsed_s", "seconds_per_round", "peak_rss_bytes")}
+            assert told == before | times
+    assert ended_with(job | {"stop": {"epsilon": budget + 0.5}}, tmp_path / "whole") == 70
+    assert told["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
 
 
 @pytest.mark.parametrize(("noise", "code", "rounds"), [("secure", 70, 8), ("test", 0, 10)])
 def test_rounds_that_are_played_again(noise: str, code: int, rounds: int, digits: Path, tmp_path: Path) -> None:
     """After a kill, with a checkpoint of round 8: fresh noise has nothing left to spend."""
-    record = {"evaluate_every": 10, "checkpoint_every": 8}
+    record, out = {"evaluate_every": 10, "checkpoint_every": 8}, tmp_path / "run"
     job = private(digits, privacy=CALIBRATED | {"noise": noise}, participation={}, record=record)
-    assert ended_with(job, tmp_path / "run") == 0
-    shutil.rmtree(tmp_path / "run" / "checkpoint" / "round-00000010")
-    told = read_json(tmp_path / "run" / "run.json")
-    write_json(tmp_path / "run" / "run.json", told | {"exit": None})  # as a kill leaves it
-    assert ended_with(job, tmp_path / "run", resume=True) == code
-    told = summary(tmp_path / "run")
-    assert told["rounds"] == rounds and spent_of(told) <= 2.0
+    assert ended_with(job, out) == 0
+    shutil.rmtree(out / "checkpoint" / "round-00000010")
+    write_json(out / "run.json", read_json(out / "run.json") | {"exit": None})  # as a kill leaves it
+    assert ended_with(job, out, resume=True) == code
+    assert summary(out)["rounds"] == rounds and spent_in(out) <= 2.0
 
 
 # --- interrupted, killed, resumed --------------------------------------------------------------------------------
-
-
-def torn(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b'{"round": 1')
 
 
 @pytest.mark.parametrize(("noise", "counted"), [("secure", 11), ("test", 10)])
@@ -252,77 +191,76 @@ def test_a_torn_last_line_is_a_round(noise: str, counted: int, digits: Path, tmp
     """Of everybody, since nobody knows whose; noise of a test has not been drawn but again."""
     job, out = private(digits, privacy=privacy(noise=noise), participation={}, rounds=6), tmp_path / "run"
     assert ended_with(job, out) == 0
-    torn(out / ledger.LEDGER)
+    with open(out / "ledger.jsonl", "ab") as file:
+        file.write(b'{"round": 1')
     for _ in range(2):  # it is mended once, and stays mended
         assert ended_with(job | {"rounds": 10}, out, resume=True) == 0
         assert spent_in(out) == plain(counted)
-        assert rounds_in(out) == [*range(6), *([6] if noise == "secure" else []), *range(6, 10)]
+        assert lines_of(out) == [*range(6), *([6] if noise == "secure" else []), *range(6, 10)]
 
 
 @pytest.mark.parametrize("saved", [True, False])
-@pytest.mark.parametrize("change", [{"noise_multiplier": 50.0}, {"delta": 1e-3}, {"noise": "secure"}])
-def test_another_job_does_not_reset_it(saved: bool, change: dict[str, Any], digits: Path, tmp_path: Path) -> None:
-    """Nor where no checkpoint was written yet."""
+@pytest.mark.parametrize("change", [{"noise_multiplier": 50.0}, {"delta": 1e-3}, {"noise": "secure"}, None])
+def test_another_job_does_not_reset_it(saved: bool, change: Any, digits: Path, tmp_path: Path) -> None:
+    """Nor where no checkpoint was written yet; nor one without [privacy]."""
     job, out = private(digits, rounds=4), tmp_path / "run"
     assert ended_with(job, out) == 0
     if not saved:
-        for path in sorted((out / "checkpoint").rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-    other = job | {"privacy": privacy(noise="test") | change}
-    with pytest.raises(UsageError, match=rf"--resume with another job \(privacy\.{next(iter(change))}"):
+        shutil.rmtree(out / "checkpoint")
+    other = {key: value for key, value in job.items() if key != "privacy"}
+    if change:
+        other["privacy"] = privacy(noise="test") | change
+    changed = rf"privacy\.{next(iter(change))}" if change else r"privacy\."
+    with pytest.raises(UsageError, match=rf"--resume with another job \({changed}"):
         run(checked(other), Solo(), out, resume=True)
-    without = {key: value for key, value in job.items() if key != "privacy"}
-    with pytest.raises(UsageError, match="--resume with another job"):
-        run(checked(without), Solo(), out, resume=True)
     (out / "job.toml").unlink()
     with pytest.raises(UsageError, match="holds a run already"):
         run(checked(job), Solo(), out)
 
 
-@pytest.mark.parametrize(("noise", "synced"), [("secure", True), ("test", False)])
+@pytest.mark.parametrize(("noise", "each"), [("secure", ["synced", "answered"]), ("test", ["answered"])])
 def test_what_is_noted_is_on_the_disk_before_the_round(
-    noise: str, synced: bool, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    noise: str, each: list[str], digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    sync, answer = os.fdatasync, private_algorithms.Noise.answer
-    monkeypatch.setattr(os, "fdatasync", lambda file: (events.append("synced"), sync(file)))
-    monkeypatch.setattr(
-        private_algorithms.Noise, "answer", lambda *given: (events.append("answered"), answer(*given))[1]
-    )
+    for owner, name, event in ((os, "fdatasync", "synced"), (private_algorithms.Noise, "answer", "answered")):
+        before = getattr(owner, name)
+        monkeypatch.setattr(
+            owner, name, lambda *given, event=event, before=before: (events.append(event), before(*given))[1]
+        )
     job = private(digits, privacy=privacy(noise=noise), participation={"clients_per_round": 1}, rounds=4)
     ended_with(job, tmp_path / "run")
-    assert events == (["synced", "answered"] if synced else ["answered"]) * 4
+    assert events == each * 4
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize(
-    ("noise", "checkpoint_every"),
-    long_unless(lambda *one: one == ("secure", 3), [("secure", 3), ("test", 3), ("secure", 0)]),
-)
+@pytest.mark.parametrize(("noise", "checkpoint_every"), long_unless(
+    lambda *one: one == ("secure", 3), [("secure", 3), ("test", 3), ("secure", 0)]
+))  # fmt: skip
 def test_a_kill_takes_nothing_back(
     noise: str, checkpoint_every: int, digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path
 ) -> None:
     """Killed in round 5 with a checkpoint of round 3, or with none: with secure noise the rounds count twice."""
     job = private(
-        digits, algorithm={"killed_in": 5}, participation={}, privacy=privacy(noise=noise), rounds=8,
+        digits, {"killed_in": 5}, participation={}, privacy=privacy(noise=noise), rounds=8,
         record={"evaluate_every": 1, "checkpoint_every": checkpoint_every},
     )  # fmt: skip
     path, out = write_job(tmp_path / "job.toml", job), tmp_path / "run"
     ended = launch(2, "run", path, "--out", out, env={"MPIFED_TEST_KILL": "yes"})
     assert ended.code not in (0, 75), ended.text
-    assert rounds_in(out) == list(range(6))
+    assert lines_of(out) == list(range(6))
     assert spent_in(out) == plain(5)  # of the last measured round
     assert f"{plain(6):<8.6g} against" in run_text(out)  # also of that in which it was killed
     ended = launch(None, "run", path, "--out", out, "--resume")
     assert ended.code == 0, ended.text
-    history, again = read_history(out), checkpoint_every or 0
+    history = read_history(out)
     assert history["round"].tolist() == list(range(9))
     if noise == "secure":
-        assert rounds_in(out) == [*range(6), *range(again, 8)]
-        assert spent_in(out) == history["epsilon"][-1] == plain(6 + 8 - again)
-        assert history["epsilon"][again + 1] == plain(6 + 1)
+        assert lines_of(out) == [*range(6), *range(checkpoint_every, 8)]
+        assert spent_in(out) == history["epsilon"][-1] == plain(6 + 8 - checkpoint_every)
+        assert history["epsilon"][checkpoint_every + 1] == plain(6 + 1)
     else:
-        assert rounds_in(out) == list(range(8))
+        assert lines_of(out) == list(range(8))
         assert history["epsilon_if_secret"].tolist() == [plain(t) for t in range(9)]
         assert ended_with(job, tmp_path / "whole") == 0
         assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
@@ -331,51 +269,37 @@ def test_a_kill_takes_nothing_back(
 @pytest.mark.launch
 def test_a_budget_ends_every_rank(digits: Path, launch: Callable[..., Any], write_job: Any, tmp_path: Path) -> None:
     """In secret rounds too, of which every rank must know the same: else masks would be left in the sum."""
-    client = privacy(level="client", trust="central", sampling="poisson", noise="secure", delta=1e-3)
-    counted = {"name": "private_algorithms:Count", "rates_by_participation": True}
     masked = {"bounds": {"noise": 64.0}, "security": "masked", "min_clients": 1}
-    job = private(digits, privacy=client, algorithm=counted, rounds=8, stop={"epsilon": 0.5}, aggregation=masked)
+    job = private(
+        digits, {"rates_by_participation": True}, privacy=COINS, rounds=8, stop={"epsilon": 0.5}, aggregation=masked
+    )
     path, out = write_job(tmp_path / "job.toml", job), tmp_path / "run"
-    for ranks in (3, None):
-        ended = launch(ranks, "run", path, "--out", out, *(["--resume"] if ranks is None else []))
-        assert ended.code == 70, ended.text
-        said = "[stop] epsilon = 0.5: " if ranks == 3 else "finished already; nothing was changed"
+    for ranks, more, said in ((3, [], "[stop] epsilon = 0.5: "), (None, ["--resume"], "finished already; nothing was")):
+        ended = launch(ranks, "run", path, "--out", out, *more)
+        assert ended.code == 70 and "Traceback" not in ended.text, ended.text
         assert ended.text.count(said) == 1, ended.text
-        assert "Traceback" not in ended.text
-    told = summary(out)
     costs = [cost(5.0, 3 / 8, t, 1e-3, sampling="poisson") for t in range(1, 8)]
-    assert told["rounds"] == sum(one <= 0.5 for one in costs) > 1
-    assert told["epsilon"] == costs[told["rounds"] - 1]
-    counts = np.unique(read_model(out / "model.safetensors")["first"])
-    assert len(counts) == 1 and counts == np.rint(counts) and 0 <= counts[0] <= 8 * told["rounds"]
+    rounds = sum(one <= 0.5 for one in costs)
+    assert summary(out)["rounds"] == rounds > 1 and summary(out)["epsilon"] == costs[rounds - 1]
+    (count,) = np.unique(read_model(out / "model.safetensors")["first"])
+    assert count == np.rint(count) and 0 <= count <= 8 * rounds
 
 
-# --- what is said ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "private_", "said"),
-    [
-        ({"noise": "secure"}, True, None),
-        ({"noise": "test"}, False, 'noise = "test" can be computed from the job\'s seed by anybody: this run is not'),
-        ({"noise": "secure", "noise_multiplier": 0}, False, "noise_multiplier = 0: there is clipping and no noise"),
-    ],
-)
-def test_what_is_not_private_says_so(
-    changes: dict[str, Any], private_: bool, said: str | None, digits: Path, tmp_path: Path
-) -> None:
-    job = private(digits, privacy=privacy(**changes), record={"evaluate_every": 5, "released_only": True}, rounds=2)
-    ended_with(job, tmp_path / "run")
-    told = read_json(tmp_path / "run" / "run.json")
-    assert told["private"] is private_
-    assert len(told["warnings"]) == (said is not None)
-    text = run_text(tmp_path / "run")
-    assert ("NOT private" in text) == (not private_)
-    assert said is None or said in text
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"noise": "secure"}, None),
+    ({"noise": "test"}, 'noise = "test" can be computed from the job\'s seed by anybody: this run is not'),
+    ({"noise": "secure", "noise_multiplier": 0}, "noise_multiplier = 0: there is clipping and no noise"),
+])  # fmt: skip
+def test_what_is_not_private_says_so(changes: dict[str, Any], said: str | None, digits: Path, tmp_path: Path) -> None:
+    record = {"evaluate_every": 5, "released_only": True}
+    job, out = private(digits, privacy=privacy(**changes), record=record, rounds=2), tmp_path / "run"
+    ended_with(job, out)
+    told, text = read_json(out / "run.json"), run_text(out)
+    assert told["private"] is (said is None) and len(told["warnings"]) == (said is not None)
+    assert ("NOT private" in text) == (said is not None) and (said or "") in text
     if changes.get("noise_multiplier") == 0:
-        assert spent_in(tmp_path / "run") is None
-        assert "infinite: there is no noise" in text
-        assert np.isnan(read_history(tmp_path / "run")["epsilon"][-1])
+        assert spent_in(out) is None and "infinite: there is no noise" in text
+        assert np.isnan(read_history(out)["epsilon"][-1])
     else:
-        assert f"{plain(int(parts(job, 2).max())):<8.6g} against " in text
-        assert (told["epsilon"] is None) == (told["epsilon_if_secret"] is not None) == (not private_)
+        assert f"{plain(most(job, 2)):<8.6g} against " in text
+        assert (told["epsilon"] is None) == (told["epsilon_if_secret"] is not None) == (said is not None)

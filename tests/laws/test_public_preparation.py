@@ -18,21 +18,16 @@ from mpifed.files.json_file import read_json
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(60, 3)), np.arange(60) % 2
 FRAME = pd.DataFrame(X, columns=["a", "b", "c"]).assign(kind=["red", "blue", None] * 20, ill=Y)
-METHOD = mf.FedAvg(batch_size=5, client_optimizer=mf.SGD(0.1))
-GIVEN = """\
-classes = ["0", "1"]
-columns.a = {range = [-5, 5]}
-columns.b = {range = [-5, 5]}
-columns.c = {range = [-5, 5]}
-columns.kind = {categories = ["blue", "red"], fill = "red", range = [0, 1]}
-"""
+CLASSES = 'classes = ["0", "1"]\n'
+GIVEN = CLASSES + "".join(f"columns.{name} = {{range = [-5, 5]}}\n" for name in "abc")
+GIVEN += 'columns.kind = {categories = ["blue", "red"], fill = "red", range = [0, 1]}\n'
 ROWS = "--clients 4 --split rows"
-USERS = ((0, "u"), (1, "v"))
+CSV = f"csv a.csv --scale none {ROWS} --missing"
 # files by name
 FILES = {
     "a.svm": "".join(f"{x:.3f} 1:{x:.3f} {2 + (i == 7)}:1\n" for i, x in enumerate(X[:, 0])),
     "a.csv": "a,b,ill\n" + "".join(f"{x:.3f},{z:.3f},{y}\n" for (x, z, _), y in zip(X, Y, strict=True)) + ",1.5,1\n",
-    "a.toml": 'classes = ["0", "1"]\n',
+    "a.toml": CLASSES,
     "a.json": json.dumps(
         {"user_data": {name: {"x": X[i::2].tolist(), "y": X[i::2, 0].tolist()} for i, name in enumerate("uv")}}
     ),
@@ -45,71 +40,65 @@ PREPARED: dict[str, tuple[str, list[str]]] = {
     "by label": (f"digits {ROWS} --partition dirichlet:0.5", ["partition dirichlet:0.5"]),
     "rows, then their largest": (f"digits {ROWS} --scale unit-rows,unit", ["scale unit"]),
     "widest row": (f"svmlight a.svm --task regression {ROWS}", ["number of columns"]),
-    "gaps": (f"csv a.csv --label b --task regression --missing drop --scale none {ROWS}", ["rows without gaps"]),
+    "gaps": (f"{CSV} drop --label b --task regression", ["rows without gaps"]),
     "drawn by class": (
-        f"csv a.csv --label ill --given a.toml --scale none --missing zero {ROWS} --test-fraction 0.2",
-        ["test rows that were drawn"],
+        f"{CSV} zero --label ill --given a.toml --test-fraction 0.2", ["test rows that were drawn"],
     ),
     "each client's, by class": (
-        f"csv a.csv --label ill --given a.toml --scale none --missing zero {ROWS} --client-test-fraction 0.2",
-        ["test rows that were drawn"],
+        f"{CSV} zero --label ill --given a.toml --client-test-fraction 0.2", ["test rows that were drawn"],
     ),
-    "drawn of all": (
-        f"csv a.csv --label b --task regression --missing zero --scale none {ROWS} --test-fraction 0.2",
-        [],
-    ),
+    "drawn of all": (f"{CSV} zero --label b --task regression --test-fraction 0.2", []),
     "users ignored": (f"leaf a.json --task regression {ROWS}", ["partition of ordered rows"]),
     "users": ("leaf a.json --task regression", []),
     "synthetic": (f"synthetic --samples 80 --features 3 --task classification {ROWS}", []),
-}
+}  # fmt: skip
 
 
-def trained(data: Any, out: Path, **privacy: Any) -> mf.Run:
+def warned(data: Any, out: Path, task: str = "classification", **privacy: Any) -> bool:
+    """Whether a run says that its preparation is taken as public."""
     given = mf.Privacy(delta=1e-5, clip=1.0, noise_multiplier=1.0, **privacy)
-    regression = isinstance(data, Path) and open_federation(data).task == "regression"
-    model = mf.LeastSquares() if regression else mf.Softmax()
-    return mf.run(METHOD, data, model, rounds=1, privacy=given, out=out, progress="none")
+    model = mf.LeastSquares() if task == "regression" else mf.Softmax()
+    method = mf.FedAvg(batch_size=5, client_optimizer=mf.SGD(0.1))
+    run = mf.run(method, data, model, rounds=1, privacy=given, out=out, progress="none")
+    return any("public_preparation = true" in text for text in read_json(run.path / "run.json")["warnings"])
 
 
-@pytest.mark.parametrize("case", PREPARED.values(), ids=PREPARED)
+@pytest.mark.parametrize(("options", "computed"), PREPARED.values(), ids=PREPARED)
 def test_what_was_computed_from_rows_is_refused(
-    case: Any, make_data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: str, computed: list[str], make_data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options, computed = case
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         Path(name).write_text(text)
     data = open_federation(make_data(tmp_path / "data", *options.split()))
     assert data.fitted == computed
     if not computed:
-        run = trained(tmp_path / "data", tmp_path / "run")
-        assert not any("public_preparation" in text for text in read_json(run.path / "run.json")["warnings"])
+        assert not warned(data.path, tmp_path / "run", data.task)
         return
     said = rf"was prepared with what was computed from its rows, .*: {', '.join(computed)}; .*public_preparation = true"
     with pytest.raises(UsageError, match=said):
-        trained(tmp_path / "data", tmp_path / "run")
+        warned(data.path, tmp_path / "run", data.task)
 
 
 def test_what_is_known_to_all_is_said(tmp_path: Path) -> None:
     """Of arrays nobody has stated the classes; `check`, run.json and `show` say that they are taken as public."""
     data = mf.FederatedDataset.from_arrays(X, Y, clients=2)
     with pytest.raises(UsageError, match="computed from its rows, which no epsilon covers: classes; "):
-        trained(data, tmp_path / "run")
-    run = trained(data, tmp_path / "run", public_preparation=True)
-    assert any("public_preparation = true" in text for text in read_json(run.path / "run.json")["warnings"])
+        warned(data, tmp_path / "run")
+    assert warned(data, tmp_path / "run", public_preparation=True)
 
 
 def test_a_frame_is_private_when_all_is_stated(tmp_path: Path) -> None:
     """Scales, categories, what fills gaps and classes from a file: one record moves nothing of the preparation."""
-    given = {"label": "ill", "clients": 2, "categorical": "one-hot"}
+    given: dict[str, Any] = {"label": "ill", "clients": 2, "categorical": "one-hot"}
     said = "median of a, .*categories of kind, .*scale standard, classes; state it [(]given public.toml"
     with pytest.raises(UsageError, match=said):
-        trained(mf.FederatedDataset.from_dataframe(FRAME, missing="median", **given), tmp_path / "run")
+        warned(mf.FederatedDataset.from_dataframe(FRAME, missing="median", **given), tmp_path / "run")
     (tmp_path / "public.toml").write_text(GIVEN)
     scales = []
     for value in (0.5, 4.5):
         FRAME.loc[7, "a"] = value
         data = mf.FederatedDataset.from_dataframe(FRAME, given=tmp_path / "public.toml", **given)
-        trained(data, tmp_path / f"run-{value}")
+        assert not warned(data, tmp_path / f"run-{value}")
         scales.append(np.concatenate(open_federation(data.path).scaling))
     assert (scales[0] == scales[1]).all()

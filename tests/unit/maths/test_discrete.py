@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import chi2, chisquare
+from scipy.stats import chi2, chisquare, norm
 
 from mpifed.core import loops
-from mpifed.core.round import Round
+from mpifed.core.round import Round, secret_words
 from mpifed.maths.privacy import discrete
 from mpifed.maths.privacy.discrete import draw, levels_of
 from mpifed.privacy.spending import DRAWN
@@ -25,6 +27,7 @@ UNLIKELY = 1e-6
 THRESHOLD_BITS = 144
 
 Words = Callable[[int], NDArray[np.uint64]]
+VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("privacy_vectors.json").read_text(encoding="utf-8"))
 
 
 def philox(seed: int) -> Words:
@@ -39,7 +42,7 @@ def numbers(sigma: float, count: int, words: Words | None = None) -> NDArray[np.
 
 
 def exact(variance: Fraction, reach: int) -> list[Decimal]:
-    """[reach + 1] the probabilities of 0, 1, ..., by decimal arithmetic, which the product does not use for them."""
+    """[reach] the probabilities of 0, 1, ..., by decimal arithmetic, which the product does not use for them."""
     weights = [(Decimal(-(i**2)) / Decimal(2 * variance.numerator) * variance.denominator).exp() for i in range(reach)]
     whole = 2 * sum(weights) - 1
     return [one / whole for one in weights]
@@ -82,6 +85,12 @@ def _decimal(number: Fraction, context: Context) -> Decimal:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("row", VECTORS["draws"])
+def test_draws_stay(row: dict[str, Any]) -> None:
+    words = secret_words(bytes.fromhex(VECTORS["key"]), VECTORS["round"])
+    assert numbers(row["sigma"], len(row["integers"]), words).tolist() == row["integers"]
+
+
 @pytest.mark.parametrize("sigma", [1.0, 3.7, 150.25, 2.0**13.3])
 def test_a_table_is_the_distribution(sigma: float) -> None:
     """In exact fractions, place by place; what it lacks in all is no more than is said of it."""
@@ -101,50 +110,35 @@ def test_a_table_is_the_distribution(sigma: float) -> None:
             assert apart / 2 <= closeness(sigma)
 
 
-def test_levels_make_up_the_variance() -> None:
-    for sigma in SIGMAS:
-        levels = levels_of(sigma)
-        assert sum(level.variance * 4**level.shift for level in levels) == Fraction(sigma) ** 2
-        assert levels[0].shift == 0
-        assert all(level.bits <= discrete.MOST_BITS for level in levels)
-        for fine, coarse in pairwise(levels):  # at least twice the spacing of the next
-            assert fine.variance * 4**fine.shift >= 4 * 4**coarse.shift
-        assert all(level.middle - 1 >= 12.9 * math.sqrt(level.variance) for level in levels)
-
-
 @pytest.mark.parametrize("sigma", SIGMAS)
-def test_what_is_left_is_below_what_is_needed(sigma: float) -> None:
-    assert 0 < closeness(sigma) <= DRAWN / 1e12  # as it is counted, of so many numbers
+def test_levels_make_up_the_variance(sigma: float) -> None:
+    """And what is left between the two distributions is below what is counted, of so many numbers."""
+    levels = levels_of(sigma)
+    assert sum(level.variance * 4**level.shift for level in levels) == Fraction(sigma) ** 2
+    assert levels[0].shift == 0
+    for fine, coarse in pairwise(levels):  # at least twice the spacing of the next
+        assert fine.variance * 4**fine.shift >= 4 * 4**coarse.shift
+    for level in levels:
+        assert level.bits <= discrete.MOST_BITS and level.middle - 1 >= 12.9 * math.sqrt(level.variance)
+    assert 0 < closeness(sigma) <= DRAWN / 1e12
 
 
 # --- what is drawn ----------------------------------------------------------------------------------------------------
 
 
-def cells(sigma: float, drawn: NDArray[np.int64], width: int) -> tuple[Any, Any]:
-    """Counts in cells of so many integers, tails in one each, and what is expected."""
-    from scipy.stats import norm
-
-    edges = np.arange(-6, 6, width / sigma) * sigma
-    edges = np.concatenate([[-np.inf], np.floor(edges) + 0.5, [np.inf]])
-    counts = np.histogram(drawn, edges)[0]
-    return counts, np.diff(norm.cdf(edges / sigma)) * len(drawn)
-
-
-MANY = pytest.mark.long
-WIDE = [(2.0**13.3, 10**6), (2.0**19.9, 10**6), (2.0**23.5, 10**6), pytest.param(2.0**19.9, 10**8, marks=MANY)]
-
-
-@pytest.mark.parametrize(("sigma", "count"), WIDE)
+@pytest.mark.parametrize(("sigma", "count"), [
+    (2.0**13.3, 10**6), (2.0**19.9, 10**6), (2.0**23.5, 10**6),
+    pytest.param(2.0**19.9, 10**8, marks=pytest.mark.long),
+])  # fmt: skip
 def test_cells_and_tails(sigma: float, count: int) -> None:
-    """A normal distribution's cells; beside a grid so fine nothing tells the two apart."""
-    counts = expected = 0.0
+    """A normal distribution's cells, the tails in one each; beside a grid so fine nothing tells the two apart."""
+    edges = np.arange(-6, 6, max(1, int(sigma / 40)) / sigma) * sigma
+    edges = np.concatenate([[-np.inf], np.floor(edges) + 0.5, [np.inf]])
     words = philox(2)
-    for _ in range(max(1, count // 10**6)):
-        one = cells(sigma, numbers(sigma, min(count, 10**6), words), max(1, int(sigma / 40)))
-        counts, expected = counts + one[0], expected + one[1]
+    counts = sum(np.histogram(numbers(sigma, 10**6, words), edges)[0] for _ in range(count // 10**6))
+    expected = np.diff(norm.cdf(edges / sigma)) * count
     some = expected > 10
-    counts = np.append(counts[some], counts[~some].sum())
-    expected = np.append(expected[some], expected[~some].sum())
+    counts, expected = (np.append(one[some], one[~some].sum()) for one in (counts, expected))
     assert chisquare(counts[expected > 0], expected[expected > 0]).pvalue > UNLIKELY
 
 
@@ -199,8 +193,7 @@ def test_ties_are_decided_by_the_bits_that_follow(compiled: bool, monkeypatch: p
 
 def test_words_that_are_not_random_are_found_out() -> None:
     (level,) = levels_of(40.0)
-    place = level.middle
-    word = np.uint64((int(level.table[place]) >> 16) << 16 | place)
+    word = np.uint64((int(level.table[level.middle]) >> 16) << 16 | level.middle)
     with pytest.raises(AssertionError, match="not random"):
         draw((level,), lambda count: np.full(count, word), np.empty(2**13, np.int64))
 
@@ -209,8 +202,7 @@ def test_words_that_are_not_random_are_found_out() -> None:
 def test_secret_words_are_uniform_whatever_is_asked_for(count: int) -> None:
     words = Round(0, 1, np.ones(1, bool), secure=True).words("a", 0)
     found = np.concatenate([words(count) for _ in range(max(1, 40_000 // count))])
-    ones = np.unpackbits(found.view(np.uint8)).mean()
-    assert abs(ones - 0.5) < 6 * 0.5 / math.sqrt(64 * len(found))
+    assert abs(np.unpackbits(found.view(np.uint8)).mean() - 0.5) < 6 * 0.5 / math.sqrt(64 * len(found))
     assert len(np.unique(found)) == len(found)
 
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from jobs_in_python import checked, fedavg, job_table
 
 from mpifed import Privacy
 from mpifed.maths.privacy import accounting, paper
 from mpifed.maths.privacy.accounting import calibrate
 from mpifed.maths.privacy.release import Release
-from mpifed.privacy.ledger_file import columns_of
+from mpifed.privacy.ledger_file import columns_of, others_of
+from mpifed.privacy.protection import shares, warnings_of
 from mpifed.privacy.spending import Costs, Spending
+from mpifed.testing import Job
 
 DELTA = 1e-4
 PRIVACY = Privacy(delta=DELTA, clip=1.0, noise_multiplier=10.0)
@@ -23,13 +25,8 @@ PRIVACY = Privacy(delta=DELTA, clip=1.0, noise_multiplier=10.0)
 
 def nothing(multiplier: Any, rate: Any = 1.0, mechanisms: int = 1, clients: int = 4, **changes: Any) -> Spending:
     ones = np.ones(clients)
-    return Spending(
-        PRIVACY, Release(mechanisms, multiplier * ones, rate * ones, **changes), np.zeros(clients, np.int64)
-    )
-
-
-def present(*clients: int, of: int = 4) -> NDArray[np.bool_]:
-    return np.isin(np.arange(of), clients)
+    release = Release(mechanisms, multiplier * ones, rate * ones, **changes)
+    return Spending(PRIVACY, release, np.zeros(clients, np.int64))
 
 
 def by_hand(multiplier: float, rate: float, count: int) -> float:
@@ -37,27 +34,29 @@ def by_hand(multiplier: float, rate: float, count: int) -> float:
     return accounting.epsilon(multiplier, rate, count, DELTA * (1 - 1e-9))
 
 
-def test_nothing_is_free() -> None:
+def unamplified(multiplier: float, count: int) -> float:
+    return accounting.unamplified(multiplier, count, DELTA * (1 - 1e-9))
+
+
+def test_nothing_is_free_and_no_noise_costs_everything() -> None:
     assert nothing(2.0, paper_rate=np.full(4, 0.5)).costs()[:3] == (0.0, 0.0, 0.0)
-    assert nothing(np.inf).after(present(0, 1)).costs()[:2] == (0.0, 0.0)
+    assert nothing(np.inf).after(True).costs()[:2] == (0.0, 0.0)
+    assert columns_of(nothing(0.0, 0.5).after(True)) == dict.fromkeys(Costs._fields)
 
 
 def test_rounds_are_counted_for_those_present() -> None:
+    """All count where who takes part is secret."""
     spending = nothing(5.0, 0.25, mechanisms=3, paper_rate=np.full(4, 0.125))
     for who in [(0, 1, 2), (0, 1), (0,), (0, 1)]:
-        spending = spending.after(present(*who))
+        spending = spending.after(np.isin(np.arange(4), who))
     assert spending.rounds.tolist() == [4, 3, 1, 0]
     found = spending.costs()
-    assert found.epsilon == by_hand(5.0, 0.25, 12)
-    assert found.epsilon_unamplified == accounting.unamplified(5.0, 12, DELTA * (1 - 1e-9))
+    assert found[:2] == (by_hand(5.0, 0.25, 12), unamplified(5.0, 12))
     assert found.epsilon_paper == pytest.approx(paper.composed(10.0, 0.125, 12, DELTA), rel=1e-12)
     assert found.epsilon_unamplified > found.epsilon > 0
-    assert spending.after(present(0)).worst() > spending.worst() == found.epsilon  # which is no other's
+    assert spending.after(np.arange(4) == 0).worst() > spending.worst() == found.epsilon  # which is no other's
     assert math.isnan(nothing(5.0).after(True).worst_paper())
-
-
-def test_all_count_where_who_takes_part_is_secret() -> None:
-    assert nothing(3.0, 0.5, by_chance=True).after(present(1)).rounds.tolist() == [1, 1, 1, 1]
+    assert nothing(3.0, 0.5, by_chance=True).after(np.arange(4) == 1).rounds.tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -69,8 +68,7 @@ def test_the_worst_is_the_worst_of_all(seed: int) -> None:
     release = spending.release
     clients = list(zip(release.multiplier, release.rate, spending.rounds.tolist(), strict=True))
     assert spending.worst() == max(by_hand(*one) for one in clients)
-    unamplified = [accounting.unamplified(m, n, DELTA * (1 - 1e-9)) for m, _, n in clients]
-    assert spending.unamplified() == max(unamplified)
+    assert spending.costs().epsilon_unamplified == max(unamplified(m, n) for m, _, n in clients)
 
 
 @pytest.mark.parametrize("target", [1.0, 3.0])
@@ -78,14 +76,43 @@ def test_noise_covers_every_client(target: float) -> None:
     """Much noise and no sampling beside little noise and rare sampling: now the one, now the other spends most."""
     multiplier, rate = np.array([4.0, 0.5]), np.array([1.0, 0.02])
 
-    def spending(z: float) -> Spending:
-        return nothing(z * multiplier, rate, clients=2).after(True)
+    def worst(z: float) -> float:
+        return nothing(z * multiplier, rate, clients=2).after(True).worst()
 
-    z = calibrate(lambda z: spending(z).worst(), target)
+    z = calibrate(worst, target)
     costs = [by_hand(z * m, q, 1) for m, q in zip(multiplier, rate, strict=True)]
-    assert spending(z).worst() == max(costs) <= target < 1.001 * max(costs)
+    assert worst(z) == max(costs) <= target < 1.001 * max(costs)
 
 
-def test_without_noise_epsilon_is_infinite() -> None:
-    found = columns_of(nothing(0.0, 0.5).after(present(0, 1, 2)))
-    assert found == dict.fromkeys(Costs._fields)
+# --- noise that clients share, by the channel that their uploads travel in --------------------------------------------
+
+
+def job_of(channel: str, trust: str = "distributed", **tables: Any) -> Job:
+    privacy = {"delta": 1e-5, "clip": 1.0, "noise_multiplier": 2.0, "level": "client", "trust": trust}
+    given = {"algorithm": fedavg(20), "aggregation": {"security": channel}, "privacy": privacy}
+    return checked(job_table(**given, **tables))
+
+
+@pytest.mark.parametrize("channel", ["plain", "masked", "encrypted"])
+@pytest.mark.parametrize("trust", ["local", "distributed", "central"])
+def test_who_is_warned(trust: str, channel: str) -> None:
+    job = job_of(channel, trust)
+    said = "sees each client's upload, with its part of the noise, and is not covered"
+    assert any(said in one for one in warnings_of(job, job.privacy)) == (trust == "distributed" and channel == "plain")
+
+
+@pytest.mark.parametrize(("channel", "leave"), [("masked", 0), ("masked", 2), ("encrypted", 0)])
+def test_clients_who_tell_the_server_their_noise(channel: str, leave: int) -> None:
+    """Of 9 clients, or the 7 who stay, a third: what is left of the variance is the others'."""
+    job, ones = job_of(channel, participation={"clients_per_round": 9, "max_dropouts": leave}), np.ones(30)
+    assert job.privacy is not None
+    spending = Spending(job.privacy, Release(1, 2.0 * ones, ones), np.full(30, 5))
+    found, stay = others_of(spending, shares(job, 30)), 9 - leave
+    assert found["colluding"] == [stay // 3, stay]
+    for name, who in (("epsilon_colluding", stay // 3), ("epsilon_other_client", 1)):
+        expected = accounting.epsilon(2.0 * math.sqrt((stay - who) / stay), 1.0, 5, 1e-5 * (1 - 1e-9))
+        assert found[name] == pytest.approx(expected, rel=1e-12)
+    assert found["epsilon_colluding"] > found["epsilon_other_client"] > spending.worst()
+    assert others_of(spending, 2)["colluding"] == [1, 2]
+    assert others_of(replace(spending, privacy=replace(job.privacy, noise="test")), shares(job, 30)) == {}
+    assert shares(job_of("plain"), 30) == 0
