@@ -13,7 +13,7 @@ import pytest
 from ended import of_certificate, run
 from jobs_in_python import checked
 from registry import table
-from test_released_only import JOBS, private
+from test_neighbours import JOBS, private
 
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
