@@ -267,7 +267,7 @@ class Local:
     @property
     def weight(self) -> Array:
         """[n] the clients' weights in a mean."""
-        return self.guard.weight(self.block.clients)
+        return self.guard.weights[self.block.clients]
 
     @cached_property
     def rate(self) -> float | Array:
@@ -321,7 +321,9 @@ class Local:
         method, guard, now = self.method, self.guard, self.now
         keys = partial(self.problem.objective.pass_keys, now, clients=block.clients, secret=guard.draws != "once")
         if guard.draws == "anew":
-            yield from guard.anew(block, now, method.repeats, keys, gain)
+            for r in range(method.repeats):
+                taken = block.take(block.draw(now, f"minibatch {r}", method.batch_size, secret=True))
+                yield guard.minibatch(taken, keys(r), gain)
             return
         count = int(method.repeats_of(now, block.clients[:1])[0]) if method.varying else method.repeats
         places = slices(method.batch_size, count, bool(method.local_epochs), int(block.counts[0]))

@@ -82,7 +82,7 @@ def _total_change(local: Method, model: Array, push: Array | None) -> Weighted:
     sent = guard.record(model)
 
     def of_few(few: Pooled) -> Array:
-        each = np.repeat(guard.weight(few.clients), few.rows)[None] * (-step / few.rows)
+        each = np.repeat(guard.weights[few.clients], few.rows)[None] * (-step / few.rows)
         down = objective.gradient(sent, few.batch.X, few.batch.y, beside(few.batch.y, each), *few.keys)
         whole: Array = guard.layout.flat(down)[0]
         return whole

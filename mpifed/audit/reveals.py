@@ -89,7 +89,7 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     whole = isinstance(upload, WithGradient)
     if whole:
         yield _of_loss(method, model, method.record(np.float64(upload.gradient) / total))
-    rate = _rate(method, received, method.guard.weight(clients))
+    rate = _rate(method, received, method.guard.weights[clients])
     if isinstance(upload, Normalized):  # in units of the most steps
         rate = method.rate_of(float(sent.step), method.most_steps)
     if gain is None or not rate or method.problem.compression is not None:

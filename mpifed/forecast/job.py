@@ -36,7 +36,6 @@ from mpifed.job.reading import check_data
 from mpifed.job.sweep import points
 from mpifed.maths.objectives.torch_model import PASS_BYTES
 from mpifed.privacy.calibration import budget_of, rounds_within, settle, spending_of, with_noise
-from mpifed.privacy.ledger_file import columns_of, others_of
 from mpifed.privacy.protection import from_whom, not_private, shares, warnings_of, what_is_protected
 from mpifed.privacy.spending import Spending, without_epsilon
 from mpifed.run.agreement import begin_call, settings
@@ -210,8 +209,7 @@ def _privacy(job: Job, algorithm: Algorithm) -> Table | None:
         "noise_on": "gradients" if privacy.on_gradients else "upload",
         "rates": [float(rate.min()), float(rate.max())],
         "most_sampled": [client := int(rate.argmax()), int(algorithm.problem.counts[client])],
-        **columns_of(spending),
-        **others_of(spending, shares(job, algorithm.problem.clients)),
+        **spending.epsilons(shares(job, algorithm.problem.clients)),
         "budget": None if budget is None else f"{budget.key} = {budget.epsilon:g}",
         "budget_ends_after": ends if ends < job.rounds else None,
     }

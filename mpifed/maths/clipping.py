@@ -85,8 +85,8 @@ def has_own_code(objective: Objective) -> bool:
 
 def gradient_alone(
     objective: Objective, model: Parameters, X: Features, y: Array, weights: Array, *keys: Array
-) -> Parameters | None:
-    """The gradient of one client's samples, which no other can move; None where the pass raises.
+) -> Parameters:
+    """The gradient of one client's samples, which no other can move; NaN where the pass raises.
 
     The pass has an objective and a model of its own, leaves [1, ...]. What a class keeps elsewhere, as in a global
     variable, is not seen.
@@ -97,7 +97,7 @@ def gradient_alone(
             found = alone.gradient(at, X, y, weights, *keys)
             return map_leaves(lambda leaf, like: leaf.astype(like.dtype).reshape(like.shape), found, model)
     except (Exception, SystemExit):  # whatever it is, it would tell of the samples
-        return None
+        return map_leaves(lambda leaf: namespace(leaf).full_like(leaf, np.nan), model)
 
 
 def _one_by_one(
@@ -111,8 +111,6 @@ def _one_by_one(
         at = map_leaves(lambda leaf, i=i: leaf[[i % len(leaf)]].astype("f8"), model)
         x = (X[i][own],) if isinstance(X, tuple) else X[who, own].astype("f8")
         found = gradient_alone(objective, at, x, y[who, own], ones, *[each[who] + s for each in keys])
-        if found is None:
-            continue
         with np.errstate(over="ignore", invalid="ignore"):
             square = sum((leaf**2).sum() for leaf in bare_leaves(found))
         if square < _LARGEST:  # false for NaN too

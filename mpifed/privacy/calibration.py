@@ -58,15 +58,15 @@ def rounds_within(job: Job, spending: Spending, first: int = 0) -> range:
 
     The participating clients of later rounds are known, so all are looked at together.
     """
-    budget, stop = budget_of(job), job.rounds
-    if budget is not None:
+    budget, stops = budget_of(job), range(first + 1, job.rounds + 1)
+    if budget is None:
+        return range(first, job.rounds)
 
-        def over(stop: int) -> bool:
-            return not budget.cost(spending_of(job, spending, first, stop)) <= budget.epsilon  # nan is over it
+    def over(stop: int) -> bool:
+        return not budget.cost(spending_of(job, spending, first, stop)) <= budget.epsilon  # nan is over it
 
-        if over(stop):
-            stop = first + bisect_left(range(first + 1, stop), True, key=over)
-    return range(first, stop)
+    within = bisect_left(stops, True, key=over) if stops and over(job.rounds) else len(stops)
+    return range(first, first + within)
 
 
 def settle(job: Job, algorithm: Algorithm) -> float:
@@ -116,7 +116,9 @@ def _calibrated(job: Job, algorithm: Algorithm) -> float:
     assert privacy is not None and privacy.epsilon is not None  # else the noise would be given
     planned = spending_of(job, Spending.of(with_noise(algorithm, 1.0)), 0, job.rounds)
     if not privacy.by_paper:
-        return calibrate(lambda z: planned.with_noise(with_noise(algorithm, z)).worst(), privacy.epsilon)
+        return calibrate(
+            lambda z: replace(Spending.of(with_noise(algorithm, z)), rounds=planned.rounds).worst(), privacy.epsilon
+        )
     epsilon = planned.worst_paper()  # which is inversely proportional to the noise
     if not math.isfinite(epsilon):
         raise UsageError(

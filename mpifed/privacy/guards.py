@@ -17,7 +17,7 @@ Whatever becomes an integer is computed in float64, or, where the mechanism coun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -27,12 +27,12 @@ from numpy.typing import NDArray
 
 from mpifed.core.errors import NumericalError
 from mpifed.core.exchange import Block, Field, OwnRecord
-from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, beside, leaves, map_leaves, namespace
+from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, beside, leaves, map_leaves, namespace, on_host
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
 from mpifed.core.vector import Layout
 from mpifed.data.block import without_rows
-from mpifed.maths.arrays import assign, column, power_of_two
+from mpifed.maths.arrays import assign, power_of_two
 from mpifed.maths.clipping import clip_record, clipped_gradient, gradient_alone, has_own_code, record_factors
 from mpifed.maths.objectives import LinearScores
 from mpifed.maths.parameters import Parameters
@@ -117,32 +117,28 @@ class _Private(Open):
 
 
 @dataclass(frozen=True, eq=False)
-class NoisyGradients(_Private):
-    """Noise on every clipped gradient, by each client: all that follows is processing of what is released."""
+class _Clipped(_Private):
+    """Local steps go along clipped gradients."""
 
-    draws = "anew"
     clips = True
-
-    def anew(
-        self, block: Block, now: Round, steps: int, keys: Callable[[int], tuple[Array, ...]], gain: float
-    ) -> Iterator[Minibatch]:
-        for r in range(steps):
-            rows = block.draw(now, f"minibatch {r}", self.work.batch, secret=True)
-            yield self.minibatch(block.take(rows), keys(r), gain)
 
     def put_step(
         self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters
     ) -> None:
-        gain = -step / self.work.batch
-        total, reach, purpose = self.clipped(at, batch), self.privacy.reach, f"gradient {r}"
-        if self.privacy.on_grid:
-            each = np.full(len(clients), 1 / reach)
-            noisy = on_grid(self.how, purpose, total, each, self.how.sigma, clients, now, gain * reach, self.dtype)
+        gain, total, reach = -step / self.work.batch, self.clipped(at, batch), self.privacy.reach
+        if self.privacy.on_gradients and self.privacy.on_grid:
+            each, sigma = np.full(len(clients), 1 / reach), self.how.sigma
+            purpose, unit = f"gradient {r}", gain * reach
+            assign(out, on_grid(self.how, purpose, total, each, sigma, clients, now, unit, self.dtype))
         else:
-            spread = np.full(len(clients), abs(gain) * self.privacy.multiplier * reach)
-            moved = map_leaves(lambda leaf: (leaf * gain).astype(self.dtype), total)
-            noisy = _in_floats(purpose, moved, spread, clients, now)
-        assign(out, noisy)
+            map_leaves(lambda there, leaf: namespace(leaf).multiply(leaf, gain, out=there), out, total)
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyGradients(_Clipped):
+    """Noise on every clipped gradient, by each client: all that follows is processing of what is released."""
+
+    draws = "anew"
 
     def released(self) -> Release:
         rate = np.minimum(1.0, self.work.batch / self.problem.counts)
@@ -161,14 +157,14 @@ class NoisyUploads(_Private):
         self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters
     ) -> None:
         """NaN, for which a clipped upload is zero, where a client's pass raises; no client's pass moves another."""
-        if not has_own_code(self.problem.objective):
+        objective = self.problem.objective
+        if not has_own_code(objective):
             return super().put_step(at, batch, step, r, clients, now, out)
         at = self.of_clients(at)
         for i in range(len(clients)):
             own = map_leaves(lambda leaf, i=i: leaf[[i % len(leaf)]], at)
-            found = gradient_alone(self.problem.objective, own, *batch.only(slice(i, i + 1)).arguments)
-            for j, leaf in enumerate(bare_leaves(out)):
-                leaf[i] = np.nan if found is None else bare_leaves(found)[j][0]
+            found = gradient_alone(objective, own, *batch.only(slice(i, i + 1)).arguments)
+            assign(map_leaves(lambda leaf, i=i: leaf[i : i + 1], out), found)
 
     def fields(self, like: Record, degrees: Record) -> Weighted:
         fields = super().fields(like, degrees)
@@ -178,25 +174,20 @@ class NoisyUploads(_Private):
         return fields._replace(value=map_leaves(lambda leaf: Field(np.shape(leaf), 1.0, bound, whole=True), like))
 
     def leave(self, uploaded: OwnRecord, step: float, block: Block, now: Round) -> tuple[OwnRecord, OwnRecord]:
-        left = self.layout.flat(self._noisy(self.record(uploaded), block.clients, now))
-        if not (self.privacy.whole and self.work.remembers):
-            return left, left
-        return left, (left * (self.privacy.bound * 2.0**-self.how.exponent)).astype(self.problem.dtype)
-
-    def _noisy(self, uploaded: Parameters, clients: Array, now: Round) -> Parameters:
-        """Each client's upload as it leaves the client: as integers where integers are summed."""
-        privacy, dtype = self.privacy, self.problem.dtype
+        """Where integers are summed, they leave the client."""
+        privacy, record, sigma, clients = self.privacy, self.record(uploaded), self.how.sigma, block.clients
         if not privacy.on_grid:
-            return map_leaves(lambda leaf: leaf.astype(dtype, copy=False), clip_record(uploaded, privacy.bound))
-        each = np.full(len(clients), 1 / privacy.bound)
-        if namespace(bare_leaves(uploaded)[0]) is np:
-            each *= record_factors(uploaded, privacy.bound)
-        else:  # factors stay on the device
-            uploaded = clip_record(map_leaves(lambda leaf: leaf.astype("f8"), uploaded), privacy.bound)
-        if privacy.trust == "local":
-            return on_grid(self.how, "upload", uploaded, each, self.how.sigma, clients, now, privacy.bound, dtype)
-        part = 0.0 if privacy.trust == "central" else 1 / np.sqrt(now.fewest)  # of the sum's noise
-        return on_grid(self.how, "upload", uploaded, each, self.how.sigma * part, clients, now, None, "float64")
+            clipped = clip_record(record, privacy.bound)
+            left = self.layout.flat(map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), clipped))
+            return left, left
+        each = np.full(len(clients), 1 / privacy.bound) * on_host(record_factors(record, privacy.bound))
+        gain, dtype = (None, "float64") if privacy.whole else (privacy.bound, self.problem.dtype)
+        if privacy.whole:
+            sigma *= 0.0 if privacy.trust == "central" else 1 / np.sqrt(now.fewest)  # of the sum's noise
+        left = self.layout.flat(on_grid(self.how, "upload", record, each, sigma, clients, now, gain, dtype))
+        if not (privacy.whole and self.work.remembers):
+            return left, left
+        return left, (left * (privacy.bound * 2.0**-self.how.exponent)).astype(self.problem.dtype)
 
     def present(self, total: Weighted) -> float:
         """Under Poisson sampling its expectation, as the sum is secret."""
@@ -206,16 +197,17 @@ class NoisyUploads(_Private):
 
     def arrive(self, total: Weighted, step: float, now: Round) -> OwnRecord:
         """The mean, plus the server's noise where trust is "central"."""
-        privacy = self.privacy
-        if privacy.trust == "local":
+        if self.privacy.trust == "local":
             return mean(total)
-        value = self.record(np.asarray(total.value)[None])
-        if privacy.on_grid:
-            how = self.how.of_sum()
+        value, how = np.asarray(total.value)[None], self.how.of_sum()
+        if self.privacy.on_grid:
             factor = np.array([2.0**-how.exponent])  # the sum is in steps of the grid
-            sigma = how.sigma if privacy.trust == "central" else 0.0
-            value = on_grid(how, "server", value, factor, sigma, SERVER, now, privacy.bound, self.problem.dtype)
-        return mean(Weighted(self.layout.flat(value)[0], np.array(self.present(total))))
+            sigma = how.sigma if self.privacy.trust == "central" else 0.0
+            unit, dtype = self.privacy.bound, self.problem.dtype
+            value = self.layout.flat(
+                on_grid(how, "server", self.record(value), factor, sigma, SERVER, now, unit, dtype)
+            )
+        return mean(Weighted(value[0], np.array(self.present(total))))
 
     def released(self) -> Release:
         ones = np.ones(self.problem.clients)
@@ -230,17 +222,10 @@ class NoisyUploads(_Private):
 
 
 @dataclass(frozen=True, eq=False)
-class PaperUploads(_Private):
+class PaperUploads(_Clipped):
     """Noise in floats on each upload, after local steps along clipped gradients, for the sensitivity of (19)."""
 
-    clips = True
     dtype = "float64"  # type: ignore[assignment]  # whatever the job's is
-
-    def put_step(
-        self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters
-    ) -> None:
-        gain, total = -step / self.work.batch, self.clipped(at, batch)
-        map_leaves(lambda there, leaf: namespace(leaf).multiply(leaf, gain, out=there), out, total)
 
     def contraction(self, step: float) -> float:
         """The Lipschitz constant of a local step's public part: the largest over the parts, mapped separately.
@@ -249,13 +234,10 @@ class PaperUploads(_Private):
         """
         l2, beta = 2 * float(self.problem.objective.l2), self.problem.objective.nonconvex_penalty
         pull, decay, layout = self.work.pull, self.work.optimizer.weight_decay, self.layout
-        kinds = []
+        keep, least = 1 - step * (pull + l2 + decay), 0.0
         if layout.penalized.stop:
-            keep = 1 - step * (pull + l2 + decay)
-            kinds.append(max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2)))
-        if layout.penalized.stop < layout.size:
-            kinds.append(abs(1 - step * (pull + 0.0 + decay)))
-        return max(kinds)
+            least = max(abs(keep - 2 * step * beta), abs(keep + step * beta / 2))
+        return max(least, abs(1 - step * (pull + decay))) if layout.penalized.stop < layout.size else least
 
     def sensitivity(self, step: float) -> float:
         """(19), which takes a minibatch's gradient to move by 2 G in every step, whatever its size.
@@ -271,9 +253,16 @@ class PaperUploads(_Private):
         return abs(work.gain) * step * 2 * self.privacy.bound * sum(kappa**r for r in range(work.taken))
 
     def leave(self, uploaded: OwnRecord, step: float, block: Block, now: Round) -> tuple[OwnRecord, OwnRecord]:
-        uploaded = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), self.record(uploaded))
-        spread = np.full(len(block.clients), self.privacy.multiplier * self.sensitivity(step))
-        left = self.layout.flat(_in_floats("upload", uploaded, spread, block.clients, now))
+        """Noise is drawn in memory, the same for every device; it gives no privacy guarantee."""
+        record = map_leaves(lambda leaf: leaf.astype(self.problem.dtype, copy=False), self.record(uploaded))
+        spread, names = self.privacy.multiplier * self.sensitivity(step), (name for name, _ in leaves(record))
+
+        def noisy(leaf: Array) -> Array:
+            noise = now.normals(f"upload {next(names)}", block.clients, leaf.shape[1:], leaf.dtype.name)
+            noise *= noise.dtype.type(spread)
+            return leaf + beside(leaf, noise)
+
+        left = self.layout.flat(map_leaves(noisy, record) if spread else record)
         return left, left
 
     def released(self) -> Release:
@@ -341,32 +330,10 @@ def on_grid(
     noisy = map_leaves(lambda leaf: xp.empty(leaf.shape, dtype), record)
     pairs, n = list(zip(bare_leaves(record), bare_leaves(noisy), strict=True)), len(clients)
     size = sum(leaf.size for leaf, _ in pairs)
-    if n == 1 or (now.secure and np.all(each == each[0])):
-        noise = Noise(sigma, now.words(purpose, int(clients[0])), size)
+    together = n == 1 or (now.secure and np.all(each == each[0]))
+    parts = [(0, slice(None))] if together else [(i, i) for i in range(n)]
+    for i, at in parts:
+        noise = Noise(sigma, now.words(purpose, int(clients[i])), size // len(parts))
         for leaf, out in pairs:
-            release(how, leaf, float(each[0]), noise, gain, out)
-        return noisy
-    for i, (client, factor) in enumerate(zip(clients.tolist(), each.tolist(), strict=True)):
-        noise = Noise(sigma, now.words(purpose, client), size // n)
-        for leaf, out in pairs:
-            release(how, leaf[i], factor, noise, gain, out[i])
+            release(how, leaf[at], float(each[i]), noise, gain, out[at])
     return noisy
-
-
-def _in_floats(purpose: str, record: AnyRecord, spread: Floats, clients: NDArray[np.int64], now: Round) -> AnyRecord:
-    """`record`, leaves [n, ...], plus normal noise of standard deviations `spread` [n]; gives no privacy guarantee.
-
-    Noise is drawn in memory, the same for every device.
-    """
-    if not spread.any():
-        return record
-    names = iter([f"{purpose} {name}" for name, _ in leaves(record)])
-
-    def add(leaf: Array) -> Array:
-        noise = now.normals(next(names), clients, leaf.shape[1:], leaf.dtype.name)
-        noise *= column(spread.astype(noise.dtype), noise)
-        noisy = beside(leaf, noise)
-        noisy += leaf
-        return noisy
-
-    return map_leaves(add, record)

@@ -13,10 +13,8 @@ What is read on a resume must agree: the lines with each other, with checkpoint 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -29,47 +27,24 @@ from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.privacy import protection
 from mpifed.privacy.calibration import budget_of, rounds_within, spending_of
-from mpifed.privacy.ledger_file import (
-    LEDGER,
-    REMEDY,
-    SCHEMA,
-    LedgerHead,
-    ReleasedRound,
-    add,
-    columns_of,
-    header_of,
-    others_of,
-    read_ledger,
-    sealed,
-)
+from mpifed.privacy.ledger_file import LEDGER, REMEDY, SCHEMA, ReleasedRound, header_of, read_ledger, sealed
 from mpifed.privacy.spending import Spending
-
-
-class SavedProgress(Protocol):
-    """What a checkpoint says of a private run: rounds done, void attempts at the next one, and the ledger's head."""
-
-    @property
-    def round(self) -> int: ...
-
-    @property
-    def attempt(self) -> int: ...
-
-    @property
-    def ledger(self) -> ReadOnlyTable | None: ...
 
 
 class Ledger:
     """Counts the releases of a run, and their epsilons; its algorithm must have its noise multiplier."""
 
     def __init__(
-        self, run_dir: Path, job: Job, settings: Table, algorithm: Algorithm, saved: SavedProgress | None, anew: bool
-    ) -> None:
+        self, run_dir: Path, job: Job, settings: Table, algorithm: Algorithm, anew: bool,
+        saved: tuple[int, int, ReadOnlyTable | None] | None = None,
+    ) -> None:  # fmt: skip
         """Begin the ledger of `run_dir` with the job's `settings` if `anew`, else read it.
 
-        `saved` is the progress of a run that is resumed from a checkpoint. Raises DataError when the ledger is damaged,
-        or does not agree with the checkpoint or the job.
+        `saved` is what a checkpoint says from which the run is resumed: rounds done, void attempts at the next one, and
+        the ledger's length and last CRC. Raises DataError when the ledger is damaged, or does not agree with that or
+        with the job.
         """
-        self._dir, self._path, self._job = run_dir, run_dir / LEDGER, job
+        self._path, self._job = run_dir / LEDGER, job
         self.spending = Spending.of(algorithm)
         self.secure = self.spending.privacy.noise == "secure"
         self.shares = protection.shares(job, algorithm.problem.clients)
@@ -80,56 +55,54 @@ class Ledger:
             with replaced(self._path) as file:
                 file.write(sealed({"schema": SCHEMA, **header.model_dump()}, 0)[0])
             sync(run_dir)
-        contents = read_ledger(run_dir)
-        lines, self.head = contents.lines, contents.head
-        if contents.header.release != header.release:
+        found = read_ledger(run_dir)
+        lines, self._crc, self._lines = found.lines, found.crcs[-1], len(found.lines)
+        if found.header.release != header.release:
             raise DataError(f"{self._path}: line 1 says that rounds release other than this job's do; {REMEDY}")
-        done, attempt = (saved.round, saved.attempt) if saved else (0, 0)
+        done, attempt, counted = saved or (0, 0, None)
         if saved:
-            contents.compare(f"the checkpoint of round {done} in {run_dir}", saved.ledger)
+            found.compare(f"the checkpoint of round {done} in {run_dir}", counted)
         self._check(lines, done)
-        if contents.torn:
-            self._mend(lines, done)
+        if found.torn:
+            text = self._path.read_bytes()
+            whole = text[: text.rfind(b"\n") + 1]
+            if self.secure:  # the round may have been run, with any of the clients
+                lines.append(ReleasedRound(round=lines[-1].round + 1 if lines else done, clients="all"))
+                whole += self._sealed(lines[-1])
+            with replaced(self._path) as file:
+                file.write(whole)
         self._written = Counter(line.round for line in lines)  # how often each round is in the file
         self._noted = Counter({done: attempt})  # how often it was run since the checkpoint
         if not self.secure:
             again = [line for line in lines if line.round == done][:attempt]
             lines = [line for line in lines if line.round < done] + again
         for line in lines:
-            self.spending = add(self.spending, line)
+            self.spending = line.added(self.spending)
 
     def _check(self, lines: list[ReleasedRound], done: int) -> None:
         """DataError where a line is of a round that this job cannot have run, or a line is missing."""
-        upto = 0  # every round below has a line
+        upto, wrong = 0, ""  # every round below has a line
         for number, line in enumerate(lines, 2):
-            if line.round > upto:
-                raise DataError(f"{self._path}: line {number} is of round {line.round}, 0 to {upto} expected; {REMEDY}")
-            upto = max(upto, line.round + 1)
             expected = self._line(round_of(self._job, len(self.spending.rounds), line.round)).clients
-            # an incomplete line was replaced by one with all clients
-            if line.clients not in ("all", expected):
-                raise DataError(
-                    f"{self._path}: line {number}: in round {line.round} clients {_shown(line.clients)} took part, and "
-                    f"by the job's seed {_shown(expected)} do; {REMEDY}"
+            if line.round > upto:
+                wrong = f"line {number} is of round {line.round}, 0 to {upto} expected"
+            elif line.clients not in ("all", expected):  # an incomplete line was replaced by one with all clients
+                wrong = (
+                    f"line {number}: in round {upto} clients {str(line.clients)[:60]} took part, and by the job's seed "
                 )
-        if upto < done:
-            raise DataError(
-                f"{self._path}: has no line of round {upto}, and the checkpoint says that {done} are done; {REMEDY}"
-            )
-
-    def _mend(self, lines: list[ReleasedRound], done: int) -> None:
-        """Replace an incomplete last line: with secure noise the round may have been run, with any of the clients."""
-        text = self._path.read_bytes()
-        whole = text[: text.rfind(b"\n") + 1]
-        if self.secure:
-            lines.append(ReleasedRound(round=lines[-1].round + 1 if lines else done, clients="all"))
-            whole += self._sealed(lines[-1])
-        with replaced(self._path) as file:
-            file.write(whole)
+                wrong += f"{str(expected)[:60]} do"
+            if wrong:
+                break
+            upto = max(upto, line.round + 1)
+        if not wrong and upto < done:
+            wrong = f"has no line of round {upto}, and the checkpoint says that {done} are done"
+        if wrong:
+            raise DataError(f"{self._path}: {wrong}; {REMEDY}")
 
     def _sealed(self, line: ReleasedRound) -> bytes:
-        text, crc = sealed(line.model_dump(), self.head.crc)
-        self.head = LedgerHead(self.head.lines + 1, crc)
+        """The bytes of another line."""
+        text, self._crc = sealed(line.model_dump(), self._crc)
+        self._lines += 1
         return text
 
     def _line(self, now: Round) -> ReleasedRound:
@@ -145,49 +118,30 @@ class Ledger:
             append(self._path, self._sealed(line), self.secure)
             self._written[line.round] += 1
         self._allowed = range(now.index + 1, self._allowed.stop)
-        self.spending = add(self.spending, line)
+        self.spending = line.added(self.spending)
 
     def sync(self) -> Table:
-        """Flush the file to the disk; its head, which other files record."""
+        """Flush the file to the disk; its length and last CRC, which other files record."""
         sync(self._path)
-        return self.head._asdict()
+        return {"lines": self._lines, "crc": self._crc}
 
     def allows(self, now: Round) -> bool:
         """Whether round `now` keeps every client within the budget.
 
         All rounds to come are looked at together, and again after a void one.
         """
-        job, budget = self._job, budget_of(self._job)
+        budget = budget_of(self._job)
         if budget is None or now.index in self._allowed:
             return True
-        self._allowed = rounds_within(job, self.spending, now.index)
-        if self._allowed:
-            return True
-        once = spending_of(job, self.spending, now.index, now.index + 1)
-        whole = budget.cost(spending_of(job, self.spending, now.index, job.rounds))
-        self.refusal = (
-            f"{budget.key} = {budget.epsilon:g}: {budget.cost(self.spending):.4g} is spent after "
-            f"{now.index} rounds by the client that spent most; with another round it would be "
-            f"{budget.cost(once):.4g}, at delta = {once.privacy.delta:g}"
-        )
-        if job.rounds > now.index + 1 and math.isfinite(whole):
-            self.refusal += f", and with all {job.rounds} {math.ceil(whole * 1000) / 1000:g}"
-        if budget.by_paper:
-            self.refusal += f" by the paper's formula; [stop] epsilon, which is rigorous, would be {once.worst():.4g}"
-        return False
-
-    def columns(self) -> Table:
-        """The epsilons so far, by column; None where infinite."""
-        return columns_of(self.spending)
-
-    def totals(self) -> Table:
-        """The same with what is known to who knows a part of the noise."""
-        return self.columns() | others_of(self.spending, self.shares)
-
-
-def _shown(clients: object) -> str:
-    return (
-        f"[{', '.join(map(str, clients[:8]))}{', ...' if len(clients) > 8 else ''}]"
-        if isinstance(clients, list)
-        else "all"
-    )
+        self._allowed = rounds_within(self._job, self.spending, now.index)
+        if not self._allowed:
+            before, once, whole = (
+                budget.cost(spending_of(self._job, self.spending, now.index, stop))
+                for stop in (now.index, now.index + 1, self._job.rounds)
+            )
+            self.refusal = (
+                f"{budget.key} = {budget.epsilon:g}: {before:.4g} is spent after {now.index} rounds by the client that "
+                f"spent most; with another round it would be {once:.4g}, and with all {self._job.rounds} {whole:.4g}, "
+                f"at delta = {self.spending.privacy.delta:g}"
+            )
+        return bool(self._allowed)

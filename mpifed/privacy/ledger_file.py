@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -38,6 +37,7 @@ SCHEMA = 3
 REMEDY = "what was released is not known; restore the file, or start anew without --resume, into another folder"
 _NEAR = 2e-4  # how far the epsilons of two versions of the accountant may be apart
 _MALFORMED = (ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError)  # of edited values
+_Clients = Annotated[int, Field(ge=1, le=MOST)]
 _Each = Annotated[float, Field(ge=0)]
 _Rate = Annotated[float, Field(ge=0, le=1)]
 
@@ -64,7 +64,7 @@ class Header(Schema):
 
     job: Table  # all its tables
     noise_multiplier: NotNegative
-    clients: Annotated[int, Field(ge=1, le=MOST)]
+    clients: _Clients
     shares: Count  # of a round's noise, of clients that a server who sees the sum alone may collude with; 0: none
     release: LedgerRelease
 
@@ -72,14 +72,12 @@ class Header(Schema):
     def spending(self) -> Spending:
         """That of no round."""
         privacy = conforming(Privacy, conforming(LedgerJob, self.job).privacy)
+        values = self.release.model_dump()
+        for name in ("multiplier", "rate", "paper_rate"):
+            if values[name] is not None:
+                values[name] = np.broadcast_to(values[name], self.clients)
         privacy = replace(privacy, noise_multiplier=self.noise_multiplier)
-        arrays = {
-            name: np.broadcast_to(np.asarray(value), self.clients)
-            for name, value in self.release
-            if name in ("multiplier", "rate", "paper_rate") and value is not None
-        }
-        release = Release(mechanisms=self.release.mechanisms, by_chance=self.release.by_chance, **arrays)
-        return Spending(privacy, release, np.zeros(self.clients, np.int64))
+        return Spending(privacy, Release(**values), np.zeros(self.clients, np.int64))
 
 
 class ReleasedRound(Schema):
@@ -88,12 +86,15 @@ class ReleasedRound(Schema):
     round: Count
     clients: Literal["all"] | list[Count]  # who take part; "all" also where who does is secret
 
-
-class LedgerHead(NamedTuple):
-    """The length of a ledger, and the CRC of all its lines."""
-
-    lines: int  # of rounds
-    crc: int
+    def added(self, spending: Spending) -> Spending:
+        """The spending after it; ValueError where it has clients that there are not."""
+        if self.clients == "all":
+            return spending.after(True)
+        present = np.zeros(len(spending.rounds), bool)
+        if max(self.clients, default=0) >= len(present):
+            raise ValueError("it has clients that there are not")
+        present[self.clients] = True
+        return spending.after(present)
 
 
 class Contents(NamedTuple):
@@ -104,53 +105,29 @@ class Contents(NamedTuple):
     lines: list[ReleasedRound]
     crcs: list[int]  # up to the header and to each line
     torn: bool  # whether the last line is incomplete
-
-    @property
-    def head(self) -> LedgerHead:
-        return LedgerHead(len(self.lines), self.crcs[-1])
+    spending: Spending  # after all lines; an incomplete one of secure noise counts for everybody
 
     def compare(self, source: str, said: ReadOnlyTable | None) -> None:
         """DataError unless the ledger begins with the lines whose number and CRC another file states."""
+        lines, wrong = len(self.lines) if said is None else said["lines"], ""
         if said is None:
-            raise DataError(f"{source}: says nothing of {self.path}, which counts its rounds; {REMEDY}")
-        lines, crc = said["lines"], said["crc"]
-        if lines > len(self.lines):
-            raise DataError(
-                f"{self.path}: ends with line {len(self.crcs)}, and {source} says that there is a line {lines + 1}; "
-                f"{REMEDY}"
-            )
-        if self.crcs[lines] != crc:
-            raise DataError(
-                f"{self.path}: line {lines + 1} has crc {self.crcs[lines]}, and {source} says {crc}; {REMEDY}"
-            )
-
-    def spending(self) -> Spending:
-        """After all lines; an incomplete one counts for everybody."""
-        spending = self.header.spending
-        for line in self.lines:
-            spending = add(spending, line)
-        return spending.after(True) if self.torn and spending.privacy.noise == "secure" else spending
+            wrong = f"{source}: says nothing of {self.path}, which counts its rounds"
+        elif lines > len(self.lines):
+            wrong = f"{self.path}: ends with line {len(self.crcs)}, and {source} says that there is a line {lines + 1}"
+        elif self.crcs[lines] != said["crc"]:
+            wrong = f"{self.path}: line {lines + 1} has crc {self.crcs[lines]}, and {source} says {said['crc']}"
+        if wrong:
+            raise DataError(f"{wrong}; {REMEDY}")
 
 
-def add(spending: Spending, line: ReleasedRound) -> Spending:
-    """The spending after a line; IndexError where it has clients that there are not."""
-    if line.clients == "all":
-        return spending.after(True)
-    present = np.zeros(len(spending.rounds), bool)
-    present[line.clients] = True
-    return spending.after(present)
-
-
-def header_of(job: Table, algorithm_spending: Spending, shares: int) -> Header:
+def header_of(job: Table, spending: Spending, shares: int) -> Header:
     """The header of a run that begins."""
-
-    def short(value: object) -> object:
-        if not isinstance(value, np.ndarray):
-            return value
-        return float(value[0]) if (value == value[0]).all() else value.tolist()
-
-    release = {name: short(value) for name, value in algorithm_spending.release._asdict().items()}
-    clients, z = len(algorithm_spending.rounds), algorithm_spending.privacy.multiplier
+    release = spending.release._asdict()
+    for name in ("multiplier", "rate", "paper_rate"):
+        if release[name] is not None:
+            values = release[name].tolist()
+            release[name] = values[0] if len(set(values)) == 1 else values
+    clients, z = len(spending.rounds), spending.privacy.multiplier
     return Header(
         job=job, noise_multiplier=z, clients=clients, shares=shares, release=conforming(LedgerRelease, release)
     )
@@ -163,32 +140,6 @@ def sealed(table: ReadOnlyTable, before: int) -> tuple[bytes, int]:
     return text[:-1] + b', "crc": %d}\n' % crc, crc
 
 
-def columns_of(spending: Spending) -> Table:
-    """All epsilons by column; None where infinite or not defined."""
-    return _finite(spending.costs()._asdict())
-
-
-def others_of(spending: Spending, shares: int) -> Table:
-    """The same against who knows a part of distributed noise, by key of run.json; empty without such.
-
-    That is another client, who knows its own share, or a server that colludes with a third of a round's clients, at
-    least one: the other shares are left.
-    """
-    if not (shares and spending.privacy.noise == "secure"):
-        return {}
-    colluding = max(1, shares // 3)
-    return {"colluding": [colluding, shares]} | _finite(
-        {
-            "epsilon_other_client": spending.worst((shares - 1) / shares),
-            "epsilon_colluding": spending.worst((shares - colluding) / shares),
-        }
-    )
-
-
-def _finite(values: Mapping[str, float]) -> Table:
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
-
-
 def spent(run_dir: Path) -> Table | None:
     """What a run has spent, by its ledger: a table of its epsilons; None where nothing says that it is private.
 
@@ -199,39 +150,31 @@ def spent(run_dir: Path) -> Table | None:
     DataError
         when the ledger is missing or damaged, or not what run.json says; it may be ahead.
     """
-    path, run_json = run_dir / LEDGER, run_dir / RUN
+    path, run_json, written = run_dir / LEDGER, run_dir / RUN, job_of(run_dir)
     about = read_json(run_json) if run_json.exists() else {}  # read before the ledger, which may grow meanwhile
     if about:
         checked(run_json, RunJson, about, REMEDY)
-    if not path.exists() and "privacy" not in job_of(run_dir) and "delta" not in about:
+    if not path.exists() and "privacy" not in written and "delta" not in about:
         return None
     ledger = read_ledger(run_dir)
-    begun, written = ledger.header.job["privacy"], job_of(run_dir)
+    begun = ledger.header.job["privacy"]
     now = written.get("privacy", {}) if written else begun
     if other := sorted(key for key in {**begun, **now} if begun.get(key) != now.get(key)):
         shown = "; ".join(f"privacy.{key}: {begun.get(key)!r} before, {now.get(key)!r} now" for key in other)
         raise DataError(f"{run_dir / JOB}: is not the job in line 1 of {path} ({shown}); {REMEDY}")
-    if run_json.exists():
-        ledger.compare(str(run_json), about.get("ledger"))
-    try:
-        spending = ledger.spending()
-    except IndexError as error:
-        raise DataError(f"{path}: has clients that there are not; {REMEDY}") from error
-    epsilons = columns_of(spending) | others_of(spending, ledger.header.shares)
-    follows = {"noise_multiplier": ledger.header.noise_multiplier, "delta": spending.privacy.delta}
-    ahead = ledger.torn or about.get("exit") is None or about["ledger"]["lines"] < ledger.head.lines
-    if not ahead:
-        follows |= epsilons
-    for name, value in follows.items() if about else ():
+    epsilons = ledger.spending.epsilons(ledger.header.shares)
+    if not about:
+        return epsilons
+    ledger.compare(str(run_json), about.get("ledger"))
+    follows = {"noise_multiplier": ledger.header.noise_multiplier, "delta": ledger.spending.privacy.delta}
+    if not ledger.torn and about.get("exit") is not None and about["ledger"]["lines"] == len(ledger.lines):
+        follows |= epsilons  # else the ledger is ahead
+    for name, value in follows.items():
         said = about.get(name)
-        if said != value and not _are_near(said, value):
+        near = isinstance(said, float) and isinstance(value, float) and math.isclose(said, value, rel_tol=_NEAR)
+        if said != value and not near:
             raise DataError(f"{run_json}: {name} = {said}, and {value} follows from {path}; {REMEDY}")
     return epsilons
-
-
-def _are_near(said: object, value: object) -> bool:
-    """Whether two epsilons are the same but for the version of the accountant."""
-    return isinstance(said, float) and isinstance(value, float) and math.isclose(said, value, rel_tol=_NEAR)
 
 
 def read_ledger(run_dir: Path) -> Contents:
@@ -244,12 +187,11 @@ def read_ledger(run_dir: Path) -> Contents:
             f"{path}: cannot be read ({error.strerror}), and without it nobody knows what was released; restore the "
             "file, or start anew without --resume, into another folder"
         ) from error
-    rows: list[Schema] = []
-    crcs = [0]
+    header, lines, crcs, torn = None, list[ReleasedRound](), [0], bool(rest)
     for number, text in enumerate(whole.split(b"\n"), 1):
         try:
             table: Table = from_json(text)
-            if number == 1 and table["schema"] != SCHEMA:
+            if header is None and table["schema"] != SCHEMA:
                 raise DataError(
                     f"{path}: has schema {table['schema']}, and this version reads {SCHEMA}; resume with that"
                 )
@@ -257,14 +199,18 @@ def read_ledger(run_dir: Path) -> Contents:
             expected, found = sealed(table, crcs[-1])
             if text + b"\n" != expected:
                 raise ValueError(f"its crc is {crc}, and {found} follows from it and the lines before")
-            rows.append(conforming(ReleasedRound if rows else Header, table))
-            if isinstance(rows[-1], Header):
-                _ = rows[-1].spending  # whose job and arrays are checked by it
+            crcs.append(crc)
+            if header is None:
+                header = conforming(Header, table)
+                spending = header.spending
+            else:
+                lines.append(conforming(ReleasedRound, table))
+                spending = lines[-1].added(spending)
         except _MALFORMED as error:
             raise DataError(
                 f"{path}: line {number} is damaged ({type(error).__name__}: {error}"[:300] + f"); {REMEDY}"
             ) from error
-        crcs.append(crc)
-    header, *lines = rows
-    assert isinstance(header, Header)
-    return Contents(path, header, [line for line in lines if isinstance(line, ReleasedRound)], crcs[1:], bool(rest))
+    assert header is not None  # else its line is damaged
+    if torn and spending.privacy.noise == "secure":
+        spending = spending.after(True)
+    return Contents(path, header, lines, crcs[1:], torn, spending)

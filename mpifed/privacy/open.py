@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
@@ -95,12 +95,6 @@ class Open:
         weight = 1.0 if self.clips else 1 / batch.y.shape[1] * gain
         return Minibatch(*batch, namespace(batch.y).full(batch.y.shape, weight), keys)
 
-    def anew(
-        self, block: Block, now: Round, steps: int, keys: Callable[[int], tuple[Array, ...]], gain: float
-    ) -> Iterator[Minibatch]:
-        """The minibatches of local steps, where `draws` says so: independent of each other, and secret."""
-        return iter(())
-
     def put_step(
         self, at: Parameters, batch: Minibatch, step: float, r: int, clients: Array, now: Round, out: Parameters
     ) -> None:
@@ -115,19 +109,9 @@ class Open:
         """[N] all clients' weights in a mean: their rows, relative to the mean client's."""
         return np.ones(self.problem.clients) if self.work.uniform else self.problem.weights
 
-    def weight(self, clients: Array) -> Floats:
-        """[n] the weights of some."""
-        some: Floats = self.weights[clients]
-        return some
-
     def fields(self, like: Record, degrees: Record) -> Weighted:
         """Of an upload whose parts have the shapes of `like`, and these degrees in the targets of a regression."""
         return weighted_fields(self.problem, like, degrees=degrees)
-
-    @cached_property
-    def heaviest(self) -> float:
-        """The largest weight of a client."""
-        return float(self.weights.max())
 
     def shown(self, block: Block) -> Block:
         """What of the clients a method's hooks may read beside their changes."""
@@ -139,7 +123,7 @@ class Open:
 
     def weighted(self, left: OwnRecord, clients: Array, *kept: Record) -> Weighted:
         """What has left the clients, times their weights: in place, where nothing in `kept` is in the same memory."""
-        weight = self.weight(clients)
+        weight = self.weights[clients]
         if (weight == 1).all():
             return Weighted(left, weight)
         others = [leaf for part in (left, *kept) for leaf in bare_leaves(part)]

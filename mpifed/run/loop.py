@@ -205,7 +205,7 @@ class RunLoop:
             "rss_bytes": max(resident, default=None),
             "up_bytes": done.up_bytes,
             "down_bytes": done.down_bytes,
-            **(self.ledger.columns() if self.ledger else {}),
+            **(self.ledger.spending.epsilons() if self.ledger else {}),
         }
         if self.results is not None:
             self.results.row(row, self.evaluation.clients)
@@ -283,8 +283,9 @@ class RunLoop:
         if self.job.privacy is not None:
             from mpifed.privacy.ledger import Ledger
 
-            anew, saved = self.header is None and not resumed, self.progress if resumed else None
-            ledger = Ledger(self.out, self.job, self.settings, self.algorithm, saved, anew)
+            done, anew = self.progress, self.header is None and not resumed
+            saved = (done.round, done.attempt, done.ledger) if resumed else None
+            ledger = Ledger(self.out, self.job, self.settings, self.algorithm, anew, saved)
         if self.ready.tests.own is None:
             (self.out / CLIENTS).unlink(missing_ok=True)  # that of an earlier round, and of a job that recorded it
         assert self.observation is not None and self.identity is not None

@@ -197,7 +197,7 @@ class Results:
             written = [path for name in (HISTORY, CLIENTS, MODEL, APPLIED) if (path := self.out / name).exists()]
             state["digests"] = {path.name: sha256(path) for path in written}
         # before the end, these are in the history
-        spent = {} if self.ledger is None or code is None else self.ledger.totals()
+        spent = {} if self.ledger is None or code is None else self.ledger.spending.epsilons(self.ledger.shares)
         ledger = {} if self.ledger is None else {"ledger": self.ledger.sync()}
         write_json(self.out / "run.json", self.about | state | spent | ledger)
 

@@ -144,7 +144,7 @@ EDITS: dict[str, tuple[Edit, str, str]] = {
     "an older one": (replaced(b'"schema": 3', b'"schema": 1'), "has schema 1, and this", "resume with that"),
     "forged clients": (fifth(clients=[]), r"line 7 has crc \d+, and .*run.json says \d+", SAID),
     "forged kind": (fifth(clients="some"), "line 5 is damaged .ValueError", SAID),
-    "nobody of those": (fifth(clients=[800]), r"line 7 has crc \d+, and .*run.json says", SAID),
+    "nobody of those": (fifth(clients=[1, 800]), "line 5 is damaged .*: it has clients that there are not", SAID),
     "run.json: a list": (about(ledger=[6]), r"run.json: ledger = \[6\]", SAID),
     "run.json: a smaller epsilon": (about(epsilon_if_secret=0.5), r"secret = 0\.5, and \d.* follows from", SAID),
     "run.json: no epsilon": (about(epsilon_if_secret=None), r"secret = None, and \d\.\d+ follows from", SAID),
@@ -187,7 +187,6 @@ RESUMED: dict[str, tuple[str, Edit, str]] = {
     },
     "less released": ("plain", alone(forge(lambda rows: rows[0]["release"].update(rate=0.5))),
         "line 1 says that rounds release other than this job"),
-    "others": ("plain", alone(fifth(clients=[1, 2, 800])), "has clients that there are not"),
     "other clients": ("plain", alone(fifth(clients=[1, 2, 3])), r"line 5: .*\[1, 2, 3\] took part"),
     "a later round": ("plain", alone(fifth(round=10**12)), "line 5 is of round 1000000000000, 0 to 3"),
 }  # fmt: skip

@@ -14,9 +14,8 @@ from mpifed import Privacy
 from mpifed.maths.privacy import accounting, paper
 from mpifed.maths.privacy.accounting import calibrate
 from mpifed.maths.privacy.release import Release
-from mpifed.privacy.ledger_file import columns_of, others_of
 from mpifed.privacy.protection import shares, warnings_of
-from mpifed.privacy.spending import Costs, Spending
+from mpifed.privacy.spending import Spending
 from mpifed.testing import Job
 
 DELTA = 1e-4
@@ -39,9 +38,10 @@ def unamplified(multiplier: float, count: int) -> float:
 
 
 def test_nothing_is_free_and_no_noise_costs_everything() -> None:
-    assert nothing(2.0, paper_rate=np.full(4, 0.5)).costs()[:3] == (0.0, 0.0, 0.0)
-    assert nothing(np.inf).after(True).costs()[:2] == (0.0, 0.0)
-    assert columns_of(nothing(0.0, 0.5).after(True)) == dict.fromkeys(Costs._fields)
+    free = {"epsilon": 0.0, "epsilon_unamplified": 0.0, "epsilon_paper": 0.0, "epsilon_if_secret": None}
+    assert nothing(2.0, paper_rate=np.full(4, 0.5)).epsilons() == free
+    assert nothing(np.inf).after(True).epsilons() == free | {"epsilon_paper": None}
+    assert nothing(0.0, 0.5).after(True).epsilons() == dict.fromkeys(free)
 
 
 def test_rounds_are_counted_for_those_present() -> None:
@@ -50,11 +50,11 @@ def test_rounds_are_counted_for_those_present() -> None:
     for who in [(0, 1, 2), (0, 1), (0,), (0, 1)]:
         spending = spending.after(np.isin(np.arange(4), who))
     assert spending.rounds.tolist() == [4, 3, 1, 0]
-    found = spending.costs()
-    assert found[:2] == (by_hand(5.0, 0.25, 12), unamplified(5.0, 12))
-    assert found.epsilon_paper == pytest.approx(paper.composed(10.0, 0.125, 12, DELTA), rel=1e-12)
-    assert found.epsilon_unamplified > found.epsilon > 0
-    assert spending.after(np.arange(4) == 0).worst() > spending.worst() == found.epsilon  # which is no other's
+    found = spending.epsilons()
+    assert (found["epsilon"], found["epsilon_unamplified"]) == (by_hand(5.0, 0.25, 12), unamplified(5.0, 12))
+    assert found["epsilon_paper"] == pytest.approx(paper.composed(10.0, 0.125, 12, DELTA), rel=1e-12)
+    assert found["epsilon_unamplified"] > found["epsilon"] > 0
+    assert spending.after(np.arange(4) == 0).worst() > spending.worst() == found["epsilon"]  # which is no other's
     assert math.isnan(nothing(5.0).after(True).worst_paper())
     assert nothing(3.0, 0.5, by_chance=True).after(np.arange(4) == 1).rounds.tolist() == [1, 1, 1, 1]
 
@@ -68,7 +68,7 @@ def test_the_worst_is_the_worst_of_all(seed: int) -> None:
     release = spending.release
     clients = list(zip(release.multiplier, release.rate, spending.rounds.tolist(), strict=True))
     assert spending.worst() == max(by_hand(*one) for one in clients)
-    assert spending.costs().epsilon_unamplified == max(unamplified(m, n) for m, _, n in clients)
+    assert spending.worst(amplified=False) == max(unamplified(m, n) for m, _, n in clients)
 
 
 @pytest.mark.parametrize("target", [1.0, 3.0])
@@ -107,12 +107,13 @@ def test_clients_who_tell_the_server_their_noise(channel: str, leave: int) -> No
     job, ones = job_of(channel, participation={"clients_per_round": 9, "max_dropouts": leave}), np.ones(30)
     assert job.privacy is not None
     spending = Spending(job.privacy, Release(1, 2.0 * ones, ones), np.full(30, 5))
-    found, stay = others_of(spending, shares(job, 30)), 9 - leave
+    found, stay = spending.epsilons(shares(job, 30)), 9 - leave
     assert found["colluding"] == [stay // 3, stay]
     for name, who in (("epsilon_colluding", stay // 3), ("epsilon_other_client", 1)):
         expected = accounting.epsilon(2.0 * math.sqrt((stay - who) / stay), 1.0, 5, 1e-5 * (1 - 1e-9))
         assert found[name] == pytest.approx(expected, rel=1e-12)
     assert found["epsilon_colluding"] > found["epsilon_other_client"] > spending.worst()
-    assert others_of(spending, 2)["colluding"] == [1, 2]
-    assert others_of(replace(spending, privacy=replace(job.privacy, noise="test")), shares(job, 30)) == {}
+    assert spending.epsilons(2)["colluding"] == [1, 2]
+    unprotected = replace(spending, privacy=replace(job.privacy, noise="test"))
+    assert unprotected.epsilons(shares(job, 30)).keys() == spending.epsilons().keys()
     assert shares(job_of("plain"), 30) == 0
