@@ -28,9 +28,9 @@ def guard_of(method: Method) -> Open:
         hidden=method.private_state if method.holds("private_state", *keeping) else "what its `retain` gives",
         several=isinstance(like, tuple) or np.shape(like) != (problem.layout.size,),
     )
-    given = problem, problem.layout, model_template(problem), work
-    if problem.privacy is None:
-        return Open(*given)
-    from mpifed.privacy.guards import private_guard  # which no other job needs
+    kind = Open
+    if problem.privacy is not None:
+        from mpifed.privacy.guards import kind_of  # which no other job needs
 
-    return private_guard(*given)
+        kind = kind_of(problem.privacy)
+    return kind(problem, problem.layout, model_template(problem), work)

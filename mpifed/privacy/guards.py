@@ -16,7 +16,6 @@ Whatever becomes an integer is computed in float64, or, where the mechanism coun
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,7 +29,6 @@ from mpifed.core.exchange import Block, Field, OwnRecord
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, beside, leaves, map_leaves, namespace, on_host
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round
-from mpifed.core.vector import Layout
 from mpifed.data.block import without_rows
 from mpifed.maths.arrays import assign, power_of_two
 from mpifed.maths.clipping import clip_record, clipped_gradient, gradient_alone, has_own_code, record_factors
@@ -39,12 +37,12 @@ from mpifed.maths.parameters import Parameters
 from mpifed.maths.privacy.mechanism import Mechanism, Noise, may_be_narrow, mechanism, release
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.settings import Privacy
-from mpifed.maths.problem import Problem, Weighted, mean
-from mpifed.privacy.open import LocalWork, Minibatch, Open
+from mpifed.maths.problem import Weighted, mean
+from mpifed.privacy.open import Minibatch, Open
 
 Floats = NDArray[np.float64]
 SERVER = np.array([-1])  # whose noise the server's is
-_LARGEST = 1e18  # norm of a model's part
+_LARGEST = 1e18  # norm of a model
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,19 +97,21 @@ class _Private(Open):
         NumericalError
             when it is not finite, or too large.
         """
-        if not self.privacy.on_grid:
-            return
-        for name, leaf in leaves(self.record(model)):
-            flat = leaf.reshape(-1)
-            with np.errstate(over="ignore", invalid="ignore"):
-                norm = math.sqrt(flat @ flat)
-            if not norm < _LARGEST:
-                raise NumericalError(
-                    f"[algorithm]: the model's `{name}` has a norm of {norm:.3g}, with which nothing private can be "
-                    f"computed: it must be below {_LARGEST:.3g}; lower the step size"
-                )
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = float(np.linalg.norm(model))
+        if self.privacy.on_grid and not norm < _LARGEST:
+            raise NumericalError(
+                f"[algorithm]: the model has a norm of {norm:.3g}, with which nothing private can be computed: it must "
+                f"be below {_LARGEST:.3g}; lower the step size"
+            )
 
     def conflicts(self) -> Iterator[Refusal]:
+        yield Refusal(
+            self.work.several and not self.privacy.on_gradients,
+            "[privacy]",
+            "noise on the upload is for uploads of one part, shaped like the model; this method's is not",
+            'take level = "sample", noise = "secure"',
+        )
         if self.privacy.on_grid:
             yield self.how.too_wide(self.problem.clients if self.privacy.whole else 1)
 
@@ -216,10 +216,6 @@ class NoisyUploads(_Private):
         rate = ones * per_round / self.problem.clients if secret else ones
         return Release(1, self.multiplier, rate, by_chance=secret)
 
-    def conflicts(self) -> Iterator[Refusal]:
-        yield _whole(self.work)
-        yield from super().conflicts()
-
 
 @dataclass(frozen=True, eq=False)
 class PaperUploads(_Clipped):
@@ -272,7 +268,6 @@ class PaperUploads(_Clipped):
     def conflicts(self) -> Iterator[Refusal]:
         work, upload, other = self.work, '[privacy] noise = "paper"', 'take noise = "secure", or level = "client"'
         smallest, rows = int(np.argmin(self.problem.counts)), work.taken * work.batch
-        yield _whole(work)
         yield Refusal(
             work.optimizer.special,
             f"[client_optimizer] {work.optimizer.special}",
@@ -286,38 +281,23 @@ class PaperUploads(_Clipped):
             f"{self.problem.name_of(smallest)} has {has}; each record may count once in a round",
             f"lower one of them, or {other}",
         )
+        kept = work.hidden and f"clients keep {work.hidden}, which depends on past records"
+        unknown = work.gain is None and not work.several and not work.optimizer.special
         yield Refusal(
-            work.gain is None and not work.several and not work.optimizer.special,
+            kept or unknown,
             upload,
-            "how far one record moves an upload is not known of this method, whose class has no `gain` beside its "
-            "`upload`, `begin`, `push` and `renew`",
-            other,
-        )
-        yield Refusal(
-            work.hidden,
-            upload,
-            f"clients keep {work.hidden}, which depends on past records in a way for which no bound is proven",
+            "how far one record moves an upload is not known of this method: "
+            + (kept or "its class has no `gain` beside its `upload`, `begin`, `push` and `renew`"),
             other,
         )
         yield from super().conflicts()
 
 
-def _whole(work: LocalWork) -> Refusal:
-    """Of uploads with several parts."""
-    return Refusal(
-        work.several,
-        "[privacy]",
-        "noise on the upload is for uploads of one part, shaped like the model; this method's is not",
-        'take level = "sample", noise = "secure"',
-    )
-
-
-def private_guard(problem: Problem, layout: Layout, like: Parameters, work: LocalWork) -> Open:
-    """The guard of a job with `[privacy]`."""
-    if problem.private.on_gradients:
-        return NoisyGradients(problem, layout, like, work)
-    kind = PaperUploads if problem.private.by_paper else NoisyUploads
-    return kind(problem, layout, like, work)
+def kind_of(privacy: Privacy) -> type[Open]:
+    """The class of a private job's guard."""
+    if privacy.on_gradients:
+        return NoisyGradients
+    return PaperUploads if privacy.by_paper else NoisyUploads
 
 
 def on_grid(

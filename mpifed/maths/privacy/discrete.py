@@ -53,8 +53,7 @@ class Level(NamedTuple):
     shift: int
     bits: int
     table: NDArray[np.uint32]  # upper 16 bits of each entry's threshold, and its alias
-    next_bits: NDArray[np.uint64]  # the next 64 bits of the threshold
-    last_bits: NDArray[np.uint64]
+    thresholds: list[int]
 
     @property
     def middle(self) -> int:
@@ -77,7 +76,8 @@ def levels_of(sigma: float) -> tuple[Level, ...]:
     variance, narrow = Fraction(sigma) ** 2, 2 ** (MOST_BITS - 1) // _TAIL
     shifts = [0]
     if variance > narrow**2:  # as few levels as possible, of about equal size
-        count = next(n for n in range(2, 20) if sigma <= _widest(n, narrow))
+        step = math.floor(math.log2(narrow / math.sqrt(_SQUARE)))  # so that sqrt(6) 2^m with integer m fits a table
+        count = next(n for n in range(2, 20) if sigma <= 2.0 ** (step * (n - 1)) * narrow)
         ratio = math.log2(sigma / math.sqrt(_SQUARE)) / count
         shifts = [math.ceil(ratio * j) for j in range(count)]
     parts = [Fraction(_SQUARE * 4 ** (b - a)) for a, b in pairwise(shifts)]
@@ -85,25 +85,12 @@ def levels_of(sigma: float) -> tuple[Level, ...]:
     return tuple(_level(part, shift) for part, shift in zip([*parts, coarsest / 4 ** shifts[-1]], shifts, strict=True))
 
 
-def _widest(levels: int, narrow: int) -> float:
-    """The largest sigma for so many levels, where sqrt(6) 2^m with integer m fits a table."""
-    step = math.floor(math.log2(narrow / math.sqrt(_SQUARE)))
-    return float(2 ** (step * (levels - 1)) * narrow)
-
-
 def _level(variance: Fraction, shift: int) -> Level:
     reach = math.isqrt(_TAIL**2 * math.ceil(variance)) + 1
     bits = max(1, (2 * reach).bit_length())
-    middle = 2 ** (bits - 1)
     thresholds, aliases = _alias(_weights(variance, bits))
-    table = np.zeros(2**bits, np.uint32)
-    low_bits = np.zeros((2, 2**bits), np.uint64)
-    low = 2**64 - 1
-    for place, (threshold, other) in enumerate(zip(thresholds, aliases, strict=True)):
-        table[place] = (threshold >> 128) << 16 | other
-        low_bits[:, place] = threshold >> 64 & low, threshold & low
-    assert len(thresholds) == 2 * middle
-    return Level(variance, shift, bits, table, low_bits[0], low_bits[1])
+    table = np.array([(one >> 128) << 16 | other for one, other in zip(thresholds, aliases, strict=True)], np.uint32)
+    return Level(variance, shift, bits, table, thresholds)
 
 
 def _weights(variance: Fraction, bits: int) -> list[int]:
@@ -144,10 +131,7 @@ def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
 
 
 def draw(levels: tuple[Level, ...], words: Words, out: Integers) -> None:
-    """Fill `out` [m] with independent samples, using m random words for every two levels."""
-    if not levels:
-        out.fill(0)
-        return
+    """Fill `out` [m] with independent samples, using m random words for every two levels, of which there are some."""
     for start in range(0, len(out), _TOGETHER):
         numbers = out[start : start + _TOGETHER]
         random_words = np.empty(0, np.uint64)
@@ -166,5 +150,5 @@ def _settle(level: Level, words: NDArray[np.uint64], more: Words, out: Integers,
     halves = drawn[: len(ties)], drawn[len(ties) :]
     for tie, word, first, second in zip(ties.tolist(), words.tolist(), *halves, strict=True):  # seldom more than one
         place = word & mask
-        if (first, second) < (int(level.next_bits[place]), int(level.last_bits[place])):
+        if first << 64 | second < level.thresholds[place] & (2**128 - 1):
             out[tie] += (place - (int(level.table[place]) & 0xFFFF)) << level.shift

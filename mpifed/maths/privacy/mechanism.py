@@ -9,6 +9,7 @@ docs/explanation/private-noise.md proves that the accountants for continuous noi
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +19,7 @@ from mpifed.core import loops
 from mpifed.core.record import Array, beside, namespace, on_host
 from mpifed.core.refusals import Refusal
 from mpifed.maths.clipping import MODERATE
-from mpifed.maths.privacy.discrete import WIDEST, Words, draw, levels_of
+from mpifed.maths.privacy.discrete import WIDEST, Level, Words, draw, levels_of
 from mpifed.maths.privacy.settings import Privacy
 
 # upper bound of sqrt(values) * 2^-k: how far rounding can move neighbours apart, in sensitivities. It raises epsilon
@@ -122,30 +123,30 @@ def mechanism(privacy: Privacy, values: int, rows: int, clients: int, narrow: bo
     return Mechanism(fine, z, most, False, math.sqrt(values) * 2.0**-fine + summed + _DOUBLES, shares)
 
 
-_ZEROS = np.zeros(_TOGETHER, np.int64)
-_ZEROS.flags.writeable = False
-
-
 class Noise:
     """A stream of `count` discrete Gaussian samples, which do not depend on how it is cut into pieces."""
 
     def __init__(self, sigma: float, words: Words, count: int) -> None:
         """`sigma` is 0 or at least 1; `words` gives the random words."""
-        self._levels, self._words, self._left = levels_of(sigma), words, count
-        size, self._next = min(_TOGETHER, count), 0
-        self._made = np.empty(size, np.int64) if self._levels else _ZEROS[:size]
-        self._stop = 0 if self._levels else size
+        self._chunks, self._left = _drawn(levels_of(sigma), words, count), np.empty(0, np.int64)
 
     def piece(self, most: int) -> NDArray[np.int64]:
         """The next samples, between 1 and `most`; valid until the next call."""
-        if self._next == self._stop:
-            self._next, self._stop = 0, min(len(self._made), self._left)
-            if self._levels:
-                draw(self._levels, self._words, self._made[: self._stop])
-        numbers = self._made[self._next : min(self._next + most, self._stop)]
-        self._next += len(numbers)
-        self._left -= len(numbers)
+        if not len(self._left):
+            self._left = next(self._chunks)
+        numbers, self._left = self._left[:most], self._left[most:]
         return numbers
+
+
+def _drawn(levels: tuple[Level, ...], words: Words, count: int) -> Iterator[NDArray[np.int64]]:
+    """All of them, in chunks that stay in the cache and are valid until the next one."""
+    buffer = np.zeros(min(_TOGETHER, count), np.int64)
+    while count:
+        chunk = buffer[:count]
+        if levels:
+            draw(levels, words, chunk)
+        yield chunk
+        count -= len(chunk)
 
 
 def release(how: Mechanism, values: Array, each: float, noise: Noise, gain: float | None, out: Array) -> None:

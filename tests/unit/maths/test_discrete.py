@@ -52,8 +52,8 @@ def probabilities(level: discrete.Level) -> list[Fraction]:
     """[2^bits] the exact probability of each index of a level's table."""
     unit, count = 2**THRESHOLD_BITS, 2**level.bits
     sums = [0] * count
-    for place, entry in enumerate(level.table.tolist()):
-        threshold = (entry >> 16) << 128 | int(level.next_bits[place]) << 64 | int(level.last_bits[place])
+    for place, (entry, threshold) in enumerate(zip(level.table.tolist(), level.thresholds, strict=True)):
+        assert entry >> 16 == threshold >> 128
         sums[place] += threshold
         sums[entry & 0xFFFF] += unit - threshold
     return [Fraction(numerator, unit * count) for numerator in sums]
@@ -176,9 +176,9 @@ def test_ties_are_decided_by_the_bits_that_follow(compiled: bool, monkeypatch: p
         monkeypatch.setattr(loops, "compiled", None)
     (level,) = levels_of(40.0)
     alias = (level.table & np.uint32(0xFFFF)).astype(int)
-    place = next(i for i in range(level.middle, 2**level.bits) if alias[i] != i and level.last_bits[i] > 0)
+    place = next(i for i in range(level.middle, 2**level.bits) if alias[i] != i and level.thresholds[i] % 2**64)
     word = (int(level.table[place]) >> 16) << 16 | place
-    following, last = int(level.next_bits[place]), int(level.last_bits[place])
+    following, last = divmod(level.thresholds[place] & 2**128 - 1, 2**64)
     for more, chosen in (
         ((following - 1, 2**64 - 1), place),
         ((following, last - 1), place),
