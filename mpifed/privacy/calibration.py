@@ -17,19 +17,12 @@ from mpifed.privacy.spending import Spending
 if TYPE_CHECKING:
     from mpifed.job.job import Job
 
-_ROUNDING = 1e-12  # of a formula and its inverse
-
 
 class Budget(NamedTuple):
-    """The most that any client may spend."""
+    """The most that any client may spend, of the rigorous epsilon."""
 
     key: str  # of the job
     epsilon: float
-    by_paper: bool  # whether it is the paper's epsilon
-
-    def cost(self, spending: Spending) -> float:
-        """The epsilon of the client who has spent most."""
-        return spending.worst_paper() * (1 - _ROUNDING) if self.by_paper else spending.worst()
 
 
 def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
@@ -40,9 +33,9 @@ def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
 def budget_of(job: Job) -> Budget | None:
     """The budget of [stop], always of the rigorous epsilon; else the epsilon from which the noise is computed."""
     if job.stop.epsilon is not None:
-        return Budget("[stop] epsilon", job.stop.epsilon, by_paper=False)
-    if job.privacy is not None and job.privacy.epsilon is not None:
-        return Budget("[privacy] epsilon", job.privacy.epsilon, job.privacy.by_paper)
+        return Budget("[stop] epsilon", job.stop.epsilon)
+    if job.privacy is not None and job.privacy.epsilon is not None and not job.privacy.by_paper:
+        return Budget("[privacy] epsilon", job.privacy.epsilon)
     return None
 
 
@@ -63,7 +56,7 @@ def rounds_within(job: Job, spending: Spending, first: int = 0) -> range:
         return range(first, job.rounds)
 
     def over(stop: int) -> bool:
-        return not budget.cost(spending_of(job, spending, first, stop)) <= budget.epsilon  # nan is over it
+        return spending_of(job, spending, first, stop).worst() > budget.epsilon
 
     within = bisect_left(stops, True, key=over) if stops and over(job.rounds) else len(stops)
     return range(first, first + within)

@@ -305,10 +305,9 @@ def on_grid(
     gain: float | None, dtype: str,
 ) -> AnyRecord:  # fmt: skip
     """Each client's part of `record`, leaves [n, ...], times `each` [n], released; see `mechanism.release`."""
-    xp = namespace(bare_leaves(record)[0])
-    record = map_leaves(xp.ascontiguousarray, record)
-    noisy = map_leaves(lambda leaf: xp.empty(leaf.shape, dtype), record)
-    pairs, n = list(zip(bare_leaves(record), bare_leaves(noisy), strict=True)), len(clients)
+    values = map_leaves(lambda leaf: np.ascontiguousarray(on_host(leaf)), record)
+    noisy, n = map_leaves(lambda leaf: np.empty(leaf.shape, dtype), values), len(clients)
+    pairs = list(zip(bare_leaves(values), bare_leaves(noisy), strict=True))
     size = sum(leaf.size for leaf, _ in pairs)
     together = n == 1 or (now.secure and np.all(each == each[0]))
     parts = [(0, slice(None))] if together else [(i, i) for i in range(n)]
@@ -316,4 +315,4 @@ def on_grid(
         noise = Noise(sigma, now.words(purpose, int(clients[i])), size // len(parts))
         for leaf, out in pairs:
             release(how, leaf[at], float(each[i]), noise, gain, out[at])
-    return noisy
+    return map_leaves(beside, record, noisy)

@@ -136,7 +136,7 @@ class Ledger:
         self._allowed = rounds_within(self._job, self.spending, now.index)
         if not self._allowed:
             before, once, whole = (
-                budget.cost(spending_of(self._job, self.spending, now.index, stop))
+                spending_of(self._job, self.spending, now.index, stop).worst()
                 for stop in (now.index, now.index + 1, self._job.rounds)
             )
             self.refusal = (

@@ -90,40 +90,46 @@ def not_private(privacy: Privacy) -> str | None:
 
 def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> list[str]:
     """Warnings of what is not private; `infinite`: whether a single round's epsilon is."""
-    warnings = list(_shared(job))
-    if privacy is None:
-        return warnings
-    why_not = not_private(privacy)
-    if why_not is not None:
-        warnings.append(f"[privacy] {why_not}: this run is not private")
-    elif infinite:
-        warnings.append(
-            f"[privacy] noise_multiplier = {privacy.noise_multiplier:g}: so little that no epsilon can be stated at "
-            f"delta = {privacy.delta:g}: this run is not private"
+    rows: list[tuple[object, str]] = [
+        (
+            job.channel == "encrypted" and not job.dedicated,
+            "[server] dedicated = false: rank 0 hosts clients, and its process holds the key that opens every client's "
+            "upload: nothing is hidden from who reads that process; leave it out, and rank 0 is the server alone",
         )
-    if privacy.trust == "distributed" and job.channel == "plain":
-        warnings.append(
-            '[privacy] trust = "distributed": epsilon holds for who sees sums alone; in the plain channel the server '
-            "sees each client's upload, with its part of the noise, and is not covered"
-        )
-    if privacy.public_preparation:
-        warnings.append(
-            "[privacy] public_preparation = true: what was computed from rows when the data were prepared "
-            "(`fitted` in federation.json) is taken as known to all; epsilon does not cover it"
-        )
-    if job.participation.dropout_rate:
-        warnings.append(
-            f"[participation] dropout_rate = {job.participation.dropout_rate:g}: each attempt at a round counts in "
-            f"epsilon, {_void(privacy, job.channel)}; noise is computed for as many attempts as there are rounds, so "
-            "with void ones the budget ends the run before its last round (exit 70), unless [stop] epsilon allows more"
-        )
-    if job.record.evaluate_every and not job.record.released_only:
-        warnings.append(
-            "[privacy]: training loss, certificates and what else is measured over training data or the clients' own "
-            "test rows are computed without noise, for simulation: epsilon does not cover them; [record] released_only "
-            "= true leaves them out"
-        )
-    return warnings
+    ]
+    if privacy is not None:
+        why_not, leaving = not_private(privacy), job.participation.dropout_rate
+        rows += [
+            (why_not, f"[privacy] {why_not}: this run is not private"),
+            (
+                infinite and not why_not,
+                f"[privacy] noise_multiplier = {privacy.noise_multiplier}: so little that no epsilon can be stated at "
+                f"delta = {privacy.delta:g}: this run is not private",
+            ),
+            (
+                privacy.trust == "distributed" and job.channel == "plain",
+                '[privacy] trust = "distributed": epsilon holds for who sees sums alone; in the plain channel the '
+                "server sees each client's upload, with its part of the noise, and is not covered",
+            ),
+            (
+                privacy.public_preparation,
+                "[privacy] public_preparation = true: what was computed from rows when the data were prepared "
+                "(`fitted` in federation.json) is taken as known to all; epsilon does not cover it",
+            ),
+            (
+                leaving,
+                f"[participation] dropout_rate = {leaving:g}: each attempt at a round counts in epsilon, "
+                f"{_void(privacy, job.channel)}; noise is computed for as many attempts as there are rounds, so with "
+                "void ones the budget ends the run before its last round (exit 70), unless [stop] epsilon allows more",
+            ),
+            (
+                job.record.evaluate_every and not job.record.released_only,
+                "[privacy]: training loss, certificates and what else is measured over training data or the clients' "
+                "own test rows are computed without noise, for simulation: epsilon does not cover them; [record] "
+                "released_only = true leaves them out",
+            ),
+        ]
+    return [text for applies, text in rows if applies]
 
 
 def _void(privacy: Privacy, channel: str) -> str:
@@ -133,15 +139,6 @@ def _void(privacy: Privacy, channel: str) -> str:
     if privacy.trust == "distributed" and channel == "plain":
         return "and a void one is a release: the server has seen each client's upload"
     return "though nothing of a void one was opened"
-
-
-def _shared(job: Job) -> Iterator[str]:
-    """A warning where the server's process holds the key that opens all uploads."""
-    if job.channel == "encrypted" and not job.dedicated:
-        yield (
-            "[server] dedicated = false: rank 0 hosts clients, and its process holds the key that opens every client's "
-            "upload: nothing is hidden from who reads that process; leave it out, and rank 0 is the server alone"
-        )
 
 
 def shown(run: ReadOnlyTable, spent: ReadOnlyTable | None) -> Iterator[tuple[str, str]]:

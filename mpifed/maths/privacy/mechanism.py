@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.core import loops
-from mpifed.core.record import Array, beside, namespace, on_host
+from mpifed.core.record import Array
 from mpifed.core.refusals import Refusal
 from mpifed.maths.clipping import MODERATE
 from mpifed.maths.privacy.discrete import WIDEST, Level, Words, draw, levels_of
@@ -154,18 +154,13 @@ def release(how: Mechanism, values: Array, each: float, noise: Noise, gain: floa
 
     Parameters
     ----------
-    values : contiguous, in memory or on a device, from which they are copied; NaN counts as 0, which reveals nothing
+    values : contiguous, in memory; NaN counts as 0, which reveals nothing
     each : 1 / sensitivity
     gain : unit of `out` per sensitivity; None: `out` gets the integers, in float64
-    out : of the shape of `values`, contiguous, on the same device
+    out : of the shape of `values`, contiguous, in memory
     """
     factor, scale = 2.0**how.exponent * each, 1.0 if gain is None else gain * 2.0**-how.exponent
     most = how.most * 2.0**how.exponent
-    if namespace(values) is not np:
-        released = np.empty(out.shape, out.dtype)
-        release(how, on_host(values), each, noise, gain, released)
-        out[...] = beside(out, released)
-        return
     flat, flat_out, start = values.reshape(-1), out.reshape(-1), 0
     while start < len(flat):
         piece = noise.piece(len(flat) - start)
