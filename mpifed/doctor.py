@@ -150,18 +150,25 @@ def folder(path: Path) -> Iterator[CheckResult]:
 
 
 def devices() -> Iterator[CheckResult]:
-    """What CuPy sees."""
+    """Whether each device that CuPy sees compiles a kernel, and multiplies."""
     try:
         cupy = importlib.import_module("cupy")
-        runtime = cupy.cuda.runtime
-        names = [runtime.getDeviceProperties(i)["name"].decode() for i in range(runtime.getDeviceCount())]
     except ImportError:
         yield CheckResult("no CuPy: everything runs on the CPU")
         return
-    except RuntimeError as error:  # CuPy's own errors derive from it
-        yield CheckResult(f"CuPy, but no GPU ({error})", "everything runs on the CPU")
-        return
-    yield CheckResult(f"CuPy {cupy.__version__}: {', '.join(names) or 'no GPU, everything runs on the CPU'}")
+    try:
+        runtime = cupy.cuda.runtime
+        for number in range(runtime.getDeviceCount()):
+            name = runtime.getDeviceProperties(number)["name"].decode()
+            with cupy.cuda.Device(number):
+                double = cupy.ElementwiseKernel("float32 x", "float32 z", "z = 2 * x", "mpifed_double")
+                ones = cupy.ones((64, 64), "f4")
+                found = float(double(ones @ ones)[0, 0])
+            remedy = "" if found == 128 else "use another device"
+            yield CheckResult(f"{name}, CuPy {cupy.__version__}: compiles, and says that 2 * 64 is {found:g}", remedy)
+    except Exception as error:  # CuPy's own are of many kinds
+        remedy = "everything runs on the CPU; with a GPU, pip install 'mpifed[gpu]', of CUDA 12 'mpifed[gpu12]'"
+        yield CheckResult(f"CuPy {cupy.__version__}, but no GPU that computes ({error})", remedy)
     if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
         what = "CUPY_TF32 is set: products would be rounded to 10 bits, so runs on a GPU are refused"
         yield CheckResult(what, "unset CUPY_TF32", fatal=True)

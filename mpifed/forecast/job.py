@@ -31,6 +31,7 @@ from mpifed.files.json_file import read_json
 from mpifed.forecast.counting import Counting
 from mpifed.forecast.disclosure import View, general_statements, learns, observer_statement, receiver, test_statements
 from mpifed.job import goals
+from mpifed.job.combinations import device_pays
 from mpifed.job.job import Job, read_table
 from mpifed.job.reading import check_data
 from mpifed.job.sweep import points
@@ -120,6 +121,7 @@ def forecast(job: Job, ranks: int) -> Table:
         "tests": list(test_statements(job, data, tests_clients(job, data))),
         "ranks": ranks,
         "block": block,
+        "device": device_pays(data, algorithm)[1] if job.compute.device == "auto" else job.compute.device,
         "clients_of_ranks": np.bincount(host, minlength=ranks).tolist(),
         "memory": memory,
         "memory_bytes": sum(memory.values()),

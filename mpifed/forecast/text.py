@@ -50,6 +50,7 @@ def _lines(forecast: Table) -> Iterator[str]:
         f"{min(hosting)} to {max(hosting)} clients on each of {counted(forecast['ranks'], 'rank')}, in blocks of "
         f"{forecast['block']}; {hosting[0]} on rank 0, the server",
     )
+    yield from _beside("Device", *[forecast["device"]] * (forecast["device"] != "cpu"))
     yield from _beside("Memory", f"{human_bytes(forecast['memory_bytes'])} on the largest rank: {memory}")
     if "time" in forecast:
         took = forecast["time"]

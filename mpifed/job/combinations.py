@@ -33,6 +33,8 @@ from mpifed.maths.problem import model_template
 from mpifed.maths.regularizers import Regularizer
 from mpifed.text import shown
 
+# multiplications of a core in about a millisecond or two, which launching the kernels of a minibatch takes too
+_PAYS = 1e7
 _KIND = {
     "classification": "classes",
     "multilabel": "several labels of each row",
@@ -265,6 +267,17 @@ def here_alone(data: Federation) -> bool:
     return data.sparse or data.targets > 1
 
 
+def device_pays(data: Federation, algorithm: Algorithm) -> tuple[bool, str]:
+    """Whether `[compute] device = "auto"` takes a device where there is one, and why; alike on every rank."""
+    rows, size = min(getattr(algorithm, "batch_size", 0), algorithm.problem.most), algorithm.problem.layout.size
+    pays = rows * size >= _PAYS and not here_alone(data)
+    takes = "a CUDA device where there is one" if pays else "cpu"
+    return pays, (
+        f"{takes}: {rows} rows of a minibatch times {size} parameters are {rows * size:.1e}, and a device is taken "
+        f"from {_PAYS:.0e} on, for dense rows of one target"
+    )
+
+
 def wrong_data(job: JobSettings, objective: Objective, regularizer: Regularizer | None, data: Federation) -> list[str]:
     """Errors in the combination of a job with its data, before there is an algorithm, one message each."""
     loss = f', loss = "{job.model["loss"]}"' if "loss" in job.model else ""
@@ -320,8 +333,8 @@ def _of_model(
     linear = "take mlp, softmax or another whose scores are linear in the features"
     what = "sparse rows" if data.sparse else f"{data.targets} targets of each row"
     yield Refusal(
-        job.compute.device == "gpu" and here_alone(data),
-        '[compute] device = "gpu"',
+        job.compute.device == "cuda" and here_alone(data),
+        '[compute] device = "cuda"',
         f"{path} has {what}, which need the cpu",
         'set "cpu"',
     )

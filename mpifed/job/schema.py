@@ -150,8 +150,9 @@ class ServerTable(Settings):
 class Compute(Settings):
     """Device and precision of the computations."""
 
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """gpu: a CUDA device, by CuPy; auto: one if there is any."""
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """cuda: a CUDA device, by CuPy and PyTorch; auto: one if there is any, and work enough for it, as `mpifed check`
+    says."""
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of models and of local arithmetic."""
 

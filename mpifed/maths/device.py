@@ -23,7 +23,7 @@ from mpifed.core.record import AnyRecord, Array, ArrayModule
 from mpifed.data.block import Block, ClientData, CsrRows, Piece
 
 _REMEDY = (
-    "install the extra `gpu` of this package (pip install 'mpifed[gpu]') for your CUDA, request a GPU from the batch "
+    "install the extra `gpu` (pip install 'mpifed[gpu]'; of CUDA 12 `gpu12`), request a GPU from the batch "
     'system, check that CUDA_VISIBLE_DEVICES does not hide it, or set [compute] device = "cpu"'
 )
 
@@ -98,18 +98,18 @@ class Cuda(Device):
 
 
 def open_device(wanted: str, node_rank: int) -> Device:
-    """The device of a rank: the CPU if `wanted` is "cpu", or if it is "auto" and there is no GPU.
+    """The device of a rank: the CPU if `wanted` is "auto" and there is no GPU.
 
     Parameters
     ----------
-    wanted : "auto", "cpu" or "gpu"
+    wanted : "auto" or "cuda"
     node_rank : this rank among those of its node; it uses the visible device of that number modulo how many there are
 
     Raises
     ------
-    UsageError : when "gpu" is wanted and not available, or set up so that results would not be reproducible.
+    UsageError : when "cuda" is wanted and not available, or set up so that results would not be reproducible.
     """
-    if wanted == "cpu" or (wanted == "auto" and not driver()):
+    if wanted == "auto" and not driver():
         return Device()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before cuBLAS is loaded
     count, trouble = 0, "no device is visible"
@@ -122,7 +122,7 @@ def open_device(wanted: str, node_rank: int) -> Device:
     if not count and wanted == "auto":
         return Device()
     if not count:
-        raise UsageError(f'[compute] device = "gpu": {trouble}; {_REMEDY}')
+        raise UsageError(f'[compute] device = "cuda": {trouble}; {_REMEDY}')
     if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
         raise UsageError(
             "CUPY_TF32 is set: products in single precision would be rounded to 10 bits, and results would "

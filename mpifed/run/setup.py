@@ -31,7 +31,7 @@ from mpifed.data import store
 from mpifed.data.block import Block
 from mpifed.data.memory import room
 from mpifed.data.shards import common_shard, hosted_blocks
-from mpifed.job.combinations import here_alone, wrong_data
+from mpifed.job.combinations import device_pays, wrong_data
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure, left_out, steps_in_time
 from mpifed.job.schema import COMPRESSION
@@ -202,10 +202,11 @@ def prepare(
         opened = partial(hosted_blocks, data, *hosted, job.compute.dtype)
         blocks = _kept(cache, "blocks", block, partial(opened, space))
         device = Device()
-        if job.compute.device != "cpu" and not here_alone(data):
+        wanted = job.compute.device
+        if wanted == "cuda" or (wanted == "auto" and device_pays(data, algorithm)[0]):
             from mpifed.maths.device import open_device
 
-            device = _kept(cache, "device", None, partial(open_device, job.compute.device, comm.node_rank))
+            device = _kept(cache, "device", wanted, partial(open_device, wanted, comm.node_rank))
     tables = (job.algorithm, job.model, job.minimize, *job.constraint, job.regularizer or {})
     if any(own_module(value) for table in tables for value in table.values()):
         from mpifed.run.own_classes import check_in_run, refuse_other_sources, refuse_own

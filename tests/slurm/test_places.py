@@ -38,7 +38,7 @@ def test_one_rank_a_device(option: str, start: Start, job: Make, stand_in: Stand
     assert run.wait_end()["ExitCode"] == "0:0", str(run)
     told = sorted(line.split(",")[0] for line in run.text.splitlines() if line.startswith("rank"))
     assert told == [f"rank {2 * node + i} on n{node + 1}: device {i}" for node in range(2) for i in range(2)], str(run)
-    assert "--set compute.device=gpu" in run.text
+    assert "--set compute.device=cuda" in run.text
 
 
 @pytest.mark.parametrize(("launcher", "shares"), [("srun", "2 1 1"), ("mpiexec", "- - -")])

@@ -6,10 +6,12 @@ import importlib
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mpifed import doctor
@@ -78,9 +80,11 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    def cupy(count: Callable[[], int]) -> None:
+    def cupy(count: Callable[[], int], factor: float = 2.0) -> None:
         runtime = SimpleNamespace(getDeviceCount=count, getDeviceProperties=lambda i: {"name": b"A device"})
-        fake = SimpleNamespace(__version__="13.0", cuda=SimpleNamespace(runtime=runtime))
+        cuda = SimpleNamespace(runtime=runtime, Device=lambda number: nullcontext())
+        kernel = {"ElementwiseKernel": lambda *words: lambda x: factor * x}
+        fake = SimpleNamespace(__version__="14.0", cuda=cuda, ones=np.ones, **kernel)
         monkeypatch.setattr(importlib, "import_module", lambda name: fake)
 
     def broken() -> int:
@@ -89,9 +93,10 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     assert list(doctor.devices()) == [CheckResult("no CuPy: everything runs on the CPU")]
     cupy(lambda: 2)
-    assert list(doctor.devices()) == [CheckResult("CuPy 13.0: A device, A device")]
-    cupy(broken)
-    assert levels(doctor.devices()) == ["warning"]
+    assert list(doctor.devices()) == 2 * [CheckResult("A device, CuPy 14.0: compiles, and says that 2 * 64 is 128")]
+    for wrong in ((lambda: 1, 1.9), (broken,)):
+        cupy(*wrong)
+        assert levels(doctor.devices()) == ["warning"]
 
 
 def test_slurm_and_the_library(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def check(words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("variables", "device"),
-    [({}, "auto"), (GPU, "gpu"), (TASK, "auto"), (TASK | GPU, "gpu")],
+    [({}, "cpu"), (GPU, "cuda"), (TASK, "cpu"), (TASK | GPU, "cuda")],
 )
 def test_by_hand(
     variables: dict[str, str], device: str, calls: Callable[..., list[list[str]]], job: Callable[..., Path]

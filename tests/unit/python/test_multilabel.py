@@ -113,7 +113,7 @@ def test_columns_of_files_and_frames(here: Path) -> None:
                     progress="none"), "dual"),
     (lambda: mf.run(mf.HyFDCA(), From.from_clients(PAIRS), mf.MultiLabel(l2=0.1), rounds=2, progress="none"), "dual"),
     (lambda: mf.run(mf.Bundle(), From.from_clients(PAIRS), mf.MultiLabel(l2=0.1), rounds=2, progress="none"), "dual"),
-    (lambda: run(mf.MultiLabel(), compute=mf.Compute(device="gpu")), "3 targets of each row, which need the cpu"),
+    (lambda: run(mf.MultiLabel(), compute=mf.Compute(device="cuda")), "3 targets of each row, which need the cpu"),
 ])  # fmt: skip
 def test_what_needs_one_label_is_refused_by_name(wrong: Callable[[], object], named: str) -> None:
     with pytest.raises(mf.MpifedError, match=named):
