@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 
 import numpy as np
 
-import mpifed
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array, Flags
 from mpifed.core.tables import Table
-from mpifed.data.block import Piece, of_vectors
+from mpifed.data.block import of_vectors
 from mpifed.data.holding_out import hold_out, own_tests, with_owners_tests
 from mpifed.data.labels import encode
 from mpifed.data.natural import canonical_order
@@ -46,43 +44,43 @@ def prepare(options: Options) -> Federation:
     UsageError : when the options do not fit the data, or the folder is not empty.
     DataError : when the source is missing or damaged.
     """
-    out = options.out
+    out, source = options.out, options.source
     if out and not options.force and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"--out {out}: not an empty folder; give another, or --force to replace the data")
-    data = _in_client_order(stored_samples(options.name, options.source.read(options.seed)))
+    data = _in_client_order(stored_samples(options.name, source.read(options.seed)))
     if options.test_fraction is not None:
         data = hold_out(data, options.test_fraction, options.seed)
-    remarks = _remarks(options, data)
-    recipe, given_classes = Recipe(), bool(data.columns and data.columns.public.classes)
+    remarks, recipe = _remarks(options, data), Recipe()
+    given_classes = bool(data.columns and data.columns.public.classes)
     if options.split in ("columns", "grid"):
         data, recipe = _encode(data, np.ones(len(data.y), bool))
     labels, meaning, classes = encode(data, options.labels, given_classes)
     data, ids = replace(data, y=labels[0], test=data.test and replace(data.test, y=labels[-1])), list[str]()
-    if not options.natural:
-        partition = _partition(options, data.y, data.features)
-    elif data.partition is not None:
-        partition = data.partition
-        check_partition(partition, *data.X.shape)
-    else:
+    if options.natural and data.partition is None:
         if options.test_fraction is None and options.client_test_fraction is None:
             data = with_owners_tests(data)
         present, owner = np.unique(data.ids, return_inverse=True)
-        ids, holds = [data.owners[at] for at in present.tolist()], np.array([(n, 0) for n in range(len(present))])
-        partition = Partition("rows", list(by_kind(owner, len(present))), [np.arange(data.features)], holds)
+        ids, rows = [data.owners[at] for at in present.tolist()], list(by_kind(owner, len(present)))
+        holds = np.stack([np.arange(len(rows)), np.zeros(len(rows), int)], axis=1)
+        partition = Partition("rows", rows, [np.arange(data.features)], holds)
+    elif options.natural and data.partition is not None:
+        partition = data.partition
+        check_partition(partition, *data.X.shape)
+    else:
+        clients, split = options.clients or 0, options.split or "rows"
+        shape = options.groups or ((1, clients) if split == "columns" else (clients, 1))
+        partition = by_grid(split, data.y, data.features, shape, options.partition, options.skew, options.seed)
     tests = own_tests(partition, data.y, data.own_tests, options.client_test_fraction, options.seed)
     trained = np.ones(len(data.y), dtype=np.bool_) if tests is None else ~tests
     if data.columns is not None:  # split by rows
         data, recipe = _encode(data, trained)
         partition = partition._replace(columns=[np.arange(data.features)])
-    is_bytes = not data.sparse and data.X.dtype == np.uint8
-    kinds = options.scalings
+    is_bytes, kinds, top = not data.sparse and data.X.dtype == np.uint8, options.scalings, data.top
     if not kinds and is_bytes:  # raw pixels diverge
-        kinds, remarks["scale"] = ["unit"], f"bytes divided by {data.top:g}; --scale none leaves them as they are"
+        kinds, remarks["scale"] = ["unit"], f"bytes divided by {top:g}; --scale none leaves them as they are"
     elif not kinds and recipe.columns:
         kinds, remarks["scale"] = ["standard"], "standard, which --scale none leaves out"
-    top = data.top
     data, scaling, before = _scale(data, kinds, trained)
-    scaling = recipe.with_ranges(scaling, kinds)
     names = [path.name for path in data.files]
     provenance: Table = {
         "source": options.name,
@@ -95,24 +93,32 @@ def prepare(options: Options) -> Federation:
         "named": data.classes is not None,
         "labels": list(data.labels),
         "versions": {
-            "mpifed": mpifed.__version__,
             "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "scipy", "h5py")},
+            **{name: version(name) for name in ("mpifed", "numpy", "scipy", "h5py")},
         },
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        **{name: text for name, text in remarks.items() if text},
-        **_computed(options, data, recipe, kinds, top, given_classes, meaning),
+        "fitted": _fitted(options, data, recipe, kinds, top, ["classes"] * (bool(meaning) > given_classes)),
+        "given": [*recipe.given, *["classes"] * given_classes],
         "inputs": asdict(Inputs(is_bytes, before)),
+        **remarks,
     }
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
+    test, size = data.test, 0.0 if meaning else _size(data.y[trained])
     return make_federation(
-        partition, data.y, data.X, scaling, out, (data.test.X, data.test.y) if data.test else None, ids, tests,
+        partition, data.y, data.X, recipe.with_ranges(scaling, kinds), out,
+        (test.X, test.y) if test else None, ids, tests,
         classes=classes, seed=options.seed, provenance=provenance,
-        target_scale=1.0 if meaning else _target_scale(data.y[trained]),
+        target_scale=float(2.0 ** max(0, int(np.ceil(np.log2(size / 2))))) if size else 1.0,
         names=data.names and list(data.names), shape=data.shape and list(data.shape),
         recipe=list(recipe.columns) or None,
     )  # fmt: skip
+
+
+def _size(y: Array) -> float:
+    """The root mean square of targets [s]; `target_scale` is the power of two from half of it on, and at least 1."""
+    values = of_vectors(y)
+    return float(np.hypot(values.mean(dtype="f8"), values.std(dtype="f8")))
 
 
 def _in_client_order(data: Samples) -> Samples:
@@ -133,63 +139,41 @@ def _remarks(options: Options, data: Samples) -> dict[str, str]:
         remarks["names"] = "numbers: a first line of numbers alone is a row, and columns are called by their places"
     untrained = np.setdiff1d(np.arange(len(data.owners)), data.ids) if options.natural else ()
     if len(untrained):
-        rows = 0 if data.test is None or data.test.ids is None else np.isin(data.test.ids, untrained).sum()
+        rows = np.isin(data.test.ids, untrained).sum() if data.test and data.test.ids is not None else 0
         whose = listed([data.owners[at] for at in untrained], 3)
         remarks["tests"] = f"{whose}: no rows to train on, so no client; rows to test with: {rows}"
     return remarks
 
 
-def _partition(options: Options, y: Array, features: int) -> Partition:
-    clients, split = options.clients or 0, options.split or "rows"
-    shape = options.groups or ((1, clients) if split == "columns" else (clients, 1))
-    return by_grid(split, y, features, shape, options.partition, options.skew, options.seed)
-
-
 def _encode(data: Samples, trained: Flags) -> tuple[Samples, Recipe]:
     """The data with categories as numbers, and gaps filled, as the recipe of the rows `trained` [s] says."""
-    raw = data.columns
+    raw, test = data.columns, data.test
     if raw is None:
         return data, Recipe()
     recipe, texts = fit_recipe(raw, data.X[trained]), raw.texts.values()
-    X, test = recipe.encode(texts, data.X.T), data.test
     test = test and replace(test, X=recipe.encode(texts, test.X.T))
-    return replace(data, X=X, test=test, names=recipe.names(), columns=None), recipe
+    return replace(data, X=recipe.encode(texts, data.X.T), test=test, names=recipe.names(), columns=None), recipe
 
 
-def _computed(
-    options: Options, data: Samples, recipe: Recipe, kinds: list[str], top: float | None, given_classes: bool,
-    meaning: tuple[str, ...],
-) -> Table:  # fmt: skip
-    """What was computed from rows, and what the user, or what is published of the source, gave."""
-    fitted, given = [*options.source.computed, *recipe.fitted], [*recipe.given]
-    ranged = [column.name for column in recipe.columns if column.range is not None]
-    others = [column.name for column in recipe.columns if column.range is None]
-    if others or not recipe.columns:
-        of_some = f" of {', '.join(others)}" if ranged else ""
-        for kind in kinds:
-            by_format, top = kind == "unit" and top is not None, None if kind != "none" else top
-            if kind not in ("none", "unit-rows"):
-                (given if by_format else fitted).append(f"scale {kind}{of_some}")
-    if meaning:
-        (given if given_classes or options.source.published else fitted).append("classes")
-    if options.partition != "iid":
-        fitted.append(f"partition {options.partition}")
-    if not options.source.published:
+def _fitted(
+    options: Options, data: Samples, recipe: Recipe, kinds: list[str], top: float | None, classes: list[str]
+) -> list[str]:
+    """What was computed from rows; `top` is the largest value, where the source says that."""
+    source, fitted = options.source, [*options.source.computed, *recipe.fitted]
+    left = [column.name for column in recipe.columns if column.range is None]
+    some = f" of {', '.join(left)}" if len(left) < len(recipe.columns) else ""
+    if left or not recipe.columns:
+        steps = [kind for kind in kinds if kind != "none"]
+        known = steps[:1] == ["unit"] and top is not None
+        fitted += [f"scale {kind}{some}" for kind in steps[known:] if kind != "unit-rows"]
+    if not source.published:
         in_order = data.ids is not None  # of their content, on which the place of each other row depends
         drawn = options.test_fraction is not None or options.client_test_fraction is not None
-        if drawn and (in_order or data.y.dtype.kind == "i"):  # a fraction of each class
-            fitted.append("test rows that were drawn")
+        # of which there is a fraction of each class
+        fitted += [*classes, *["test rows that were drawn"] * (drawn and (in_order or data.y.dtype.kind == "i"))]
         if in_order and not options.natural and options.split != "columns":
             fitted.append("partition of ordered rows")
-    return {"fitted": fitted, "given": given}
-
-
-def _training(data: Samples, trained: Flags, scaling: Scaling) -> Iterator[Piece]:
-    """The scaled rows `trained` [s] in float64, by pieces."""
-    for start, X in pieces(data.X):
-        here = trained[start : start + X.shape[0]]
-        if here.any():
-            yield scaling.apply(X if here.all() else X[here], np.float64)
+    return fitted + [f"partition {options.partition}"] * (options.partition != "iid")
 
 
 def _scale(data: Samples, kinds: list[str], trained: Flags) -> tuple[Samples, Scaling, list[Step]]:
@@ -208,13 +192,7 @@ def _scale(data: Samples, kinds: list[str], trained: Flags) -> tuple[Samples, Sc
             )
             data, scaling = replace(data, X=X, test=data.test and replace(data.test, X=test[0]), top=None), IDENTITY
         elif kind != "none":
-            fitted = fit(kind, _training(data, trained, scaling), data.top)
+            here = ((X, trained[start : start + X.shape[0]]) for start, X in pieces(data.X))
+            fitted = fit(kind, (scaling.apply(X[rows], np.float64) for X, rows in here if rows.any()), data.top)
             data, scaling = replace(data, top=None), fitted if scaling is IDENTITY else scaling.then(fitted)
     return data, scaling, before
-
-
-def _target_scale(y: Array) -> float:
-    """The power of two between half of the root mean square of targets [s] and all of it; at least 1."""
-    values = of_vectors(y)
-    size = float(np.hypot(values.mean(dtype="f8"), values.std(dtype="f8")))
-    return float(2.0 ** max(0, int(np.ceil(np.log2(size / 2))))) if size > 0 else 1.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
-from mpifed.data.natural import identifiers, plain, text_of
+from mpifed.data.natural import plain, text_of
 from mpifed.data.scaling import Scaling
 from mpifed.files.expected import Checked
 from mpifed.text import shown
@@ -38,7 +38,6 @@ _MOST_CATEGORIES = 50  # of a column, and one in two rows; where the user states
 FEW = 20  # rows of which each may have another number
 _FEW_CATEGORIES = 10
 LEAVE_OUT = "leave the column out, by --ignore NAME"
-_ENCODE = f"encode categories, by --categorical one-hot, or {LEAVE_OUT}"
 
 
 def _different(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -83,7 +82,7 @@ class Public:
         from mpifed.files.schemas import conforming  # with pydantic, slow to import
 
         try:
-            return cls() if path is None else conforming(cls, tomllib.loads(path.read_text(encoding="utf-8-sig")))
+            return cls() if path is None else conforming(cls, tomllib.loads(Path(path).read_text("utf-8-sig")))
         except (OSError, ValueError, TypeError) as error:
             raise UsageError(f"--given {path}: {error}; expected TOML, with [columns.NAME]") from error
 
@@ -143,8 +142,7 @@ class Recipe(NamedTuple):
 
     def fits(self, names: Sequence[str] | None) -> bool:
         """Whether what may be a stranger's makes columns of these names, and texts of columns of texts alone."""
-        of_numbers = [column for column in self.columns if column.categories is None]
-        texts = any(isinstance(column.fill, str) for column in of_numbers)
+        texts = any(isinstance(column.fill, str) for column in self.columns if column.categories is None)
         return bool(self.columns) and [*self.names()] == [*(names or ())] and not texts
 
     def encode(self, texts: Iterable[Sequence[str] | None], X: Iterable[Array]) -> Array:
@@ -160,9 +158,9 @@ class Recipe(NamedTuple):
                 there = "" if count else nearest(name, table.column_names)
                 columns = ", ".join(table.column_names)
                 raise DataError(f"{what}: {count or 'no'} column{'s' * (count > 1)} {name!r}{there}; of {columns}")
-            column = Cells(what, name, table[name])
-            texts.append(None if categories is None else all_texts([column], categories))
-            X.append(column.raw(texts[-1]).astype(np.float32))
+            known, x = Cells({what: len(table)}, name, cells_of(what, name, table[name])).raw(categories)
+            texts.append(known)
+            X.append(x.astype(np.float32))
         return self.encode(texts, X)
 
     def with_ranges(self, scaling: Scaling, kinds: Sequence[str]) -> Scaling:
@@ -183,16 +181,19 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
     Raises UsageError or DataError where a column has too many categories, or others than are given, or nothing that
     fills its gaps.
     """
-    columns, fitted, given = [], [], []
+    columns, missing = list[Encoding](), raw.missing
+    fitted = ["rows without gaps"] * (missing == "drop")  # so that the places of all others depend on it
+    given = [f"{key} of {name}" for name, stated in raw.public.columns.items() for key, value in vars(stated).items()
+             if value is not None]  # fmt: skip
     for (name, texts), x in zip(raw.texts.items(), X.T, strict=True):
-        stated = raw.public.columns.get(name, Stated())
-        given += [f"{key} of {name}" for key, value in vars(stated).items() if value is not None]
-        here, categories, fill = x[~np.isnan(x)], stated.categories, stated.fill
+        here, column = x[~np.isnan(x)], Encoding(name, **vars(raw.public.columns.get(name, Stated())))
+        fill: float | str | None = column.fill
+        fits = isinstance(fill, float) if texts is None else fill == 0
+        counts = np.bincount(here.astype(np.int64), minlength=1) if texts else np.zeros(1)
         if texts is not None:
-            counts = np.bincount(here.astype(np.int64), minlength=len(texts))
             met = tuple(texts[at] for at in np.flatnonzero(counts))
-            if categories is None:
-                categories = met
+            if column.categories is None:
+                column = replace(column, categories=met)
                 fitted.append(f"categories of {name}")
                 if len(met) > min(_MOST_CATEGORIES, max(_FEW_CATEGORIES, len(x) / 2)):
                     raise DataError(
@@ -200,122 +201,104 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
                         f"most {_MOST_CATEGORIES}, and one in two rows; {LEAVE_OUT}, or state them all, as "
                         f"`categories = [...]` of [columns.{name}] in a file of --given"
                     )
+            categories = column.categories or ()
             if strange := {*met}.difference(categories):
-                raise DataError(
-                    f"column {name!r}: {min(strange)!r:.80} is none of the given categories {categories!s:.80}"
-                )
-        fits = isinstance(fill, float) if categories is None else fill == 0 or fill in categories
+                raise DataError(f"column {name!r}: {min(strange)!r:.80} is none of the given {categories!s:.80}")
+            fits = fits or fill in categories
         if fill is not None and not fits:
-            expects = "a number" if categories is None else "a category"
-            raise UsageError(f"--given: columns.{name}.fill = {fill!r}: expected {expects}")
-        if fill is None and raw.missing == "zero":
+            raise UsageError(f"--given: columns.{name}.fill = {fill!r}: expected a number or, of texts, a category")
+        if fill is None and missing == "zero":
             fill = 0.0
-        elif fill is None and raw.missing in ("mean", "median"):
+        elif fill is None and missing in ("mean", "median"):
             if not len(here):
-                raise DataError(
-                    f"--missing {raw.missing}: column {name!r} has no value in the training rows; remove it"
-                )
-            if texts is not None:
-                fill = texts[np.argmax(counts)]  # the most frequent one, of these the first
-            else:
-                fill = float((np.mean if raw.missing == "mean" else np.median)(here.astype(np.float64)))
-            fitted.append(f"{raw.missing} of {name}")
-        columns.append(Encoding(name, categories, fill, stated.range))
-    if raw.missing == "drop":  # so that the places of all others depend on it
-        fitted.append("rows without gaps")
+                raise DataError(f"--missing {missing}: column {name!r} has no value in the training rows; remove it")
+            values = here.astype(np.float64)
+            # of texts the most frequent one, of these the first
+            fill = (
+                texts[counts.argmax()] if texts else float(np.mean(values) if missing == "mean" else np.median(values))
+            )
+            fitted.append(f"{missing} of {name}")
+        columns.append(replace(column, fill=fill))
     return Recipe(tuple(columns), tuple(fitted), tuple(given))
 
 
-def all_texts(parts: Sequence[Cells], known: tuple[str, ...]) -> tuple[str, ...]:
-    """All texts of columns, after the `known` ones; numbers and booleans must be among texts of others."""
-    met = [{*column.words(known).unique().to_pylist()} - {None} for column in parts]
-    texts = {*known}.union(*(words for column, words in zip(parts, met, strict=True) if column.is_text))
-    for column, words in zip(parts, met, strict=True):
-        if strange := words - texts:
-            raise DataError(
-                f"{column} is of type {column.values.type}, and {min(strange)} is no text of other rows, which have "
-                "texts; give texts"
-            )
-    others = sorted(texts - {*known})
-    return (*known, *(sorted(others, key=float) if all(map(is_decimal, others)) else others))
+def cells_of(what: str, name: str, values: pa.ChunkedArray, known: Sequence[str] = ()) -> pa.ChunkedArray:
+    """A column of numbers as it is; of texts or categories as texts, null for gaps, unless these words are `known`.
+
+    Raises DataError for a column of another type.
+    """
+    import pyarrow as pa
+
+    if is_text(values.type):
+        return pa.chunked_array([_texts(values, known)])
+    if not re.match("u?int|halffloat|float|double|bool|decimal|null", str(values.type)):
+        raise DataError(
+            f"{what}: column {name!r} is of type {str(values.type)[:80]}; expected numbers or texts; convert it (lists "
+            f"and images: FederatedDataset.from_arrays in Python, see docs/how-to/python.md), or {LEAVE_OUT}"
+        )
+    return values
+
+
+def _texts(values: pa.ChunkedArray, known: Sequence[str]) -> pa.Array:
+    """[s] texts of texts, categories or numbers; null for gaps."""
+    import pyarrow as pa
+
+    encoded = values.dictionary_encode().unify_dictionaries().combine_chunks()
+    texts = [None if value is None else plain(text_of(value)) for value in encoded.dictionary.to_pylist()]
+    there = [text if text in known or str(text).lower() not in GAPS else None for text in texts]
+    return pa.array(there, pa.large_string()).take(encoded.indices)
 
 
 class Cells(NamedTuple):
-    """A column of a table."""
+    """A column of tables that stand one below the other."""
 
-    what: str  # messages call the table
+    sizes: Mapping[str, int]  # the rows of each table, by what messages call it
     name: str
-    values: pa.ChunkedArray
+    values: pa.ChunkedArray  # as `cells_of` gives them
 
-    def __str__(self) -> str:
-        return f"{self.what}: column {self.name!r}"
+    def at(self, row: int) -> str:
+        """Where a row stands."""
+        ends = np.cumsum([*self.sizes.values()])
+        place = min(int(np.searchsorted(ends, row, side="right")), len(ends) - 1)
+        what = [*self.sizes][place]
+        return f"{what}: row {row - ends[place] + self.sizes[what] + 1}, column {self.name!r}"
 
-    @property
-    def is_text(self) -> bool:
-        """Whether these are texts or categories."""
-        return is_text(self.values.type)
+    def raw(self, known: tuple[str, ...] | None) -> tuple[tuple[str, ...] | None, Array]:
+        """(texts, places among them [s]), those `known` first; or (None, numbers [s]); float64, NaN for gaps.
 
-    def words(self, known: Sequence[str] = ()) -> pa.Array:
-        """[s] texts of texts, categories or numbers; null for gaps, unless these words are `known`.
-
-        Raises DataError for a column of another type.
-        """
-        import pyarrow as pa
-
-        if not self.is_text and not _is_number(self.values.type):
-            nested = " (lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/python.md)"
-            raise DataError(
-                f"{self} is of type {str(self.values.type)[:80]}; expected numbers or texts; convert it"
-                f"{nested if self.values.type.num_fields else ''}, or {LEAVE_OUT}"
-            )
-        encoded = self.values.dictionary_encode().unify_dictionaries().combine_chunks()
-        texts = [None if value is None else plain(text_of(value)) for value in encoded.dictionary.to_pylist()]
-        there = [text if text in known or str(text).lower() not in GAPS else None for text in texts]
-        return pa.array(there, pa.large_string()).take(encoded.indices)
-
-    def identities(self) -> Array:
-        """[s] identifiers as texts, "" for gaps; DataError for what is none."""
-        encoded = self.words().dictionary_encode()
-        names = identifiers(encoded.dictionary.to_pylist(), str(self)).tolist()
-        for value in names:
-            if not self.is_text and not re.fullmatch(r"-?\d+|True|False", value):
-                raise DataError(f"{self}: {value} is no identifier; expected integers or texts")
-        ids: Array = np.array([*names, ""], str)[encoded.indices.fill_null(len(names)).to_pylist()]
-        return ids
-
-    def raw(self, texts: Sequence[str] | None = None) -> Array:
-        """[s] float64, NaN for gaps: places among the texts or, where there are none, numbers.
-
-        Raises DataError for what is no number, or none that float32 holds.
+        Raises DataError for what is no number, or none that float32 holds, and for numbers that are no known texts.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
+        textual, column, texts = is_text(self.values.type), self.values, known
+        if known is not None:
+            words = _texts(column, known)
+            others = sorted({*words.unique().to_pylist()} - {None, *known})
+            if others and not textual:
+                raise DataError(
+                    f"{self.at(0)} is of type {column.type}, and {others[0]} is no text of other rows, which have "
+                    "texts; give texts"
+                )
+            texts = (*known, *(sorted(others, key=float) if all(map(is_decimal, others)) else others))
+            column = pc.index_in(words, pa.array(texts, words.type))
+        elif textual:
+            raise self.not_a_number(f"encode categories, by --categorical one-hot, or {LEAVE_OUT}")
         try:
-            column = self.values if texts is None and _is_number(self.values.type) else self.words(texts or ())
-            if texts is not None:
-                column = pc.index_in(column, pa.array(texts, column.type))
             column = pc.cast(column, pa.float64()).fill_null(np.nan)
         except pa.ArrowInvalid as error:
-            if self.is_text:
-                raise self.not_a_number("training rows have numbers there; correct it") from None
-            raise DataError(f"{self}: {error}: identifiers are no features; {LEAVE_OUT}") from error
+            raise DataError(f"{self.at(0)}: {error}: identifiers are no features; {LEAVE_OUT}") from error
         # `to_numpy` would import pandas
         values = np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
         for row in np.flatnonzero(np.abs(values) > _LARGEST)[:1].tolist():
-            raise DataError(
-                f"{self.what}: row {row + 1}, column {self.name!r}: {values[row]} is not a finite number in float32"
-            )
-        return values
+            raise DataError(f"{self.at(row)}: {values[row]} is not a finite number in float32")
+        return texts, values
 
-    def not_a_number(self, remedy: str = _ENCODE) -> DataError:
+    def not_a_number(self, remedy: str) -> DataError:
         """The error for the first text that is no number."""
-        words = self.words().to_pylist()
+        words = self.values.to_pylist()
         row = next((row for row, cell in enumerate(words) if cell is not None and not is_decimal(cell)), 0)
-        return DataError(
-            f"{self.what}: row {row + 1}, column {self.name!r}: {shown(words[row] or '', 80)!r} is not a number; "
-            f"{remedy}"
-        )
+        return DataError(f"{self.at(row)}: {shown(words[row] or '', 80)!r} is not a number; {remedy}")
 
 
 def check_feature(what: str, name: object, values: Array, stated: bool) -> None:
@@ -348,7 +331,3 @@ def is_decimal(cell: str) -> bool:
 def is_text(kind: pa.DataType) -> bool:
     """Whether a column holds texts or categories."""
     return re.match("(large_)?string|dictionary", str(kind)) is not None
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return re.match("u?int|halffloat|float|double|bool|decimal|null", str(kind)) is not None

@@ -47,42 +47,37 @@ def open_packed(path: Path, mode: str = "rb") -> Iterator[IO[Any]]:  # of bytes 
         yield io.TextIOWrapper(file, "utf-8-sig") if mode == "rt" else file
 
 
-def stored_parts(
-    given: Iterable[tuple[str, Values, Values]], shape: Sequence[int] | None = None, task: str | None = None
-) -> list[Samples]:
-    """Rows and labels of several origins, each with what messages call it, as they are stored, up to texts.
-
-    Raises DataError where they are wrong by themselves, or other than those of the first, whose sample has this shape.
-    """
-    parts = list[Samples]()
-    for what, X, y in given:
-        part = Samples(X, y, shape=None if shape is None or parts else tuple(shape))
-        part = stored_rows(what, part, part, task)
-        parts.append(as_trained(what, parts[0], part) if parts else part)
-    return parts
-
-
-def joined(parts: Sequence[Samples], clients: Sequence[str], owners: Iterable[str]) -> Samples:
-    """The rows of all parts, each of one of the `clients`, and of `owners` without rows."""
-    ids = np.repeat(clients, [len(part.y) for part in parts])
-    X, y = stack_rows([part.X for part in parts]), np.concatenate([part.y for part in parts])
-    return replace(parts[0], X=X, y=y, ids=ids, owners=tuple(owners))
-
-
 Part: TypeAlias = tuple[str, str, Values, Values]  # a client, what messages call its rows, these, and their labels
 
 
-def of_clients(path: Path | None, parts: Sequence[Part], clients: Sequence[str], task: str) -> Samples:
-    """The rows of those clients who have any; DataError where nobody has.
+def of_clients(
+    what: object,
+    parts: Sequence[Part],
+    clients: Iterable[str],
+    task: str = "auto",
+    shape: tuple[int, ...] | None = None,
+) -> Samples:
+    """The rows, up to texts as they are stored, of those clients who have any, and whose they are.
 
-    `clients`: what all of them are called.
+    Raises DataError where nobody has rows, or those of a part are wrong, or of another kind than those of the first.
+
+    Parameters
+    ----------
+    clients : what all of them are called
+    shape : of a sample, if that of X is another one
     """
-    owners, there = distinct_names(clients, str(path)), [part for part in parts if np.shape(part[3])[:1] != (0,)]
-    if not there:
-        raise DataError(f"{path}: no rows of any client")
-    # of a few rows it can't be said whether their many integers are classes
-    stored = stored_parts([(what, X, y) for _, what, X, y in there], task=None if task == "auto" else task)
-    return joined(stored, [client for client, *_ in there], owners)
+    owners, stored = distinct_names(clients, str(what)), list[Samples]()
+    there = [part for part in parts if np.shape(part[3])[:1] != (0,)]
+    for _, place, X, y in there:
+        rows = Samples(X, y, shape=shape)
+        # of a few rows it can't be said whether their many integers are classes
+        rows = stored_rows(place, rows, rows, None if task == "auto" else task)
+        stored.append(as_trained(place, stored[0], rows) if stored else rows)
+    if not stored:
+        raise DataError(f"{what}: no rows of any client")
+    ids = np.repeat([client for client, *_ in there], [len(rows.y) for rows in stored])
+    X, y = stack_rows([rows.X for rows in stored]), np.concatenate([rows.y for rows in stored])
+    return replace(stored[0], X=X, y=y, ids=ids, owners=tuple(owners))
 
 
 def train_and_test(path: Path, test: Path | None = None) -> list[Path]:

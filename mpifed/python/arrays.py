@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
@@ -19,9 +19,10 @@ from mpifed.data import store
 from mpifed.data.natural import distinct_names, identifiers
 from mpifed.data.prepare import Options, prepare
 from mpifed.data.samples import Samples, Source, Values, array, stored_samples
-from mpifed.data.source_files import joined, listed, stored_parts
+from mpifed.data.source_files import listed, of_clients
 from mpifed.data.summary import summary
 from mpifed.data.table import ColumnUses, as_table
+from mpifed.files.reading import reading
 from mpifed.python.ranks import alike, spoken, together
 from mpifed.python.values import Pair, check_index, integer, is_frame
 from mpifed.run.agreement import begin_call
@@ -30,21 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from mpifed.plots.style import SizeName
-
-
-def _source(data: Samples) -> Source:
-    """A source of data in memory, which has no options."""
-
-    @dataclass(frozen=True)
-    class InMemory(Source):
-        @property
-        def names_clients(self) -> bool:
-            return data.ids is not None
-
-        def read(self, seed: int) -> Samples:
-            return data
-
-    return InMemory()
 
 
 class FederatedDataset:
@@ -109,17 +95,12 @@ class FederatedDataset:
         y: Values,
         *,
         clients: Values,
-        partition: str = "iid",
-        skew: str | float | None = None,
-        split: str = "rows",
         test: Pair | float | None = None,
-        client_test: float | None = None,
-        scale: str | None = None,
         shape: Sequence[int] | None = None,
         names: Sequence[str] | None = None,
-        seed: int = 0,
         out: str | Path | None = None,
         overwrite: bool = False,
+        **options: Values,
     ) -> FederatedDataset:
         """Divide samples among clients.
 
@@ -128,51 +109,33 @@ class FederatedDataset:
         X
             [s, ...] samples, of any shape, or a sparse array of SciPy [s, p]; frames are for `from_dataframe`.
         y
-            [s] integers or texts of classes, or real targets; [s, t] several labels of each sample, integers or
-            booleans that are 0 or 1, or real targets.
+            [s] integers or texts of classes, [s] or [s, t] floats of real targets, or [s, L] labels of 0 and 1.
         clients
-            How many; with `split="columns"` each gets columns. Or [s] integers or texts that say whose each sample is:
-            clients in the order of these sorted identifiers, the samples of each in an order of their content.
-        partition
-            How labels spread over clients: "iid", "dirichlet:A", "classes:K", and others of `mpifed data --help`.
-        skew
-            Of the clients' sizes: the parameter of a Dirichlet distribution, or "power:A"; None: equal.
-        split
-            "rows" or "columns".
+            How many, or whose each sample is [s], integers or texts: natural clients.
         test
             Test samples and labels, or the fraction of the rows that is held out.
-        client_test
-            The fraction of each client's rows with which it tests, in place of training.
-        scale
-            As `mpifed data --scale`: "none", "unit", "minmax", "standard" or "unit-rows"; fitted on training rows. By
-            default bytes are divided by 255.
         shape, names
             Of a sample, by default that of X; of the features.
-        seed
-            Of the partition and of held-out rows.
         out
             A folder to write to; by default the data stay in memory.
         overwrite
             Replace the data in `out`.
+        options
+            Those of `mpifed data`: `split`, `partition` and `skew`; `client_test`, the fraction of each client's rows
+            with which it tests, in place of training; `scale`, by default of bytes by 255; `seed`.
         """
 
-        def data_and_options() -> tuple[Samples, Table]:
-            tested, fraction = _samples_or_fraction(test)
-            of_test = None if tested is None else Samples(*_pair(tested, "test"))
-            data = Samples(
-                *_pair((X, y), "from_arrays"), of_test, names=None if names is None else tuple(map(str, names)),
-                shape=None if shape is None else tuple(shape),
-            )  # fmt: skip
-            options: Table = {
-                "split": split, "partition": partition, "skew": skew, "scale": scale, "seed": seed,
-                "test_fraction": fraction, "client_test": client_test,
-            }  # fmt: skip
+        def read(options: Table) -> Samples:
+            named = None if names is None else tuple(map(str, names))
+            of_sample = tuple(shape) if shape else None
+            data = Samples(*_pair((X, y), "from_arrays"), _test_pair(test), names=named, shape=of_sample)
             if np.ndim(clients) == 0:
-                return data, {**options, "clients": clients}
+                options["clients"] = clients
+                return data
             check_index("y and clients", y, clients)
-            return replace(data, ids=identifiers(array(clients, "clients"), "clients")), options
+            return replace(data, ids=identifiers(array(clients, "clients"), "clients"))
 
-        return cls(_make_data(out, overwrite, data_and_options))
+        return cls(_make_data(out, overwrite, read, {**options, "test_fraction": _fraction(test)}))
 
     @classmethod
     def from_clients(
@@ -186,7 +149,7 @@ class FederatedDataset:
         names: Sequence[str] | None = None,
         out: str | Path | None = None,
         overwrite: bool = False,
-        **options: object,
+        **options: Values,
     ) -> FederatedDataset:
         """Data of clients as they are: (X [s_i, ...], y [s_i]) of each, or a frame of each.
 
@@ -200,47 +163,32 @@ class FederatedDataset:
         test
             Common test samples and labels, or the fraction of the rows that is held out.
         client_test
-            The samples and labels with which each client tests, or the fraction of its rows for that.
+            The samples and labels with which each client tests, a list or a dict as `clients` are, or the fraction of
+            its rows for that.
         options
-            `scale` and `seed`, as in `from_arrays` and `from_dataframe`.
+            `scale` and `seed`, as in `from_arrays`.
         """
-        each: dict[str, Values] = _by_client(clients)
-        if label is not None:
-            options |= {"client_test": client_test, "out": out, "overwrite": overwrite, "shape": shape}
-            return cls.from_dataframe(_Frames(each), label=label, test=test, **options)  # type: ignore[arg-type]
+        fractions = {"test_fraction": _fraction(test), "client_test": _fraction(client_test)}
 
-        def data_and_options() -> tuple[Samples, Table]:
-            tested, fraction = _samples_or_fraction(test)
-            own, own_fraction = _samples_or_fraction(client_test)
-            tests = {} if own is None else _by_client(own, None if isinstance(own, Mapping) else each)
-            if own is not None and (differing := sorted({*tests} ^ {*each})):
+        def read(options: Table) -> Samples:
+            each = _by_client(clients)
+            if label is not None:
+                options["label"] = label
+                frames = {f"from_clients: client {name}": frame for name, frame in each.items()}
+                return _of_frames(frames, test, options, [*each])
+            own = {} if client_test is None or fractions["client_test"] is not None else _by_client(client_test)
+            if own and (differing := sorted({*own} ^ {*each})):
                 raise UsageError(
-                    f"from_clients: client_test: {len(tests)} pairs for {len(each)} clients; {listed(differing, 5)} "
-                    "differ: give each client's, or a fraction such as 0.2"
+                    f"client_test: {len(own)} pairs for {len(each)} clients; {listed(differing, 5)} differ"
                 )
-            rows = [(name, "", *_pair(value, f"client {name}")) for name, value in each.items()]
-            rows += [(name, ": test", *_pair(value, f"client {name}: test")) for name, value in tests.items()]
-            rows = [row for row in rows if len(row[3])]
-            trained = {name for name, kind, *_ in rows if not kind}
-            if not trained.issuperset(name for name, *_ in rows) or not trained:
-                raise UsageError(
-                    "from_clients: no samples to train on, of all clients, or of one with samples to test with; "
-                    "expected a pair (X, y) of each"
-                )
-            given = [(f"client {name}{kind}", X, y) for name, kind, X, y in rows]
-            if tested is not None:
-                given.append(("test", *_pair(tested, "test")))
-            parts = stored_parts(given, shape)
-            common = None if tested is None else parts.pop()
-            data = joined(parts, [name for name, *_ in rows], each)
-            own_tests = np.repeat([kind != "" for _, kind, *_ in rows], [len(part.y) for part in parts])
-            data = replace(
-                data, test=common, own_tests=own_tests if tests else None,
-                names=None if names is None else tuple(map(str, names)),
-            )  # fmt: skip
-            return data, {**options, "test_fraction": fraction, "client_test": own_fraction}
+            parts = [(name, what := f"client {name}", *_pair(pair, what)) for name, pair in each.items()]
+            parts += [(name, what := f"client {name}: test", *_pair(pair, what)) for name, pair in own.items()]
+            data = of_clients("from_clients", parts, each, shape=tuple(shape) if shape else None)
+            own_tests = np.repeat(np.arange(len(parts)) >= len(each), [len(y) for *_, y in parts])
+            named = None if names is None else tuple(map(str, names))
+            return replace(data, test=_test_pair(test), own_tests=own_tests if own else None, names=named)
 
-        return cls(_make_data(out, overwrite, data_and_options))
+        return cls(_make_data(out, overwrite, read, {**options, **fractions}))
 
     @classmethod
     def from_dataframe(
@@ -251,14 +199,9 @@ class FederatedDataset:
         by: str | None = None,
         clients: int | None = None,
         test: Values | float | None = None,
-        task: str = "auto",
-        ignore: Sequence[str] = (),
-        categorical: str | None = None,
-        missing: str = "error",
-        given: str | Path | None = None,
         out: str | Path | None = None,
         overwrite: bool = False,
-        **options: object,
+        **options: Values,
     ) -> FederatedDataset:
         """Data of a frame of pandas or polars, a table of Arrow, or a `datasets.Dataset`; it needs pyarrow.
 
@@ -270,59 +213,27 @@ class FederatedDataset:
             The column that says whose each row is: clients in the order of its sorted values, the rows of each in an
             order of their content. It is no feature.
         clients
-            Without `by`: how many, as in `from_arrays`, which takes `options` too; `client_test`, `scale`,
-            `seed` and `shape` also go with `by`. Without `scale` features are standardized.
-        task
-            What labels are: "classification", "regression", or "auto": classes if they are integers or texts.
-        ignore
-            Columns that are left out.
-        categorical
-            What columns of texts become: "one-hot", by the texts of the training rows; None: an error.
-        missing
-            What becomes of gaps: "error", "zero", "drop", or "mean" or "median" of the training rows.
-        given
-            A TOML file of what is known without the rows, as of `mpifed data csv --given`.
+            Without `by`: how many, as in `from_arrays`.
         test
             A frame with the same columns, or the fraction of the rows that is held out.
+        options
+            Those of `mpifed data csv`: `ignore`, columns that are left out; `categorical="one-hot"`, which texts
+            become; `missing`, what becomes of gaps: "error", "zero", "drop", "mean" or "median"; `task`; `given`, a
+            file of what is known without the rows. And those of `from_arrays`; without `scale` features are
+            standardized.
         """
 
-        def data_and_options() -> tuple[Samples, Table]:
-            several = isinstance(frame, _Frames)
-            if several + (by is not None) + (clients is not None) != 1:
+        def read(options: Table) -> Samples:
+            if (by is None) is (clients is None):
                 raise UsageError("from_dataframe: give either by, the column that names clients, or clients, how many")
-            tested, fraction = _samples_or_fraction(test)
-            frames = {f"from_clients: client {name}": part for name, part in frame.items()} if several else {
-                "from_dataframe: frame": frame
-            }  # fmt: skip
-            tests = {} if tested is None else {"from_dataframe: test": tested}
-            if not frames:
-                raise UsageError("from_clients: no clients; expected a frame of each")
-            columns: Table = {"label": _listed(label), "by": _listed(by), "task": task, "missing": missing}
-            columns |= {"ignore": ignore if isinstance(ignore, str) else _listed(ignore), "categorical": categorical}
-            uses = ColumnUses(**columns, given=None if given is None else Path(given))
-            train, test_rows = ({what: as_table(each, what) for what, each in part.items()} for part in (frames, tests))
-            data = uses.samples(train, test_rows, list(frame) if several else ())
-            for what, each in {**frames, **tests}.items():
-                if index := [name for name in getattr(getattr(each, "index", None), "names", ()) if name is not None]:
-                    said = f"{what}: the index {listed(index)} is left out; .reset_index() makes columns"
-                    warnings.warn(said, stacklevel=2)
-            if data.left_out:
-                said = f"from_dataframe: column {listed(data.left_out)} numbers rows, and is left out"
-                warnings.warn(said, stacklevel=2)
-            shape: Values = options.pop("shape", None)
-            data = replace(data, shape=None if shape is None else tuple(shape))
-            return data, {**options, "clients": clients, "test_fraction": fraction}
+            return _of_frames({"from_dataframe: frame": frame}, test, options)
 
-        return cls(_make_data(out, overwrite, data_and_options))
+        chosen = {"label": label, "by": by, "clients": clients, "test_fraction": _fraction(test)}
+        return cls(_make_data(out, overwrite, read, {**options, **chosen}))
 
     @classmethod
     def from_torch(
-        cls,
-        dataset: Values,
-        *,
-        clients: Values,
-        test: Values | float | None = None,
-        **options: Values,  # those of from_arrays
+        cls, dataset: Values, *, clients: Values, test: Values | float | None = None, **options: Values
     ) -> FederatedDataset:
         """Data of a map-style dataset of PyTorch, whose items are pairs (sample, label).
 
@@ -343,23 +254,15 @@ class FederatedDataset:
         return cls.from_arrays(X, y, clients=clients, test=tested, **options)
 
 
-class _Frames(dict[str, Values]):
-    """Frames of clients, by their names."""
+def _fraction(value: Values) -> Values:
+    """What is the fraction of the rows, of an argument that may be samples too; `Options` says whether it is one."""
+    return value if isinstance(value, (Real, str)) else None
 
 
-def _by_client(values: Values, names: Collection[str] | None = None) -> dict[str, Values]:
-    """By the clients' names, which those of a list have from their places, or from as many others."""
-    if isinstance(values, Mapping):
-        return dict(zip(distinct_names(values, "from_clients"), values.values(), strict=True))
-    each = list(values)
-    if names is None or len(names) != len(each):
-        names = list(map(str, range(len(each))))
-    return dict(zip(names, each, strict=True))
-
-
-def _samples_or_fraction(value: Values) -> tuple[Values, Values]:
-    """(what is given, fraction of the rows) of an argument that is either; `Options` says whether it is a fraction."""
-    return (None, value) if isinstance(value, (Real, str)) else (value, None)
+def _by_client(values: Values) -> dict[str, Values]:
+    """By the clients' names, which those of a list have from their places."""
+    each = values if isinstance(values, Mapping) else dict(enumerate(values))
+    return dict(zip(distinct_names(each, "from_clients"), each.values(), strict=True))
 
 
 def _pair(value: Values, what: str) -> Pair:
@@ -375,31 +278,40 @@ def _pair(value: Values, what: str) -> Pair:
     return value[0], value[1]
 
 
-def _listed(names: Values) -> list[Values] | None:
-    """Names of columns, of one or several."""
-    return names if names is None else [names] if isinstance(names, (str, Integral)) else list(names)
+def _test_pair(test: Values) -> Samples | None:
+    return None if test is None or _fraction(test) is not None else Samples(*_pair(test, "test"))
+
+
+def _of_frames(frames: Mapping[str, Values], test: Values, options: Table, clients: Sequence[str] = ()) -> Samples:
+    """The data of frames, each of one of the `clients`, if there are some; of `options` it takes what it knows."""
+    if not frames:
+        raise UsageError("from_clients: no clients; expected a frame of each")
+    uses = ColumnUses(**{field.name: options.pop(field.name, field.default) for field in fields(ColumnUses)})
+    tests = {} if test is None or _fraction(test) is not None else {"from_dataframe: test": test}
+    train, tested = ({what: as_table(each, what) for what, each in part.items()} for part in (frames, tests))
+    data = uses.samples(train, tested, clients)
+    of_index = [name for each in frames.values() for name in getattr(getattr(each, "index", None), "names", ()) if name]
+    if dropped := [*data.left_out, *of_index]:
+        said = (
+            f"from_dataframe: {listed(dropped)} numbers rows, and is left out; .reset_index() makes columns of an index"
+        )
+        warnings.warn(said, stacklevel=2)
+    return data
 
 
 def _items(pairs: Values, what: str) -> Pair:  # with __len__ and __getitem__, as PyTorch has them
     """(samples, labels) of a map-style dataset."""
-    try:
-        samples, labels = [], []
-        for item in (pairs[number] for number in range(len(pairs))):
-            if not isinstance(item, (tuple, list)) or len(item) != 2:
-                keys = f" with the keys {', '.join(map(str, item))[:80]}" if isinstance(item, dict) else ""
-                raise TypeError(f"an item is a {type(item).__name__}{keys}")
-            samples.append(_sample(item[0]))
-            labels.append(array(item[1], "label"))
-        if len({sample.dtype == np.uint8 for sample in samples}) > 1:
-            raise TypeError("some samples are bytes, others are not")
-        if len({label.dtype.kind == "U" for label in labels}) > 1:
-            raise TypeError("some labels are texts, others are not")
-        return np.stack(samples), np.stack(labels)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{what}: {type(pairs).__name__}: {error}; expected __len__, and __getitem__ that gives pairs of a sample "
-            "and a label, all samples of one shape; from_arrays takes arrays of both"
-        ) from error
+    remedy = (
+        "expected __len__, and __getitem__ that gives pairs of a sample and a label, all samples of one shape; "
+        "from_arrays takes arrays of both"
+    )
+    with reading(f"{what}: {type(pairs).__name__}", remedy, TypeError, ValueError):
+        items = [
+            (_sample(x), y.tolist() if hasattr(y, "tolist") else y)
+            for x, y in map(pairs.__getitem__, range(len(pairs)))
+        ]
+        samples, labels = zip(*items, strict=True)
+        return np.stack(samples, casting="equiv"), list(labels)
 
 
 def _sample(x: Values) -> Array:  # a tensor, an array, an image of PIL
@@ -410,13 +322,22 @@ def _sample(x: Values) -> Array:  # a tensor, an array, an image of PIL
     return values.transpose(2, 0, 1) if is_image and values.ndim == 3 else values
 
 
-def _make_data(
-    out: str | Path | None, overwrite: bool, data_and_options: Callable[[], tuple[Samples, Table]]
-) -> Path | str:
-    """The folder with the data, written by rank 0, or their name in memory; on every rank. Collective."""
+def _make_data(out: str | Path | None, overwrite: bool, read: Callable[[Table], Samples], chosen: Table) -> Path | str:
+    """The folder with the data, written by rank 0, or their name in memory; on every rank. Collective.
+
+    `read` takes of what is `chosen` the options that it knows.
+    """
 
     def options() -> Options:
-        data, chosen = data_and_options()
+        data = read(chosen)
+
+        @dataclass(frozen=True)
+        class InMemory(Source):
+            names_clients = data.ids is not None
+
+            def read(self, seed: int) -> Samples:
+                return data
+
         known = [field.name for field in fields(Options) if field.default is not MISSING and field.name != "force"]
         chosen["client_test_fraction"] = chosen.pop("client_test", None)
         for name in chosen:
@@ -426,18 +347,18 @@ def _make_data(
             if chosen.get(name) is not None:
                 chosen[name] = integer(chosen[name], name)
         chosen.setdefault("split", "rows")
-        return Options("arrays", _source(data), None if out is None else Path(out), force=overwrite, **chosen)
+        return Options("arrays", InMemory(), None if out is None else Path(out), force=overwrite, **chosen)
 
-    comm, chosen = begin_call(
+    comm, made_of = begin_call(
         "FederatedDataset",
         options,
-        lambda chosen: {
-            **vars(chosen),
+        lambda options: {
+            **vars(options),
             "out": str(out),
             "source": None,
-            "data": stored_samples("arrays", chosen.source.read(0)),
+            "data": stored_samples("arrays", options.source.read(0)),
         },
         together,
     )
-    made = alike(comm, lambda: [prepare(chosen)] if out is None or comm.rank == 0 else [])
+    made = alike(comm, lambda: [prepare(made_of)] if out is None or comm.rank == 0 else [])
     return store.in_memory(*made) if out is None else Path(out)

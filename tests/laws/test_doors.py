@@ -212,7 +212,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
     "numbers with marks": (
         {"x": [*map(str, range(20, 49)), "-"]},
         {},
-        "row 30, column 'x': '-' is not a number; 29 others are: correct",
+        "row 30, column 'x': '-' is not a number; 29 others are, or nearly",
     ),
     "fractions as texts": ({"x": ["1.5", "-0.5", "+2.5"] * 10}, {}, "row 1, column 'x': '1.5' is not a number"),
     "Swiss thousands": ({"x": ["1\u2019234", "\u2212235"] * 15}, {}, "'1\u2019234' is not a number; .*thousands"),
@@ -224,7 +224,11 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
     "gaps alone": ({"x": [None] * 30}, {}, "column 'x' has no value in the training rows"),
     "labels with gaps": ({"ill": [0, None, 1] * 10}, {}, "row 2, column 'ill' is a missing value, of 10; leave"),
     "identifiers with gaps": ({"ward": [None, "a", "b"] * 10}, {}, "row 1, column 'ward' is a missing value, of 10"),
-    "identifiers that floats round": ({"ward": [2.0**60, 1.0] * 15}, {}, r"'ward': 1.15\S+e\+18 is no identifier"),
+    "identifiers that floats round": (
+        {"ward": [2.0**60, 1.0] * 15},
+        {},
+        r"'ward': object, such as 1.15\S+e\+18; expected integers or texts",
+    ),
     "fractions as identifiers": ({"ward": [0.5, 1.0, 2.0] * 10}, {}, "'ward'.*0.5"),
     "a control character": ({"ward": ["a\x1b[2J", "b", "c"] * 10}, {}, "'ward': .*control character"),
     "a label that a terminal would obey": (
@@ -243,7 +247,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, setti
 }
 OF_FRAMES = {  # alone: these are texts in such files, or cannot be written
     "csv": ("a time span", "fractions as identifiers", "identifiers that floats round",
-            "fractions as texts", "values of several types"),
+            "fractions as texts", "values of several types", "a label that a terminal would obey"),
     "parquet": ("values of several types",),
 }  # fmt: skip
 
@@ -305,7 +309,7 @@ def test_texts_are_texts_in_test_rows_too(here: Path) -> None:
     frame = pd.read_csv("t.csv")
     for column in ("zip", "old"):
         rows = frame.astype({"old" if column == "zip" else "zip": str}).replace({"zip": {"1": "01", "2": "02"}})
-        with pytest.raises(mf.DataError, match=f"predict: X: column '{column}' is of type .*, which have texts"):
+        with pytest.raises(mf.DataError, match=f"predict: X: row 1, column '{column}' is of type .*, which have texts"):
             train(data).predict(rows)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,8 @@ from mpifed.data.samples import Samples, Source
 from mpifed.data.source_files import files_in, open_packed, train_and_test, with_test
 from mpifed.files.reading import reading
 
-_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # which no other program is started for
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")  # which no other program is started for
+_VALUES = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
@@ -33,26 +33,23 @@ class Cifar(Source):
     def read(self, seed: int) -> Samples:
         """The data; DataError when a file is missing or not whole."""
         meta, *_ = files_in(self.path, "batches.meta.txt", "fine_label_names.txt")
-        start = 2 if meta.name.startswith("fine") else 1  # of the pixels of an image; its class is before them
+        labels = 1 + meta.name.startswith("fine")  # bytes before the pixels of an image, of which the last counts
         files = files_in(self.path, ".bin")
-        train, test = (self._images([path for path in files if path.name.startswith("test") is tests], start)
-                       for tests in (False, True))  # fmt: skip
-        with open_packed(meta, "rt") as file:
-            return replace(train, test=test, classes=tuple(file.read().split()), files=tuple(files))
-
-    def _images(self, paths: list[Path], start: int) -> Samples:
-        """The images of some files, each after its label."""
-        parts = list[Array]()
-        for path in paths:
+        parts: tuple[list[Array], list[Array]] = [], []
+        for path in files:
             with open_packed(path) as file:
                 content = np.frombuffer(file.read(), np.uint8)
-            if len(content) % (start + 3072) or not len(content):
-                raise DataError(f"{path}: {len(content)} bytes; expected {start + 3072} of each image; get it again")
-            parts.append(content.reshape(-1, start + 3072))
-        if not parts:
-            raise DataError(f"{self.path}: no files of training, or none of test images; expected those of the archive")
-        images = np.concatenate(parts)
-        return Samples(images[:, start:].reshape(-1, 3, 32, 32), images[:, start - 1].astype(np.int64))
+            if len(content) % (labels + _VALUES) or not len(content):
+                raise DataError(
+                    f"{path}: {len(content)} bytes; expected {labels + _VALUES} of each image; get it again"
+                )
+            parts[path.name.startswith("test")].append(content.reshape(-1, labels + _VALUES))
+        with reading(self.path, "expected files of training and of test images", ValueError):
+            images = [np.concatenate(part) for part in parts]
+        with open_packed(meta, "rt") as file:
+            classes = tuple(file.read().split())
+        rows = (Samples(part[:, labels:].reshape(-1, 3, 32, 32), part[:, labels - 1]) for part in images)
+        return with_test(rows, classes=classes, files=tuple(files))
 
 
 @dataclass(frozen=True)
@@ -70,32 +67,29 @@ class Images(Source):
         paths = [sorted(place.glob("[!.]*/[!.]*")) for place in train_and_test(self.path)]
         if not paths[0]:
             raise DataError(f"{self.path}: no images; expected a folder for each class, as {self.path}/cat/1.png")
-        images = [[_pixels(path) for path in part] for part in paths]
-        for path, image in zip(itertools.chain(*paths), itertools.chain(*images), strict=True):
-            if image.shape != images[0][0].shape:
-                came, known = image.shape[:2], images[0][0].shape[:2]
-                raise DataError(f"{path}: {came} pixels, {paths[0][0].name} has {known}; resize")
-        colours = [np.stack(part).transpose(0, 3, 1, 2) for part in images]
+        images = {path: _pixels(path) for path in itertools.chain(*paths)}
+        first = images[paths[0][0]].shape
+        for path, image in images.items():
+            if image.shape != first:
+                raise DataError(f"{path}: {image.shape[:2]} pixels, {paths[0][0].name} has {first[:2]}; resize")
+        colours = [np.stack([images[path] for path in part]).transpose(0, 3, 1, 2) for part in paths]
         channels = 1 if all((part[:, :1] == part).all() for part in colours) else 3  # grey, or coloured
-        return with_test(
+        rows = (
             Samples(part[:, :channels], [path.parent.name for path in of])
             for part, of in zip(colours, paths, strict=True)
         )
+        return with_test(rows)
 
 
 def _pixels(path: Path) -> Array:
     """[height, width, 3] of an image file."""
     from PIL import Image, ImageOps
 
-    if path.is_dir():
-        raise DataError(f"{path}: a folder within that of a class; put its images there, or remove it")
     damaged = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
-    remedy = f"expected {', '.join(_FORMATS)}; remove it"
+    remedy = f"expected {', '.join(_FORMATS)}, in a folder for each class; remove it"
     with reading(path, remedy, *damaged), Image.open(path, formats=_FORMATS) as image:
-        layout: Any = image.tile[0].args if image.tile else ""  # as RGB;16B, or (RGB, largest value)
-        deep = ";16" in str(layout) or (image.format == "PPM" and isinstance(layout, tuple) and layout[1] > 255)
-        if image.mode[0] in "IF" or deep:  # which become RGB by cutting off what is above 255, or bits
+        if image.mode[0] in "IF" or ";16" in str(image.tile):  # which become RGB by cutting off what is above 255
             raise ValueError(f"pixels of more than 8 bits, mode {image.mode}: give them by from_arrays")
-        if (frames := getattr(image, "n_frames", 1)) > 1:
-            raise ValueError(f"{frames} images in one file: give one of each")
+        if getattr(image, "n_frames", 1) > 1:
+            raise ValueError("several images in one file: give one of each")
         return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))  # as a camera was held

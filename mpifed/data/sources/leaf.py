@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mpifed.core.errors import DataError
 from mpifed.data.samples import Samples, Source, Task
 from mpifed.data.source_files import Part, files_in, of_clients, open_packed, train_and_test, with_test
 from mpifed.files.reading import reading
+
+_DAMAGED = (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -40,23 +41,20 @@ class Leaf(Source):
         places = train_and_test(self.path, self.test)
         endings = (".json", ".json.gz", ".json.bz2", ".json.xz")
         files = [files_in(place, *endings) if place.is_dir() else [place] for place in places]
-        parts = [[user for path in paths for user in _users(path)] for paths in files]
-        users = list(dict.fromkeys(user for part in parts for user, *_ in part))
+        parts = [list(chain(*map(_users, paths))) for paths in files]
+        users = dict.fromkeys(user for user, *_ in chain(*parts))
         sets = (of_clients(place, part, users, self.task) for place, part in zip(places, parts, strict=True))
         return with_test(sets, files=tuple(chain(*files)), task=self.task)
 
 
 def _users(path: Path) -> Iterator[Part]:
     """What a file has of each user."""
-    with reading(path, "get the file again", ValueError, RecursionError), open_packed(path) as file:
-        table = json.load(file, object_pairs_hook=_each_once)
-    users = table.get("user_data") if isinstance(table, dict) else None
-    if not isinstance(users, dict):
-        raise DataError(f"{path}: no rows; expected `users`, `num_samples` and `user_data`")
-    for name, content in users.items():
+    remedy = "expected `users`, `num_samples` and `user_data`; get the file again"
+    with reading(path, remedy, *_DAMAGED), open_packed(path) as file:
+        users = json.load(file, object_pairs_hook=_each_once)["user_data"].items()
+    for name, content in users:
         place = f"{path}: user {name!r:.80}"
-        damaged = (KeyError, ValueError, TypeError, OverflowError, RecursionError)
-        with reading(place, 'expected {"x": [...], "y": [...]}, x of numbers, of one shape', *damaged):
+        with reading(place, 'expected {"x": [...], "y": [...]}, x of numbers, of one shape', *_DAMAGED):
             X, y = np.array([*content["x"]]), [*content["y"]]
             if X.dtype.kind not in "biuf":
                 raise ValueError(f"an array of {X.dtype}")
@@ -66,9 +64,7 @@ def _users(path: Path) -> Iterator[Part]:
 
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """A table of JSON; ValueError where a key is there twice, of which the last one would count."""
-    table = dict[str, object]()
-    for key, value in pairs:
-        if key in table:
-            raise ValueError(f"{key!r:.80} is there twice")
-        table[key] = value
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError(f"one of {str([*table])[:80]} is there twice")
     return table

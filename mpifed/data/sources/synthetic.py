@@ -12,7 +12,7 @@ from mpifed.core.record import Array
 from mpifed.data.partitioners import stream
 from mpifed.data.samples import Samples, Source, pieces
 
-MOST_NOISE = 1e30  # so that labels do not overflow float32
+MOST = 2**30  # so many squared are more values than any memory holds; and noise that does not overflow float32
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,10 @@ class Synthetic(Source):
     def __post_init__(self) -> None:
         if self.task == "regression" and self.classes is not None:
             raise UsageError(f"--classes {self.classes}: regression has none; add --task classification")
-        ranges = {"samples": (1, 2**60), "features": (1, 2**60), "noise": (0, MOST_NOISE), "classes": (2, 2**60)}
-        for name, (low, high) in ranges.items():
+        for name, low, high in (("samples", 1, MOST), ("features", 1, MOST), ("noise", 0, 1e30), ("classes", 2, MOST)):
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise UsageError(f"--{name} {value}: expected a number from {low} to {high}")
-        if self.samples * self.features > 2**60:
-            raise UsageError(f"--samples {self.samples} --features {self.features}: more values than any memory holds")
 
     def read(self, seed: int) -> Samples:
         """The data; each chunk of rows is a function of (seed, number of the chunk)."""

@@ -196,7 +196,7 @@ def test_a_gap_that_becomes_zeros_is_no_category_of_that_name(tmp_path: Path) ->
     folder = of_one(*words, "--categorical", "one-hot", "--missing", "zero")
     assert rows(folder) == [[1, 1, 0], [2, 0, 0], [3, 0, 1]]
     written(tmp_path / "a.csv", "a,b,y\n1,0.0,0\n2,w,1\n")
-    with pytest.raises(DataError, match="column 'b': 'w' is none of the given categories"):
+    with pytest.raises(DataError, match="column 'b': 'w' is none of the given"):
         of_one(*words, "--categorical", "one-hot")
 
 

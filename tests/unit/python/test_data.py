@@ -109,13 +109,13 @@ def test_identifiers_of_many_kinds(ids: Any, expected: tuple[str, ...]) -> None:
 
 def test_an_index_is_no_feature_and_said() -> None:
     read = FRAME.rename_axis("Unnamed: 0").reset_index()
-    with pytest.warns(UserWarning, match="from_dataframe: column Unnamed: 0 numbers rows, and is left out"):
+    with pytest.warns(UserWarning, match="from_dataframe: Unnamed: 0 numbers rows, and is left out"):
         data = of_frame(read)
     assert data.names() == tuple("abcd")
     assert np.array_equal(run(data).predict(read), run(data).predict(X))
     named = FRAME.rename(columns={"ill": "rownames", "a": 4})
     assert of_frame(named, label="rownames", ignore=pd.Index([4])).names() == of_frame(ignore="a").names()
-    with pytest.warns(UserWarning, match="frame: the index a is left out"):
+    with pytest.warns(UserWarning, match="from_dataframe: a numbers rows, and is left out; .reset_index"):
         assert of_frame(FRAME.set_index("a")).names() == tuple("bcd")
 
 
@@ -242,7 +242,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: arrays(X, Y, clients=[2**63 + 1, 2**63 + 3, -1] * 20), "clients: 9223372036854775809 and others would be"),
     (lambda: arrays(X, Y, clients=np.array([2.0**60, 1] * 30)), r"clients: float64, such as 1.15\S+; .*below 2\^53"),
     (lambda: arrays(X, [2**64 + 1, 2**64 + 3] * 30), "y: 18446744073709551617 and others would be rounded"),
-    (lambda: From.from_torch([(X[0], "1"), (X[1], 1)], clients=1), "from_torch: list: some labels are texts, others"),
+    (lambda: From.from_torch([(X[0], "1"), (X[1], 1)], clients=1), "y: row 1 has 1, and not a text"),
     (lambda: of_frame(ignore=0), "ignore = 0: .*no such column; expected the names a, b"),
     (lambda: of_frame(FRAME.assign(e=[2**64 + 1, 1] * 30)), "int too (large|big) to convert"),
     (lambda: arrays(X, Y, names=["a"]), "1 names for 4 features"),
@@ -259,11 +259,14 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: From.from_clients({"a\nb": (X, Y)}), "'a.*b' has a control character"),
     (lambda: From.from_clients([(X, Y)] * 2, client_test=[(X, Y)] * 3), "3 pairs for 2 clients; 2 differ"),
     (lambda: From.from_clients([(X, Y, Y)]), "client 0: a tuple, no pair"),
-    (lambda: From.from_clients([]), "from_clients: no samples to train on"),
+    (lambda: From.from_clients([]), "from_clients: no rows of any client"),
     (lambda: From.from_clients({"a": (X, Y), "b": (BYTES, Y)}), "client b: samples are uint8, .* on float32"),
-    (lambda: From.from_clients({"a": (X, Y), "b": ([], [])}, client_test={"a": (X, Y), "b": (X, Y)}), "no samples to"),
+    (
+        lambda: From.from_clients({"a": (X, Y), "b": ([], [])}, client_test={"a": (X, Y), "b": (X, Y)}),
+        "client 1: all its 60 rows are test rows",
+    ),
     (lambda: From.from_clients({"a": FRAME, "b": FRAME.drop(columns="c")}, label="ill"), "client b: other .*: c dif"),
-    (lambda: From.from_clients({"a": FRAME, "b": (X, Y)}, label="ill"), "client b: a tuple .*expected a DataFrame"),
+    (lambda: From.from_clients({"a": FRAME, "b": (X, Y)}, label="ill"), "client b: a tuple: .*expected a DataFrame"),
     (lambda: From.from_clients([], label="ill"), "from_clients: no clients; expected a frame of each"),
     (lambda: From.from_clients(PAIRS, scael="unit"), "scael: no argument here; did you mean .scale"),
     (lambda: of_frame(FRAME.assign(by="b")), "column 'by': 'b' is not a number"),
