@@ -6,7 +6,7 @@ import inspect
 from dataclasses import MISSING, Field
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import click
 
@@ -17,7 +17,6 @@ from mpifed.core.tables import Table
 from mpifed.text import on_screen
 
 if TYPE_CHECKING:
-    from mpifed.data.options import Options
     from mpifed.data.sources import Source
 
 
@@ -44,11 +43,7 @@ class _Sources(click.Group):
 
 
 FILE = click.Path(path_type=Path)
-# what texts become, and what a help calls them
-_TYPES = {
-    str: (click.STRING, "TEXT"), int: (click.INT, "INTEGER"), float: (click.FLOAT, "NUMBER"), Path: (FILE, "PATH"),
-    bool: (click.BOOL, ""),
-}  # fmt: skip
+_KINDS: dict[type, Any] = {str: str, int: int, float: float, Path: FILE, bool: bool}  # what click calls them
 
 
 @click.group(
@@ -66,59 +61,51 @@ def data() -> None:
 def _command(name: str, kind: type[Source]) -> click.Command:
     from mpifed.data.options import Options
 
-    common = {field.name for field in fields_of(Options)} - {"name", "source"}
-    if taken := common & {field.name for field in fields_of(kind)}:
+    own = [field.name for field in fields_of(kind)]
+    common = [field for field in fields_of(Options) if field.name not in ("name", "source")]
+    if taken := {*own}.intersection(field.name for field in common):
         raise UsageError(f"{name}: {min(taken)}: every source has that option; rename the field")
-    of_class = {field.name: option for field in fields_of(kind) if (option := _parameter(kind, field))}
-    of_all = {field.name: option for field in fields_of(Options) if (option := _parameter(Options, field))}
-    del of_all["name"]
+    parameters = [
+        *(_parameter(kind, field) for field in fields_of(kind)),
+        *(_parameter(Options, each) for each in common),
+    ]
 
     def make(**options: object) -> None:
-        given: Table = {key: value for key, value in options.items() if value not in (None, ())}
-        source = kind(**{key: value for key, value in given.items() if key in of_class})
-        _make(Options(name=name, source=source, **{key: value for key, value in given.items() if key in of_all}))
+        from mpifed.data.prepare import prepare
+        from mpifed.data.summary import summary
 
-    docs = attribute_docs(kind)
-    text = inspect.cleandoc(kind.__doc__ or "")
-    if "path" in docs:
-        text += f"\n\nPATH: {docs['path']}"
-    parameters = list({**of_class, **of_all}.values())
-    return click.Command(name, params=parameters, callback=make, help=text, short_help=text.partition("\n\n")[0])
+        given: Table = {key: value for key, value in options.items() if value not in (None, ())}
+        source = kind(**{key: given.pop(key) for key in own if key in given})
+        try:
+            federation = prepare(Options(name=name, source=source, **given))
+        except ModuleNotFoundError as error:
+            raise UsageError(f"{name}: {error.name} is not installed; pip install 'mpifed[data]'") from error
+        except MemoryError as error:
+            raise DataError(f"{name}: not enough memory ({error!s:.200}); use less data") from error
+        click.echo(on_screen(summary(federation)))
+
+    text, docs = inspect.cleandoc(kind.__doc__ or ""), attribute_docs(kind)
+    more = f"\n\nPATH: {docs['path']}" if "path" in docs else ""
+    first = text.partition("\n\n")[0]
+    known = [parameter for parameter in parameters if parameter]
+    return click.Command(name, params=known, callback=make, help=text + more, short_help=first)
 
 
 def _parameter(kind: type, field: Field[object]) -> click.Parameter | None:
     """The argument PATH, or an option, for a field; None for one that the command line cannot set."""
-    required = field.default is MISSING and field.default_factory is MISSING
+    hint, required = get_type_hints(kind)[field.name], field.default is MISSING and field.default_factory is MISSING
     if field.name == "path":
-        several = get_origin(get_type_hints(kind)["path"]) is tuple
+        several = get_origin(hint) is tuple
         return click.Argument(["path"], required=required, type=FILE, nargs=-1 if several else 1)
-    hint = get_type_hints(kind)[field.name]
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    part = next((part for part in parts if part in _TYPES or get_origin(part) is Literal), None)
+    part = next((part for part in parts if part in _KINDS or get_origin(part) is Literal), None)
     if part is None:
         return None
-    name = field.metadata.get("option", field.name.replace("_", "-"))
-    text = attribute_docs(kind).get(field.name, "")
-    if not required and field.default not in (None, MISSING, False):
+    name, text = field.name.replace("_", "-"), attribute_docs(kind).get(field.name, "")
+    if field.default not in (None, MISSING, False):
         text = f"{text}  [default: {field.default}]"
     if part is bool:
         off = field.metadata.get("off", f"/--no-{name}")
         return click.Option([f"--{name}{off}", field.name], is_flag=True, default=None, help=text)
-    of, metavar = (click.Choice(get_args(part)), None) if part not in _TYPES else _TYPES[part]
-    metavar = field.metadata.get("metavar", metavar)
+    of, metavar = click.Choice(get_args(part)) if part not in _KINDS else _KINDS[part], field.metadata.get("metavar")
     return click.Option([f"--{name}", field.name], type=of, metavar=metavar, required=required, help=text)
-
-
-def _make(options: Options) -> None:
-    """Make the data folder, and print a summary."""
-    from mpifed.data.prepare import prepare
-    from mpifed.data.summary import summary
-
-    try:
-        federation = prepare(options)
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{options.name}: {error.name} is not installed; pip install 'mpifed[data]'") from error
-    except MemoryError as error:
-        why = str(error) or "none left"
-        raise DataError(f"{options.name}: not enough memory ({why}); use less data") from error
-    click.echo(on_screen(summary(federation)))
