@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, lru_cache, partial
-from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mpifed.core.loops import scale_columns
 from mpifed.core.record import Array, Integers
-from mpifed.data.block import Block, Joint, Piece
+from mpifed.data.block import Block, Factors, Joint, Piece
 from mpifed.data.roster import Roster
 from mpifed.data.scaling import scale_sparse
 from mpifed.data.store import TESTS, Federation
@@ -19,9 +18,6 @@ from mpifed.data.store import TESTS, Federation
 PIECE_NBYTES = 1 << 24  # of a piece of rows: float32 values, for sparse rows with int32 columns
 SHARD_NBYTES = 2048  # of an open shard beside its arrays
 MOST_OPEN = 1 << 14  # blocks on a rank; those that take part once in a while are opened again, as quickly as computed
-
-# (scale, shift) of columns in a dtype, as `Scaling.to` gives them
-Factors: TypeAlias = Callable[[Hashable], tuple[Array | None, Array | None]]
 
 
 class Shard:
@@ -88,17 +84,17 @@ class Shard:
         scale, shift = self.factors(dtype := np.dtype(dtype))
         as_stored = self.values.dtype == dtype and scale is None and shift is None
         for rows in self._cuts():
-            if self.sparse:
-                raw = _csr((self.values.data, self.values.indices, self.values.indptr), rows, self.features)
-                yield rows, raw if as_stored else scale_sparse(raw, scale, dtype)
-                continue
             raw = self.values[rows]
-            out = raw if as_stored else np.empty(raw.shape, dtype)
             if as_stored:
-                out.flags.writeable = False
+                if not self.sparse:
+                    raw.flags.writeable = False
+                yield rows, raw
+            elif self.sparse:
+                yield rows, scale_sparse(raw, scale, dtype)
             else:
+                out = np.empty(raw.shape, dtype)
                 scale_columns(raw, scale, shift, (out,))
-            yield rows, out
+                yield rows, out
 
     def _cuts(self) -> Iterator[slice]:
         """All rows as slices of about `PIECE_NBYTES`."""
@@ -108,23 +104,6 @@ class Shard:
             starts = np.searchsorted(indptr, np.arange(0, max(1, indptr[-1]), PIECE_NBYTES // 8))
             bounds = np.unique([*starts, self.samples]).tolist()
         return map(slice, bounds[:-1], bounds[1:])
-
-
-class JointShards(NamedTuple):
-    """Dense values of several clients in one array, of which one call takes rows of all of them.
-
-    One client's rows stand below the other's, or the columns of `side_by_side` clients with the same rows beside each
-    other: by client, the time would go to lines of few bytes.
-    """
-
-    values: Array
-    y: Array
-    factors: Factors
-    side_by_side: int = 0
-
-    def take(self, at: Array, outs: Sequence[Array]) -> None:
-        """Write the scaled rows `at` [b] to `outs`: one array [b, p] of all columns, or [b, p_i] of each client's."""
-        scale_columns(self.values, *self.factors(outs[0].dtype), outs, at)
 
 
 def hosted_blocks(
@@ -156,18 +135,14 @@ class _Hosted:
     def __init__(self, data: Federation, clients: range, room: float, tests: bool) -> None:
         self._data, self._clients, self._factors = data, clients, cache(self._factors_of)
         self._prefix = TESTS if tests else ""
-        self._counts = data.test_counts if tests else data.counts
         self._mapped = float(data.nbytes(self._prefix, clients).sum()) > room
-        at = {  # of the values and labels of all of them
-            name: (int(starts.min()), int(stops.max()))
-            for name, (_, starts, stops) in data.places(np.arange(clients.start, clients.stop), self._prefix).items()
-        }
-        self._y, self._values = data.labels(self._prefix, *at["y"]), data.values(self._prefix, at, not self._mapped)
-        # where labels begin that are here, and rows in indptr and in X
-        self._first = tuple(at[name][0] if name in at else 0 for name in ("y", "indptr", "X"))
+        places = data.places(np.arange(clients.start, clients.stop), self._prefix)
+        ranges = {name: (array, int(starts.min()), int(stops.max())) for name, (array, starts, stops) in places.items()}
+        self._first = {name: start for name, (_, start, _) in ranges.items()}
+        self._read = data.read(self._prefix, ranges, not self._mapped)
         self._rows = None
         if data.whole and not data.sparse:
-            self._rows = JointShards(self._values[0], self._y, self._factors(0))
+            self._rows = Joint(self._read["X"], self._read["y"], self._factors(0))
 
     def _factors_of(self, *groups: int) -> Factors:
         """Of the columns of these groups, one group after the other."""
@@ -184,7 +159,7 @@ class _Hosted:
             # pieces of values that are read as they are would be views, and no part of an array is one
             if first.dtype.kind != "f" or any(factor is not None for factor in factors(first.dtype)):
                 values = np.concatenate([shard.values for shard in shards], axis=1)
-                joint = JointShards(values, shards[0].y, factors, len(shards))
+                joint = Joint(values, shards[0].y, factors, len(shards))
                 for shard in shards:
                     shard.joint = joint, start
                     shard.values = values[:, start : start + shard.features]
@@ -194,18 +169,16 @@ class _Hosted:
     def shard(self, n: int) -> Shard:
         """The data of the rank's client number n."""
         data, client = self._data, self._clients[n]
-        count, width = int(self._counts[client]), int(data.widths[client])
-        starts = zip(data.starts(client, self._prefix), self._first, strict=True)
-        label, row, value = (int(start) - first for start, first in starts)
-        values: Piece
-        if data.sparse:
-            values = _checked(data, self._values, slice(row, row + count), width, f"client {client}")
-        else:
-            values = self._values[0][value : value + (count if data.whole else count * width)].reshape(count, width)
+        at = {
+            name: slice(int(start) - self._first[name], int(stop) - self._first[name])
+            for name, (_, start, stop) in data.places(client, self._prefix).items()
+        }
+        parts = {name: self._read[name][here] for name, here in at.items()}
+        values = _values(data, parts, len(parts["y"]), int(data.widths[client]), f"client {client}")
         factors = self._factors(int(data.holds[client, 1]))
-        shard = Shard(client, partial(data.held, client), self._y[label : label + count], values, factors)
+        shard = Shard(client, partial(data.held, client), parts["y"], values, factors)
         if self._rows is not None:
-            shard.joint = self._rows, label
+            shard.joint = self._rows, at["y"].start
         return shard
 
 
@@ -219,39 +192,25 @@ def common_shard(data: Federation, start: int = 0, stop: int | None = None) -> S
 
     Where there is a range, other rows are not read.
     """
-    stop, width = data.test_samples if stop is None else stop, data.features
+    stop = data.test_samples if stop is None else stop
     if start >= stop:
         return None
-    at = {"X": (start, stop)}
-    if data.sparse:
-        values = tuple(data.array("test/indptr", data.test_samples + 1)[[start, stop]].tolist())
-        at = {"data": values, "indices": values, "indptr": (start, stop + 1)}
-    raw = data.values("test/", at)
-    rows = _checked(data, raw, slice(0, stop - start), width, "the test set") if data.sparse else raw[0]
-    held = np.arange(start, stop), np.arange(width)
-    return Shard(-1, lambda: held, data.labels("test/", start, stop), rows, cache(data.scaling.to))
+    parts = data.read("test/", data.between("test/", *[(start, stop)] * 3))
+    held = np.arange(start, stop), np.arange(data.features)
+    values = _values(data, parts, stop - start, data.features, "the test set")
+    return Shard(-1, lambda: held, parts["y"], values, cache(data.scaling.to))
 
 
-def _checked(data: Federation, parts: tuple[Array, ...], rows: slice, width: int, whose: str) -> Piece:
-    """The same as `_csr`, of what may be a stranger's: reading them elsewhere would leave the arrays."""
-    try:
-        indptr = parts[2][rows.start : rows.stop + 1]
-        if indptr[0] < 0 or (indptr[1:] < indptr[:-1]).any():  # where the last one is 0, SciPy does not look
-            raise ValueError("indptr does not ascend")
-        values = _csr(parts, rows, width)
-        values.check_format(full_check=True)
-    except ValueError as error:
-        raise data.damaged(f"{whose}: {error}") from error
-    return values
-
-
-def _csr(parts: tuple[Array, ...], rows: slice, width: int) -> Piece:
-    """Rows of the arrays (data, indices, indptr), as views."""
+def _values(data: Federation, parts: Mapping[str, Array], count: int, width: int, whose: str) -> Piece:
+    """The raw rows [s, p] of the arrays; DataError where a stranger's would have SciPy read elsewhere."""
+    if not data.sparse:
+        return parts["X"].reshape(count, width)
     from scipy.sparse import csr_matrix  # slow to import, and needed for sparse data only
 
-    data, indices, indptr = parts
-    start, stop = indptr[[rows.start, rows.stop]].tolist()
-    return csr_matrix(
-        (data[start:stop], indices[start:stop], indptr[rows.start : rows.stop + 1] - start),
-        shape=(rows.stop - rows.start, width),
-    )
+    with data.guard(whose):
+        indptr = parts["indptr"].astype(np.int64)
+        if (np.diff(indptr) < 0).any():  # where the last one is 0, SciPy does not look
+            raise ValueError("indptr does not ascend")
+        values = csr_matrix((parts["data"], parts["indices"], indptr - indptr[0]), (count, width))
+        values.check_format(full_check=True)
+    return values

@@ -22,25 +22,26 @@ import hashlib
 import json
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from annotated_types import Ge, Le, Len
+from annotated_types import Ge, Le, Len, MultipleOf
 
 from mpifed.core.errors import DataError
 from mpifed.core.holdings import narrow, span
+from mpifed.core.io_errors import open_regular
 from mpifed.core.record import Array, Flags, Integers
 from mpifed.core.tables import Table
 from mpifed.data.block import Piece, of_vectors, vectors
 from mpifed.data.recipe import Encoding, Recipe
 from mpifed.data.scaling import Scaling
-from mpifed.files.expected import MOST, Checked, Count, Digest, NotNegative, Pattern, Positive, Text
+from mpifed.files.expected import Checked, Count, Digest, Pattern, Positive, Text
 from mpifed.files.json_file import read_json, write_json
+from mpifed.files.reading import reading
 from mpifed.files.write import replaced, sync
 from mpifed.text import command_line, leads_to
 
@@ -51,28 +52,24 @@ ARRAYS, ABOUT = "federation.h5", "federation.json"
 REMEDY = "make the data again with `mpifed data ... --force`"
 TESTS = "client_tests/"
 MEMORY = "memory:"  # begins the path of data in memory
-_IN_MEMORY: dict[str, Federation] = {}
-_MOST_CLASSES = 2**16  # unless there are more rows
 PART = 1 << 22  # bytes that are read at once
-_ALIGNED = 64  # bytes: what a mapped array begins at a multiple of
+_IN_MEMORY: dict[str, Federation] = {}
+_ALIGNED = 64  # bytes: what an array begins at a multiple of
 _OF_CLIENTS = {"X", "y", "data", "indices", "indptr"}  # arrays whose parts have a digest for each client
-# what each array may consist of, by the last part of its name; others are integers
-_KINDS = {"X": "uf", "y": "uif", "data": "f", "indices": "i", "indptr": "i", "ids": "S", "scale": "f", "shift": "f"}
 
 
 @dataclass(kw_only=True)
 class Extent:
     """Where an array lies in `federation.h5`, and its digest where it is no client's."""
 
-    offset: Count = 0
+    offset: Annotated[Count, MultipleOf(_ALIGNED)] = 0
     shape: Annotated[list[Count], Len(1, 2)]
     dtype: Annotated[str, Pattern(r"^(\|u1|<[iu][248]|<f[48]|\|S[1-9][0-9]{0,5})$")]
     sha256: Digest | None = None
 
-    def view(self, whole: bytes | mmap.mmap | memoryview) -> Array:
-        """The array in the bytes of the file, in a line; ValueError, or OverflowError, where it lies outside."""
-        values: Array = np.frombuffer(whole, self.dtype, math.prod(self.shape), self.offset)
-        return values
+    def view(self, whole: mmap.mmap) -> Array:
+        """The array in the bytes of the file; ValueError, or OverflowError, where it lies outside."""
+        return np.frombuffer(whole, self.dtype, math.prod(self.shape), self.offset).reshape(self.shape)
 
 
 @dataclass
@@ -132,17 +129,21 @@ class About:
     samples: Positive  # distinct training rows
     features: Positive
     test_samples: Count
-    classes: Count  # 0 for real targets; 2 of each of several labels of a row
+    classes: Annotated[int, Ge(0), Le(2**24)]  # 0 for real targets; 2 of each of several labels of a row
     sparse: bool
     seed: int  # of the data, not of a run
     targets: Annotated[int, Ge(1), Le(2**16)] = 1  # of a row: several real ones, or labels that are 0 or 1
-    target_scale: NotNegative = 1.0  # power of two near the size of real targets; 1 for classes
+    target_scale: Annotated[float, Ge(1)] = 1.0  # power of two near the size of real targets; 1 for classes
     shape: list[Count] | None = None  # of a sample, such as [channels, height, width]; None: vectors
     names: list[str] | None = None  # [p] of the features
     recipe: list[Encoding] | None = None  # how they are made of the columns of a table, where they are
     provenance: Annotated[Table, Checked(_conforming)]
     arrays: dict[Text, Extent]
     data_sha256: Digest  # of all this but provenance and places: it identifies the data
+
+
+Interval: TypeAlias = "tuple[Any, Any]"  # where entries begin and end: numbers, or [n] of several clients
+Places: TypeAlias = "dict[str, tuple[Array, Any, Any]]"  # an array, and where entries begin and end in it, by name
 
 
 class Federation:
@@ -159,125 +160,125 @@ class Federation:
     scaling : of all columns
     """
 
-    def __init__(
-        self,
-        about: About,
-        arrays: Mapping[str, Array],
-        path: Path | None = None,
-        forget: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Of arrays in memory, or mapped from the folder `path`; DataError where they cannot be what `about` says.
-
-        `forget` gives back the pages of the file that were read, which count as memory of this process.
-        """
-        self.about, self.path, self._arrays, self._forget = about, path, arrays, forget
+    def __init__(self, about: About, whole: mmap.mmap, path: Path | None = None) -> None:
+        """Of the bytes of its arrays, of the folder `path`; DataError where they cannot be what `about` says."""
+        self.about, self.path, self._whole = about, path, whole
         self.split, self.clients, self.samples = about.split, about.clients, about.samples
         self.features, self.targets, self.sparse = about.features, about.targets, about.sparse
-        several = "multilabel" if about.targets > 1 else "classification"
-        self.task = several if about.classes else "regression"
-        self.classes = 0 if self.task == "multilabel" else about.classes
+        self.classes = about.classes if about.targets == 1 else 0
+        self.task = "classification" if self.classes else "multilabel" if about.classes else "regression"
         self.test_samples, self.target_scale = about.test_samples, about.target_scale
         self.shape = None if about.shape is None else tuple(about.shape)
         self.provenance, self.sha256 = about.provenance, about.data_sha256
         self.fitted: list[str] = about.provenance.get("fitted", ["what nobody noted"])
         # each client holds all columns, so that X has whole rows, in the order of the groups of rows
         self.whole = about.split == "rows"
-        self._members: dict[str, Integers] = {}
-        # copies in memory, of half the bytes: each round reads them here and there, which maps all of a file in the end
-        self.holds = narrow(self._integers("holds", self.clients, 2))
-        self.bounds = {axis: narrow(self._integers(f"{axis}/bounds", -1)) for axis in ("rows", "columns")}
-        forget()
-        self._starts = {"": self.bounds["rows"], TESTS: np.broadcast_to(np.int32(0), self.bounds["rows"].shape)}
-        if f"{TESTS}bounds" in arrays:
-            self._starts[TESTS] = narrow(self._integers(f"{TESTS}bounds", len(self.bounds["rows"])))
-        for groups, (axis, bounds) in zip(self.holds.T, self.bounds.items(), strict=True):
-            number = len(bounds) - 1
-            if groups.max() >= number or not (np.bincount(groups, minlength=number).all() and np.diff(bounds).all()):
-                raise self.damaged(f"{axis}/bounds and holds: a group is empty, or belongs to no client")
-        self.counts, self.test_counts = (self._sizes(starts, 0) for starts in self._starts.values())
-        self.widths = self._sizes(self.bounds["columns"], 1)
-        self._check()
-        factors = [self.array(f"scaling/{name}", -1) for name in Scaling._fields]
-        if not all(len(values) in (1, self.features) and _is_finite(values) for values in factors):
-            raise self.damaged(f"scaling: expected 1 or {self.features} numbers, which are finite")
-        self.scaling = Scaling(*map(np.squeeze, factors))
-        forget()
-
-    def damaged(self, why: str) -> DataError:
-        """An error of the stored data."""
-        return DataError(f"{'the data' if self.path is None else self.path / ARRAYS}: {why}; {REMEDY}")
-
-    def array(self, name: str, *shape: int) -> Array:
-        """A whole array, of this shape if one is given; DataError for another size, or one that is not its digest's."""
-        try:
-            values = self._arrays[name].reshape(shape or self.about.arrays[name].shape)
-        except (KeyError, ValueError) as error:
-            raise self.damaged(f"{name}: expected an array of shape {shape} ({error})") from error
-        expected = self.about.arrays[name].sha256
-        if expected is not None and expected != _digest(self._pieces(values)).hex():
-            raise self.damaged(f"{name} was changed or damaged")
-        return values
-
-    def _pieces(self, values: Array) -> Iterator[Array]:
-        """The bytes of an array, of whose file few pages stay in memory."""
-        whole = values.reshape(-1).view(np.uint8)
-        for start in range(0, len(whole), PART):
-            yield whole[start : start + PART]
-            self._forget()
-
-    def _integers(self, name: str, *shape: int) -> Integers:
-        """An array of nonnegative integers; of bounds, ascending from 0."""
-        values = self.array(name, *shape).astype(np.int64, copy=False)
-        if values.min(initial=0) < 0:
-            raise self.damaged(f"{name} has {values.min()}, expected 0 or more")
-        if name.endswith("bounds") and (values[:1].any() or len(values) < 2 or (np.diff(values) < 0).any()):
-            raise self.damaged(f"{name} does not ascend from 0")
-        return values
-
-    def _sizes(self, bounds: Integers, axis: int) -> Integers:
-        """[N] the sizes of the clients' groups; a view of one number where they are alike."""
-        sizes, groups = np.diff(bounds).astype(np.int64), self.holds[:, axis]
-        return sizes[groups] if (sizes != sizes[0]).any() else np.broadcast_to(sizes[0], groups.shape)
+        self._arrays, self._members = dict[str, Array](), dict[str, Integers]()
+        for name, extent in about.arrays.items():
+            with self.guard(name):
+                self._arrays[name] = extent.view(whole)
+        with self.guard("arrays"):
+            self.holds = self._integers("holds", self.clients, 2)
+            self.bounds = {axis: self._integers(f"{axis}/bounds", -1) for axis in ("rows", "columns")}
+            rows, tests = self.bounds["rows"], np.broadcast_to(np.int32(0), self.bounds["rows"].shape)
+            if f"{TESTS}bounds" in self._arrays:
+                tests = self._integers(f"{TESTS}bounds", len(rows))
+            self.counts, self.test_counts = self._sizes(rows, 0), self._sizes(tests, 0)
+            self.widths = self._sizes(self.bounds["columns"], 1)
+            # where labels of each group begin, and rows of indptr, and X, of each client; of whole rows, of each group
+            self._starts = {"": [rows] * 3, TESTS: [tests] * 3, "test/": [np.array([0, self.test_samples])] * 3}
+            if not self.whole:
+                sizes = self.counts, self.counts * self.widths
+                self._starts[""][1:] = (np.concatenate([[0], np.cumsum(each)]) for each in sizes)
+            self._sets = {
+                prefix: self._set(prefix, *starts) for prefix, starts in self._starts.items() if starts[0][-1]
+            }
+            factors = [self.array(f"scaling/{name}", -1) for name in Scaling._fields]
+            self.scaling = Scaling(*map(np.squeeze, factors))
+            self._check()
+        self._forget()
 
     def _check(self) -> None:
-        """DataError unless the facts agree with each other, and with what the clients hold."""
+        """ValueError where what there is once contradicts what is stored."""
         about, features = self.about, self.features
         alike = {"rows": [1], "columns": [0]}.get(self.split, [])  # what all clients hold: all columns, or all rows
+        numbers = [len(bounds) - 1 for bounds in self.bounds.values()]
         wrong = {
-            "clients": self.counts.astype(float) @ self.widths > MOST,
+            "holds": ((self.holds < 0) | (self.holds >= numbers)).any(),
+            "bounds": any(
+                starts[0][0] or np.diff(starts[0]).min() < (not prefix) for prefix, starts in self._starts.items()
+            )
+            or np.diff(self.bounds["columns"]).min() < 1,
             "samples": self.bounds["rows"][-1] < self.samples,
             "features": self.bounds["columns"][-1] < features,
             "split": self.holds[:, alike].any() or (self.test_counts.any() and not self.whole),
-            "classes": self.classes > max(self.samples + self.test_samples, _MOST_CLASSES)
-            or (self.targets > 1 and about.classes not in (0, 2)),
-            "target_scale": self.target_scale not in 2.0 ** np.arange(128),
+            "classes": self.targets > 1 and about.classes not in (0, 2),
+            "scaling": any(
+                len(np.atleast_1d(part)) not in (1, features) or not _is_finite(part) for part in self.scaling
+            ),
             "provenance.classes": len(self.provenance.get("classes", ())) not in (0, self.classes or self.targets),
             **contradictions(features, about.shape, about.names, about.recipe),
         }
         for key in (key for key, contradicts in wrong.items() if contradicts):
-            raise self.damaged(f"{key} in {ABOUT} contradicts what is stored, or the rest of that file")
+            raise ValueError(f"{key} in {ABOUT}, or stored, contradicts the rest")
+
+    def guard(self, what: str) -> AbstractContextManager[None]:
+        """Turns what NumPy and SciPy say of an array that a stranger may have written into a DataError."""
+        where = "the data" if self.path is None else self.path / ARRAYS
+        return reading(f"{where}: {what}", REMEDY, LookupError, TypeError, ValueError, OverflowError)
+
+    def _forget(self) -> None:
+        """Give back the pages of the file that were read, which count as memory of this process."""
+        if self.path is not None:
+            self._whole.madvise(mmap.MADV_DONTNEED)
+
+    def array(self, name: str, *shape: int) -> Array:
+        """A whole array, of this shape if one is given; DataError for another size, or one that is not its digest's."""
+        with self.guard(name):
+            values = self._arrays[name].reshape(shape or self._arrays[name].shape)
+            if self.about.arrays[name].sha256 not in (None, _digest([values]).hex()):
+                raise ValueError("was changed or damaged")
+        return values
+
+    def _integers(self, name: str, *shape: int) -> Integers:
+        """A copy, of half the bytes: each round reads here and there in it, which maps all of a file in the end."""
+        return narrow(self.array(name, *shape).astype(np.int64))
+
+    def _sizes(self, bounds: Integers, column: int) -> Integers:
+        """[N] the sizes of the clients' groups; a view of one number where they are alike."""
+        sizes, groups = np.diff(bounds).astype(np.int64), self.holds[:, column]
+        return sizes[groups] if (sizes != sizes[0]).any() else np.broadcast_to(sizes[0], groups.shape)
+
+    def _set(self, prefix: str, labels: Integers, rows: Integers, values: Integers) -> dict[str, Array]:
+        """What is stored of rows that end with these: labels y, and values X [s, p], or in a line, or CSR."""
+        shapes = {"y": (labels[-1], self.targets)[: 1 + (self.targets > 1)]}
+        if self.sparse:
+            shapes |= {"data": (-1,), "indices": (-1,), "indptr": (rows[-1] + 1,)}
+        else:
+            shapes["X"] = (values[-1], self.features)[: 1 + (self.whole or bool(prefix))]
+        return {name: self._arrays[prefix + name].reshape(shape) for name, shape in shapes.items()}
 
     # --- what the clients hold ---------------------------------------------------------------------------------------
 
     def members(self, axis: str) -> Integers:
         """The members of all groups of "rows" or "columns", one group after the other; `bounds` separates them."""
         if axis not in self._members:
-            members = self._integers(f"{axis}/members", int(self.bounds[axis][-1]))
+            members = self.array(f"{axis}/members", int(self.bounds[axis][-1])).astype(np.int64)
             number = self.samples if axis == "rows" else self.features
-            falls = np.flatnonzero(np.diff(members) <= 0) + 1
-            if members.max() >= number or not np.isin(falls, self.bounds[axis]).all():
-                raise self.damaged(f"{axis}/members: a group does not ascend, or has members beyond {number}")
+            with self.guard(f"{axis}/members"):
+                if members.min() < 0 or members.max() >= number:
+                    raise ValueError(f"expected numbers from 0 to {number - 1}")
             self._members[axis] = members
         return self._members[axis]
-
-    def group(self, axis: str, group: int) -> Integers:
-        """The members of a group of "rows" or "columns"."""
-        return self.members(axis)[slice(*self.bounds[axis][group : group + 2].tolist())]
 
     def held(self, client: int) -> tuple[Integers, Integers]:
         """(rows [s], columns [p]) that a client holds, as indices among all."""
         rows, columns = self.holds[client].tolist()
         return self.group("rows", rows), self.group("columns", columns)
+
+    def group(self, axis: str, group: int) -> Integers:
+        """The members of a group of "rows" or "columns"."""
+        return self.members(axis)[slice(*self.bounds[axis][group : group + 2].tolist())]
 
     def names(self) -> tuple[str, ...] | None:
         """[p] names of the features; None where the source has none."""
@@ -285,86 +286,68 @@ class Federation:
 
     def client_names(self) -> tuple[str, ...]:
         """[N] what natural clients are called; () where clients have numbers alone."""
-        ids = self.array("clients/ids", self.clients).tolist() if "clients/ids" in self._arrays else ()
-        return tuple(text.decode("utf-8", "replace") for text in ids)
+        if "clients/ids" not in self._arrays:
+            return ()
+        with self.guard("clients/ids"):
+            return tuple(np.char.decode(self.array("clients/ids", self.clients), "utf-8", "replace").tolist())
 
-    def _stored(self, prefix: str) -> dict[str, Array]:
-        """Labels and values of the clients' rows, of `TESTS` or of "test/": y, and X [s, p] or in a line, or CSR."""
-        rows = self.test_samples if prefix == "test/" else int(self._starts[prefix][-1])
-        stored = {"y": self.array(f"{prefix}y", *(rows, self.targets)[: 1 + (self.targets > 1)])}
-        shape = [self.features]
-        if not prefix and not self.whole:  # one client's rows and columns after the other's
-            rows, shape = int(self.counts.sum() if self.sparse else self.counts @ self.widths), []
-        if not self.sparse:
-            return {**stored, "X": self.array(f"{prefix}X", rows, *shape)}
-        data, indptr = self.array(f"{prefix}data", -1), self.array(f"{prefix}indptr", rows + 1)
-        return {**stored, "data": data, "indices": self.array(f"{prefix}indices", len(data)), "indptr": indptr}
-
-    def starts(self, clients: int | Integers, prefix: str = "") -> tuple[Array, Array, Array]:
-        """The first label, and row in indptr and in X (value, where X is in a line), of a client, or [n] of several."""
-        labels = self._starts[prefix][self.holds[clients, 0]]
-        if self.whole:
-            return labels, labels, labels
-        return labels, self._before[0][clients], self._before[1][clients]
-
-    @cached_property
-    def _before(self) -> list[Integers]:
-        """[N] rows, and values, of the clients before each one, where X has no whole rows."""
-        return [np.cumsum(sizes) - sizes for sizes in (self.counts, self.counts * self.widths)]
-
-    def places(self, clients: Integers, prefix: str = "") -> dict[str, tuple[Array, Array, Array]]:
-        """(array, where entries of clients begin in it, and end, [n] each) by name; of `TESTS`, where there are any."""
-        if not self._starts[prefix][-1]:
+    def places(self, clients: int | Integers, prefix: str = "") -> Places:
+        """Where labels and values of clients lie; of `TESTS`, where there are any."""
+        if prefix not in self._sets:
             return {}
-        stored, counts = self._stored(prefix), (self.test_counts if prefix else self.counts)[clients]
-        labels, rows, values = self.starts(clients, prefix)
-        at = {"y": (labels, labels + counts)}
-        at["X"] = at["y"] if self.whole else (values, values + counts * self.widths[clients])
+        groups = self.holds[clients, 0]
+        units = groups, *[groups if self.whole else clients] * 2
+        starts = zip(self._starts[prefix], units, strict=True)
+        return self.between(prefix, *((each[unit], each[unit + 1]) for each, unit in starts))
+
+    def between(self, prefix: str, labels: Interval, rows: Interval, values: Interval) -> Places:
+        """Where these labels lie, rows of indptr with their values, and rows of X, or values in a line."""
+        stored, at = self._sets[prefix], {"y": labels, "X": values}
         if self.sparse:
-            at["indptr"] = rows, rows + counts + 1
-            at["data"] = at["indices"] = stored["indptr"][rows], stored["indptr"][rows + counts]
+            start, stop = rows
+            at["indptr"] = start, stop + 1
+            at["data"] = at["indices"] = stored["indptr"][start], stored["indptr"][stop]
         return {name: (array, *at[name]) for name, array in stored.items()}
 
     def nbytes(self, prefix: str = "", clients: range | None = None) -> Integers:
         """[n] bytes of each client's labels and values, as stored; of neighbours, or of all."""
-        among = range(self.clients) if clients is None else clients
-        who = np.arange(among.start, among.stop)
+        who = np.arange(self.clients) if clients is None else np.arange(clients.start, clients.stop)
         places = self.places(who, prefix).values()
         return sum(((stops - starts) * array[:1].nbytes for array, starts, stops in places), 0 * who)
 
     def labels(self, prefix: str = "", start: int = 0, stop: int | None = None) -> Array:
         """Stored labels as int64 classes or float64 targets [s]; DataError if they are invalid."""
-        y, classes = self._stored(prefix)["y"][start:stop], self.about.classes
-        if classes and (y.dtype.kind == "f" or y.min(initial=0) < 0 or y.max(initial=0) >= classes):
-            raise self.damaged(f"{prefix}y has labels that are not 0 to {classes - 1}")
-        if not _is_finite(y):
-            raise self.damaged(f"{prefix}y has a target that is not finite")
+        y, classes = self._sets[prefix]["y"][start:stop], self.about.classes
         y = y.astype(np.int64 if self.classes else np.float64)
+        with self.guard(f"{prefix}y"):
+            if not (_is_finite(y) and (not classes or (y.min(initial=0) >= 0 and y.max(initial=0) < classes))):
+                raise ValueError(f"labels are not finite, or not 0 to {classes - 1}")
         return y if self.targets == 1 else vectors(y)
 
-    def values(self, prefix: str, at: Mapping[str, tuple[int, int]], load: bool = True) -> tuple[Array, ...]:
-        """Stored values of neighbours, in one piece, all finite: (X,), or (data, indices, indptr).
+    def read(self, prefix: str, places: Places, load: bool = True) -> dict[str, Array]:
+        """Labels as `labels` gives them, and stored values, all finite, from one place of each array to another.
 
-        Parameters
-        ----------
-        at : where they begin and end in these arrays
-        load : a folder's into memory; else mapped, and read once for the checks
+        With `load`, values of a folder are in memory; else they are mapped, and read once for the checks.
         """
         self._forget()
-        stored = self._stored(prefix)
-        arrays = [stored[name][slice(*at[name])] for name in stored if name != "y"]
-        if load and self.path is not None:
-            mapped, arrays = arrays, [np.empty_like(values) for values in arrays]
-            for out, values in zip(arrays, mapped, strict=True):  # of whose file few pages stay in memory
-                size = max(1, PART // max(1, values[:1].nbytes))
-                for start in range(0, len(values), size):
-                    out[start : start + size] = values[start : start + size]
-                    self._forget()
-        if not _is_finite(arrays[0]):
-            raise self.damaged(f"{prefix}values: one is not finite")
-        if self.sparse:
-            arrays[2] = arrays[2] - arrays[2][0]  # of the values that are here
-        return tuple(arrays)
+        found = {}
+        for name, (array, start, stop) in places.items():
+            if name == "y":
+                found[name] = self.labels(prefix, start, stop)
+                continue
+            values = array[start:stop]
+            if load and self.path is not None:
+                values, parts = np.empty_like(values), 1 + values.nbytes // PART
+                for out, part in zip(
+                    *(np.array_split(each, parts) for each in (values, array[start:stop])), strict=True
+                ):
+                    out[...] = part
+                    self._forget()  # few pages of the file stay in memory
+            with self.guard(f"{prefix}{name}"):
+                if not _is_finite(values):
+                    raise ValueError("a number is not finite")
+            found[name] = values
+        return found
 
     # --- digests -----------------------------------------------------------------------------------------------------
 
@@ -372,8 +355,9 @@ class Federation:
         """Compare the values and labels of clients with their digests; DataError where they differ."""
         expected = self.array("digests", self.clients, 32)
         for client, digest in zip(clients, self.digests(np.fromiter(clients, int)), strict=True):
-            if digest != expected[client].tobytes():
-                raise self.damaged(f"the data of client {client} were changed or damaged")
+            with self.guard(f"client {client}"):
+                if digest != expected[client].tobytes():
+                    raise ValueError("was changed or damaged")
         self._forget()
 
     def verify_common(self) -> None:
@@ -383,12 +367,8 @@ class Federation:
 
     def digests(self, clients: Integers) -> Iterator[bytes]:
         """SHA-256 of what is stored of each of the clients [n]."""
-        held = [part for prefix in self._starts for part in self.places(clients, prefix).values()]
-        often = max(1, PART * self.clients // max(1, sum(array.nbytes for array, _, _ in held)))
-        for n in range(len(clients)):
-            if n % often == 0:
-                self._forget()
-            yield _digest(array[starts[n] : stops[n]] for array, starts, stops in held)
+        held = [part for prefix in ("", TESTS) for part in self.places(clients, prefix).values()]
+        return (_digest(array[starts[n] : stops[n]] for array, starts, stops in held) for n in range(len(clients)))
 
 
 def contradictions(
@@ -411,7 +391,7 @@ def _digest(arrays: Iterable[Array]) -> bytes:
 
 def _is_finite(values: Array) -> bool:
     """Whether all numbers are finite; without an array of their size."""
-    return values.dtype.kind != "f" or bool(np.isfinite([values.min(initial=0), values.max(initial=0)]).all())
+    return bool(np.isfinite([values.min(initial=0), values.max(initial=0)]).all())
 
 
 def in_memory(federation: Federation) -> str:
@@ -436,12 +416,12 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
         if str(path) not in _IN_MEMORY:
             raise DataError(f"{path}: data in the memory of another process; write them to a folder, by `out`")
         return _IN_MEMORY[str(path)]
-    about, arrays = (path := Path(path)) / ABOUT, path / ARRAYS
-    for file in (about, arrays):
-        if not file.is_file():
-            half = f", and {ARRAYS} alone is of mpifed 0.1, or not written to its end" if arrays.exists() else ""
-            make = f"make the data with `mpifed data ...{' --force' * bool(half)} {command_line('--out', path)}`"
-            raise DataError(f"{file}: no such file{leads_to(file)}{half}; {make}")
+    about = (path := Path(path)) / ABOUT
+    if not about.is_file():
+        raise DataError(
+            f"{about}: no such file{leads_to(about)}, and {ARRAYS} alone is of mpifed 0.1, or not written to its end; "
+            f"make the data with `mpifed data ... --force {command_line('--out', path)}`"
+        )
     from mpifed.files.schemas import checked  # with pydantic, which rank 0 alone needs
 
     content = checked(about, About, read_json(about), REMEDY)
@@ -456,21 +436,9 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
 
 def of_folder(about: About, folder: Path) -> Federation:
     """The federation of a folder, read when it is used; DataError unless its arrays lie within the file."""
-    file, arrays, name = folder / ARRAYS, {}, ""
-    try:
-        with open(file, "rb") as opened:
-            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-        for name, extent in about.arrays.items():
-            kinds = _KINDS.get(name.rpartition("/")[2], "iu")
-            has_digest = name.removeprefix(TESTS) not in _OF_CLIENTS
-            if np.dtype(extent.dtype).kind not in kinds or has_digest is (extent.sha256 is None):
-                raise ValueError(f"{extent}: expected numbers of kind {kinds}, and a digest where no client's are")
-            if extent.offset % _ALIGNED:
-                raise ValueError(f"{extent}: expected an offset that is a multiple of {_ALIGNED}")
-            arrays[name] = extent.view(mapped)
-    except (OSError, ValueError, OverflowError) as error:  # of an array outside of the file too
-        raise DataError(f"{file}: {name} cannot be read ({error}); {REMEDY}") from error
-    return Federation(about, arrays, folder, partial(mapped.madvise, mmap.MADV_DONTNEED))
+    with reading(folder / ARRAYS, REMEDY, OSError, ValueError), open_regular(folder / ARRAYS) as file:
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return Federation(about, whole, folder)
 
 
 def make_federation(
@@ -501,7 +469,7 @@ def make_federation(
     from mpifed.data.partition import training_rows  # who only reads data does without
 
     trained = np.ones(len(y), np.bool_) if client_tests is None else ~client_tests
-    sparse, features = not isinstance(X, np.ndarray), X.shape[1]
+    sparse, whole = not isinstance(X, np.ndarray), partition.split == "rows"
     training = training_rows(partition, trained)
     contents: dict[str, Array] = {"holds": training.holds, "digests": np.zeros((partition.clients, 32), np.uint8)}
     contents["scaling/scale"], contents["scaling/shift"] = map(np.atleast_1d, scaling)
@@ -511,82 +479,86 @@ def make_federation(
     for axis, groups in (("rows", training.rows), ("columns", training.columns)):
         contents[f"{axis}/bounds"] = np.cumsum([0, *map(len, groups)])
         contents[f"{axis}/members"] = narrow(np.concatenate(groups))
-    stored = {}  # whose values stand in X one after the other: each client's, or of whole rows those of one with all
+    # rows and labels, and the rectangles of them that are stored, one after the other
+    sets = dict[str, tuple[Piece, Array, list[tuple[Integers, Integers]]]]()
     for prefix, own in {"": trained, TESTS: client_tests}.items():
-        if own is None:
-            continue
-        groups = [group[own[group]] for group in partition.rows]
-        if prefix:
-            contents[f"{prefix}bounds"] = np.cumsum([0, *map(len, groups)])
-        contents[f"{prefix}y"] = compact_labels(y[np.concatenate(groups)], bool(facts["classes"]))
-        stored[prefix] = part = partition._replace(rows=groups)
-        if partition.split == "rows":
-            stored[prefix] = part = part._replace(rows=[np.concatenate(groups)], holds=np.zeros((1, 2), np.int64))
-        if sparse:
-            contents |= _csr(prefix, [X[rows][:, span(columns)] for rows, columns in map(part.of, range(part.clients))])
-        else:  # in place of values, which follow by pieces
-            whole = partition.split == "rows"
-            shape = (int(part.counts[0]), features) if whole else (int(part.counts @ part.widths),)
-            contents[f"{prefix}X"] = np.broadcast_to(X.dtype.type(0), shape)
+        if own is not None:
+            part = partition._replace(rows=[group[own[group]] for group in partition.rows])
+            if prefix:
+                contents[f"{prefix}bounds"] = np.cumsum([0, *map(len, part.rows)])
+            in_order = np.concatenate(part.rows)
+            held = [(in_order, part.columns[0])] if whole else list(map(part.of, range(part.clients)))
+            sets[prefix] = X, y[in_order], held
     if test is not None:
-        contents["test/y"] = compact_labels(test[1], bool(facts["classes"]))
-        contents |= _csr("test/", [test[0]]) if sparse else {"test/X": test[0]}
-    extents = {name: Extent(shape=[*values.shape], dtype=values.dtype.str) for name, values in contents.items()}
+        sets["test/"] = *test, [(np.arange(len(test[1])), np.arange(X.shape[1]))]
+    for prefix, (values, labels, held) in sets.items():
+        contents[f"{prefix}y"] = compact_labels(labels, bool(facts["classes"]))
+        if sparse:
+            contents |= _csr(prefix, [values[rows][:, span(columns)] for rows, columns in held])
+        else:  # in place of values, which follow by pieces
+            size = sum(len(rows) * len(columns) for rows, columns in held)
+            shape = (size // X.shape[1], X.shape[1]) if whole or prefix else (size,)
+            contents[f"{prefix}X"] = np.broadcast_to(X.dtype.type(0), shape)
     about = About(
         split=partition.split,
         clients=partition.clients,
         samples=int(trained.sum()),
-        features=features,
+        features=X.shape[1],
         test_samples=0 if test is None else len(test[1]),
         sparse=sparse,
         targets=of_vectors(y).shape[-1],
-        arrays=extents,
+        arrays={name: Extent(shape=[*values.shape], dtype=values.dtype.str) for name, values in contents.items()},
         data_sha256="0" * 64,
         **facts,
     )
-    with _room(folder, contents, extents) as arrays:
-        for name in contents.keys() - {f"{prefix}X" for prefix in stored}:
-            arrays[name][...] = contents[name].reshape(-1)
-        for prefix, part in () if sparse else stored.items():
-            _write(X, part, arrays[f"{prefix}X"])
-        digests = b"".join(Federation(about, arrays).digests(np.arange(partition.clients)))
-        arrays["digests"][...] = np.frombuffer(digests, np.uint8)
-        for name, extent in extents.items():
+    with _room(folder, contents, about) as memory:
+        arrays = {name: extent.view(memory) for name, extent in about.arrays.items()}
+        for name, out in arrays.items():
+            if name.endswith("X"):
+                values, _, held = sets[name.removesuffix("X")]
+                _write(values, held, out.reshape(-1))
+            else:
+                out[...] = contents[name]
+        digests = b"".join(Federation(about, memory).digests(np.arange(partition.clients)))
+        arrays["digests"][...] = np.frombuffer(digests, np.uint8).reshape(-1, 32)
+        for name, extent in about.arrays.items():
             if name.removeprefix(TESTS) not in _OF_CLIENTS:
                 extent.sha256 = _digest([arrays[name]]).hex()
         about.data_sha256 = _identity(about)
     if folder is None:
-        return Federation(about, arrays)
+        return Federation(about, memory)
     write_json(folder / ABOUT, asdict(about))
     sync(folder)
     return of_folder(about, folder)
 
 
 @contextmanager
-def _room(
-    folder: Path | None, contents: Mapping[str, Array], extents: Mapping[str, Extent]
-) -> Iterator[dict[str, Array]]:
-    """Room for arrays, in a line: in memory, or in `federation.h5`, which takes its name when they have been filled."""
+def _room(folder: Path | None, contents: Mapping[str, Array], about: About) -> Iterator[mmap.mmap]:
+    """Room for arrays: in memory, or in `federation.h5`, which takes its name when they have been filled."""
     if folder is None:
-        yield {name: np.empty(values.size, values.dtype) for name, values in contents.items()}
+        room = 0
+        for name, values in contents.items():
+            about.arrays[name].offset = room
+            room += values.nbytes + -values.nbytes % _ALIGNED
+        yield mmap.mmap(-1, room)
         return
     from mpifed.files.hdf5 import reserve  # slow to import, and no reader needs it
 
     with replaced(folder / ARRAYS) as part:
         for name, offset in reserve(part, contents, _ALIGNED).items():
-            extents[name].offset = offset
-        whole = np.memmap(part, np.uint8, "r+")
-        yield {name: extent.view(whole.data) for name, extent in extents.items()}
-        whole.flush()
+            about.arrays[name].offset = offset
+        memory = mmap.mmap(part.fileno(), 0)
+        yield memory
+        memory.flush()
         (folder / ABOUT).unlink(missing_ok=True)
 
 
-def _write(X: Array, stored: Partition, out: Array) -> None:
-    """Write what each client holds of the rows X [s, p], one after the other, into `out`; a few at a time."""
-    size, done = max(1, PART // X[:1].nbytes), 0
-    for rows, columns in map(stored.of, range(stored.clients)):
-        for start in range(0, len(rows), size):
-            part = X[rows[start : start + size]][:, span(columns)]
+def _write(X: Array, held: Sequence[tuple[Integers, Integers]], out: Array) -> None:
+    """Write rectangles of rows and columns of X [s, p], one after the other, into `out`; a few rows at a time."""
+    done = 0
+    for rows, columns in held:
+        for few in np.array_split(rows, 1 + len(rows) * X[:1].nbytes // PART):
+            part = X[few][:, span(columns)]
             out[done : done + part.size] = part.reshape(-1)
             done += part.size
 
