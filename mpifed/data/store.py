@@ -237,7 +237,7 @@ class Federation:
         with self.guard(name):
             values = self._arrays[name].reshape(shape or self._arrays[name].shape)
             if self.about.arrays[name].sha256 not in (None, _digest([values]).hex()):
-                raise ValueError("was changed or damaged")
+                raise ValueError(f"{name} was changed or damaged")
         return values
 
     def _integers(self, name: str, *shape: int) -> Integers:

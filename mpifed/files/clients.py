@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mpifed.core.errors import DataError
 from mpifed.core.io_errors import PathLike
 from mpifed.core.record import Array, Integers
 from mpifed.files.history_csv import as_csv, cell_of, columns_of, read_csv
 from mpifed.files.json_file import as_written
+from mpifed.files.reading import reading
 from mpifed.files.write import replace_text
 
 CLIENTS = "clients.csv"
@@ -49,14 +49,11 @@ def read_clients(run_dir: PathLike) -> dict[str, Array]:
         the file is missing, or is none that a run writes.
     """
     path = Path(run_dir, CLIENTS)
-    try:
-        lines = read_csv(path, as_written(path))
-    except OSError as error:
-        raise DataError(
-            f"{path}: no scores of clients ({error.strerror}); a run writes them where its data have the clients' own "
-            "test rows: `mpifed data ... --client-test-fraction 0.2`, in Python client_test=0.2"
-        ) from error
-    columns = columns_of(path, [line[:4] for line in lines])
-    if len(columns) < 4:
-        raise DataError(f"{path}: not the scores of clients; expected lines of 4 cells; restore the file")
-    return columns | ({"name": np.array([line[4] for line in lines[1:]])} if len(lines[0]) > 4 else {})
+    made_by = "`mpifed data ... --client-test-fraction 0.2`, in Python client_test=0.2"
+    with reading(
+        path, f"a run writes it where its data have the clients' own test rows: {made_by}", OSError, ValueError
+    ):
+        lines = read_csv(as_written(path))
+        columns = columns_of([line[:4] for line in lines])
+        _, _, _, _ = columns
+        return columns | ({"name": np.array([line[4] for line in lines[1:]])} if len(lines[0]) > 4 else {})

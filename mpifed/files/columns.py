@@ -66,10 +66,8 @@ def column_of(name: str) -> Column:
 
 def of_kind(criterion: str, there: Iterable[str]) -> str | None:
     """The column used for a criterion among those that a run has; None where it has none."""
-    names = set(there)
-    return next(
-        (column.name for column in reversed(TABLE) if column.criterion == criterion and column.name in names), None
-    )
+    names = [column.name for column in TABLE if column.criterion == criterion and column.name in set(there)]
+    return names[-1] if names else None
 
 
 class HistoryTarget(NamedTuple):

@@ -17,6 +17,7 @@ from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.files.history_csv import FIRST, HISTORY, LEDGER, as_csv, cell_of, columns_of, read_lines
 from mpifed.files.json_file import as_written
+from mpifed.files.reading import reading
 from mpifed.files.write import append, replace_text, sync
 
 
@@ -59,7 +60,7 @@ class History:
 
     def rows(self) -> list[Table]:
         """The rows, by column."""
-        columns = columns_of(self._path, self._lines)
+        columns = columns_of(self._lines)
         lines = zip(*map(np.ndarray.tolist, columns.values()), strict=True)
         return [dict(zip(columns, line, strict=True)) for line in lines]
 
@@ -115,14 +116,10 @@ def read_history(run_dir: PathLike) -> dict[str, Array]:
     DataError
         history.csv is missing, or is not a history.
     """
-    path = Path(run_dir, HISTORY)
-    return columns_of(path, _lines(path))
+    return columns_of(_lines(Path(run_dir, HISTORY)))
 
 
 def _lines(path: Path) -> list[list[str]]:
-    try:
-        return read_lines(path, as_written(path))
-    except OSError as error:
-        raise DataError(
-            f"{path}: no history here ({error.strerror}); name the directory of a run that measured a round"
-        ) from error
+    with reading(path, "name the directory of a run that measured a round", OSError):
+        text = as_written(path)
+    return read_lines(path, text)

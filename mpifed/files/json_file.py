@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
+from contextlib import suppress
 from pathlib import Path
 
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import PathLike, open_regular
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.files.reading import reading
 from mpifed.files.write import replace_text
+from mpifed.text import shown
 
 RUN = "run.json"
 _CHECKSUM = "sha256"
-_AT_THE_END = re.compile(rb'\n  "sha256": "([0-9a-f]{64})"\n}\n\Z')
 
 
 def content(path: PathLike) -> bytes:
@@ -37,23 +38,22 @@ def as_written(path: PathLike) -> bytes:
     if digest is not None and hashlib.sha256(data).hexdigest() != digest == digest_of(path):
         raise DataError(
             f"{path}: was changed or damaged since the run ended: its SHA-256 is not the one in {RUN}; put it back as "
-            f"it was written; --resume writes all but history.csv again"
+            "it was written; --resume writes all but history.csv again"
         )
     return data
 
 
 def digest_of(path: PathLike) -> str | None:
     """The SHA-256 that run.json beside a file says of it; None while a run goes on, and before version 0.2."""
-    try:
-        digests = read_json(Path(path).with_name(RUN)).get("digests")
-    except DataError:
-        return None
-    return str(digests[name]) if isinstance(digests, dict) and (name := Path(path).name) in digests else None
+    with suppress(DataError, LookupError, TypeError):
+        return str(read_json(Path(path).with_name(RUN))["digests"][Path(path).name])
+    return None
 
 
 def as_json(table: ReadOnlyTable) -> str:
     """A table as the text of a file; ValueError for numbers that are not finite, which JSON does not have."""
-    text = json.dumps({**_without_checksum(table), _CHECKSUM: ""}, indent=2, allow_nan=False) + "\n"
+    content = {key: value for key, value in table.items() if key != _CHECKSUM}
+    text = json.dumps({**content, _CHECKSUM: ""}, indent=2, allow_nan=False) + "\n"
     return f"{text[:-4]}{hashlib.sha256(text.encode()).hexdigest()}{text[-4:]}"
 
 
@@ -67,29 +67,17 @@ def read_json(path: PathLike) -> Table:
     """
     from pydantic_core import from_json  # which ranks that read nothing do without
 
-    try:
+    with reading(path, "is this the directory of a run?", OSError, ValueError):
         text = content(path)
-        table = from_json(text, allow_inf_nan=False)
-        if not isinstance(table, dict):
-            raise ValueError("it holds no table")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{path}: cannot be read as JSON ({why}); is this the directory of a run?") from error
-    if _CHECKSUM in table:
-        end = _AT_THE_END.search(text)
-        sha256 = hashlib.sha256(text[: end.start(1)] + text[end.end(1) :]).hexdigest() if end else ""
-        if end is None or end[1].decode() != sha256:
-            from mpifed.files.schemas import shown_value
-
-            raise DataError(
-                f"{path}: was changed or damaged: its {_CHECKSUM} is {shown_value(table[_CHECKSUM])}, and "
-                f"{sha256 or 'one at its end'} was expected; put back the file as it was written"
-            )
-    return _without_checksum(table)
-
-
-def _without_checksum(table: ReadOnlyTable) -> Table:
-    return {key: value for key, value in table.items() if key != _CHECKSUM}
+        table: Table = dict(from_json(text, allow_inf_nan=False).items())
+    stated = table.pop(_CHECKSUM, None)
+    sha256 = hashlib.sha256(text.replace(str(stated).encode(), b"")).hexdigest()
+    if stated not in (None, sha256):
+        raise DataError(
+            f"{path}: was changed or damaged: its {_CHECKSUM} is {shown(str(stated), 80)}, and {sha256} was expected; "
+            "put back the file as it was written"
+        )
+    return table
 
 
 def write_json(path: PathLike, table: ReadOnlyTable) -> None:

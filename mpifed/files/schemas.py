@@ -19,12 +19,18 @@ from mpifed.text import shown
 
 _SHOWN = 80  # characters of an invalid value
 Number = Annotated[float, Field(allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Schema(BaseModel):
     """A table of a file."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+    def unknown(self) -> list[str]:
+        """Keys that are neither known nor an algorithm's own numbers."""
+        others = self.model_extra or {}
+        return [key for key, value in others.items() if not isinstance(value, (int, float, type(None)))]
 
 
 Content = TypeVar("Content")
@@ -89,7 +95,7 @@ class RunJson(Schema):
     exit: Annotated[int, Field(ge=-255, le=255)] | None
     rounds: Count = 0
     name: Text = ""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Seed = 0
     slurm_job: Annotated[str, Field(pattern="^[0-9]{1,18}(_[0-9]{1,18})?$")] | None = None
     process: Process | None = None
     started: Text | None = None
@@ -137,11 +143,6 @@ class RunJson(Schema):
     epsilon_colluding: NotNegative | None = None
     colluding: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
 
-    def unknown(self) -> list[str]:
-        """Keys that are neither known nor an algorithm's own numbers."""
-        others = self.model_extra or {}
-        return [key for key, value in others.items() if not isinstance(value, (int, float, type(None)))]
-
 
 class ConstraintJson(Schema):
     """A `[[constraint]]` of a job as run."""
@@ -161,7 +162,7 @@ class JobTables(Schema):
     """The keys of a run's job.toml that are read without the job's classes."""
 
     rounds: Positive | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    seed: Seed | None = None
     data: DataOfJob = DataOfJob()
     constraint: list[ConstraintJson] = []
     network: Table | None = None
