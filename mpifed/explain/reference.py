@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core.core_schema import DataclassSchema, ModelSchema
+from pydantic_core.core_schema import DataclassSchema, ModelSchema, NullableSchema
 
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.contract import attribute_docs, fields_of, own_class, own_module
@@ -194,7 +194,8 @@ def schema_of_jobs() -> Table:
     """The JSON Schema of a job's file, by which editors complete and check what is typed."""
     text = json.dumps(adapter().json_schema(schema_generator=_Documented))
     schema: Table = json.loads(text, parse_constant=lambda _: None)  # JSON knows no infinity
-    keys = {key.name: {"description": key.meaning} for key in _SWEEP_KEYS}
+    forms = ({"type": "integer", "minimum": 1}, {"type": "array", "items": {"type": "object"}})
+    keys = {key.name: {"description": key.meaning, **form} for key, form in zip(_SWEEP_KEYS, forms, strict=True)}
     schema["properties"]["sweep"] = {"type": "object", "description": _SWEEP, "properties": keys}
     schema["properties"]["tune"] = keys_of(Tune).model_json_schema(schema_generator=_Documented)  # type: ignore[arg-type]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
@@ -208,6 +209,9 @@ class _Documented(GenerateJsonSchema):
 
     def model_schema(self, schema: ModelSchema) -> Table:
         return _documented(super().model_schema(schema), *made_of[schema["cls"]])
+
+    def nullable_schema(self, schema: NullableSchema) -> Table:
+        return self.generate_inner(schema["schema"])  # TOML has no null
 
     def handle_invalid_for_json_schema(self, schema: object, error_info: str) -> Table:
         return {}  # of a field of the user's own class
@@ -241,7 +245,7 @@ def words(schema: ReadOnlyTable, about: ReadOnlyTable) -> str:
         inner = about[schema["$ref"].rpartition("/")[2]]
         return "a schedule" if "warmup" in inner.get("properties", ()) else words(inner, about)
     if forms := schema.get("oneOf", schema.get("anyOf")):
-        return " or ".join(dict.fromkeys(words(form, about) for form in forms if form.get("type") != "null"))
+        return " or ".join(dict.fromkeys(words(form, about) for form in forms))
     if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
         return " or ".join(map(json.dumps, values))
     if "prefixItems" in schema:

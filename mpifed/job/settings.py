@@ -288,10 +288,29 @@ class Kind(Generic[Part]):
         return with_info_plain_validator_function(self.whole)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> Table:
-        kinds: Mapping[str, type] = self.known
-        known = [keys_of(part, self.beside, name).__pydantic_core_schema__ for name, part in kinds.items()]
-        own = {"properties": {"name": {"type": "string", "pattern": ":"}}, "required": ["name"]}
-        return {"anyOf": [*map(handler, known), *([own] if self.own else ())]}
+        """The keys of all classes, each once, for editors that complete them; and what the class of a name takes."""
+        keys, rules = dict[str, list[Table]](), list[Table]()
+        for name, part in self.known.items():
+            form = handler.resolve_ref_schema(handler(keys_of(part, self.beside, name).__pydantic_core_schema__))
+            for key, value in form["properties"].items():
+                keys.setdefault(key, []).append(value)
+            at = {"properties": {"name": {"const": name}}, "required": [] if name == "sgd" else ["name"]}
+            rules.append({"if": at, "then": form})
+        names = [{"enum": [*self.known]}, *([{"type": "string", "pattern": ":"}] if self.own else ())]
+        every = {key: _of_all(schemas, handler) for key, schemas in keys.items()}
+        every["name"] = {"type": "string", "anyOf": names}
+        required = [] if "sgd" in self.known else ["name"]
+        return {"type": "object", "allOf": [{"properties": every, "required": required}, *rules]}
+
+
+def _of_all(schemas: Sequence[Table], handler: GetJsonSchemaHandler) -> Table:
+    """What a key means in all classes that have it, and the types of its values."""
+    first, *others = schemas
+    if all(first == other for other in others):
+        return first
+    forms = [handler.resolve_ref_schema(form) for schema in schemas for form in schema.get("anyOf", [schema])]
+    about = dict.fromkeys(schema.get("description", "") for schema in schemas)
+    return {"type": sorted({form["type"] for form in forms}), "description": "\n\n".join(about)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -207,7 +207,11 @@ def keys_of(schema: Any, part: Any) -> dict[str, Any]:
     """All keys that a table may have, by name."""
     if "$ref" in part:
         part = schema["$defs"][part["$ref"].rpartition("/")[2]]
-    forms = [*part.get("anyOf", ()), *([part["items"]] if "items" in part else ())]
+    forms = [
+        *part.get("anyOf", ()),
+        *part.get("allOf", ()),
+        *(part[name] for name in ("then", "items") if name in part),
+    ]
     return {key: value for form in forms for key, value in keys_of(schema, form).items()} | part.get("properties", {})
 
 
