@@ -40,15 +40,3 @@ def unreached(job: JobSettings, columns: Mapping[str, float | None]) -> Iterator
         if value is None or not target.is_met(value):
             now = "not known" if value is None else str(target._replace(value=value)).rpartition(" ")[2]
             yield f"[stop] reached {target} (it is {now})"
-
-
-def contradiction(columns: Mapping[str, float | None]) -> str | None:
-    """A sentence where a limit is not met, and the last convex problem of SSCA did not meet all limits either."""
-    slack, limited = known(columns, "slack") or 0.0, [name for name in columns if name.startswith("constraint_")]
-    rounding = 1e-9 * sum(abs(known(columns, name) or 0.0) for name in limited)
-    if slack <= rounding or not known(columns, "feasibility"):
-        return None
-    return (
-        f"the last convex problem missed limits too, by {slack:.2g}: they contradict each other, slack costs too "
-        "little, or there were too few rounds"
-    )

@@ -16,7 +16,6 @@ from mpifed.files.history_csv import HISTORY
 from mpifed.files.model_file import MODEL, of_0_1
 from mpifed.files.run_folder import RUN, job_of, read_run, summary
 from mpifed.files.schemas import RunJson
-from mpifed.job.goals import contradiction
 from mpifed.privacy import protection
 from mpifed.privacy.disclosure import uncovered
 from mpifed.privacy.ledger_file import spent
@@ -109,8 +108,6 @@ def _certificate(folder: Path, run: ReadOnlyTable) -> Iterator[tuple[str, str]]:
         if value <= limit < value + margin:
             text += " on the training rows; so near the limit that it may not be on new samples"
         yield f"constraint {m} ({constraint['name']}{f' of classes {classes}' if classes else ''})", text
-    if why := contradiction(last):
-        yield "constraints", why
     asked = limits or job.get("stop", {}).get("reached")
     for name, label in _LABELS.items():
         if name in last and (asked or name not in _OF_LIMITS):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from math import inf, isnan
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -60,7 +59,8 @@ def measure(
             columns |= dict.fromkeys(measurement.certificate)
             continue
         state: ServerRecord = measurement.start(server) if ranks.serves else None
-        clients: States = ClientStates(roster.first, partial(_begun, measurement, roster, states), room)
+        begin = measurement.start_clients
+        clients: States = ClientStates(roster.first, lambda i, begin=begin: begin(roster[i], states.peek(i)), room)
         for _ in range(measurement.turns):
             state, clients = play(measurement.exchanges, state, clients, now, ranks, measured=True)
         if ranks.serves:
@@ -68,11 +68,6 @@ def measure(
                 numbers |= measurement.first(server, state)
             columns |= measurement.report(server, state, numbers)
     return columns, numbers
-
-
-def _begun(measurement: Measure, roster: Roster, states: States, i: int) -> Record:
-    """The states with which the evaluation of the clients of block `i` begins."""
-    return measurement.start_clients(roster[i], states.peek(i))
 
 
 def personal_models(algorithm: Algorithm, states: States) -> Personal | None:
@@ -102,8 +97,8 @@ class RunEvaluation:
         self._job, self._comm, self._ready = job, comm, ready
         self._measures = measures_of(job, ready.algorithm)
         self._certificates = [measure for measure in self._measures if measure.certificate]
-        certified = {column for measure in self._measures for column in measure.certificate}
-        self._always = bool(certified.intersection(job.stop.columns))  # certificates by which a run ends
+        certified = {column for measure in self._certificates for column in measure.certificate}
+        self._always = not certified.isdisjoint(job.stop.columns)  # by which a run ends
         self._at_the_end = goals.has_goals(job) and not job.record.evaluate_every  # goals are measured there alone
         self.clients: ClientScores | None = None
         self.row: Table = {}
@@ -119,8 +114,8 @@ class RunEvaluation:
             raise UsageError(f"[stop] {unknown[0]}: this run measures no such column; it has {', '.join(row)}")
         for name in stop.patience:
             value, sign = known(row, name), -1 if column_of(name).better == "more" else 1
-            if value is not None and (name not in self._best or sign * value < sign * self._best[name][0]):
-                self._best[name] = value, row["round"]
+            if value is not None and sign * value < self._best.get(name, (inf, 0))[0]:
+                self._best[name] = sign * value, row["round"]
 
     def is_stalled(self) -> bool:
         """Whether a column of `[stop] patience` has had no better value for as many rounds; on rank 0."""
@@ -184,10 +179,8 @@ class RunEvaluation:
             self.late = self.columns(trained, self._certificates)
 
     def lacking(self) -> list[str]:
-        """On rank 0: the goals that the last measured model does not reach, and why, if that is known."""
-        columns = self.last_columns()
-        unreached, why = list(goals.unreached(self._job, columns)), goals.contradiction(columns)
-        return [*unreached, why] if unreached and why else unreached
+        """On rank 0: the goals that the last measured model does not reach."""
+        return list(goals.unreached(self._job, self.last_columns()))
 
     def last_columns(self) -> Table:
         """All columns of the last measured model."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.rounds import Request, play
-from mpifed.core.errors import NotCertified, TooFewClients, UsageError
+from mpifed.core.errors import NotCertified, UsageError
 from mpifed.core.exchange import ServerRecord
 from mpifed.core.round import Round
 from mpifed.core.tables import Table
@@ -46,10 +46,10 @@ class RunLoop:
         self.job, self.ranks, self.algorithm = ready.job, ready.ranks, ready.algorithm
         self.ranks.request = request
         self.server, self.clients = ready.server, ready.clients
-        self.end = self.server  # whose model is returned
         self.settings, self.serves = self.job.table(), self.ranks.serves
-        self.identity: Identity | None = None  # on rank 0, as the results are
+        self.identity: Identity | None = None  # on rank 0, as the results and the ledger of a private run are
         self.results: Results | None = None
+        self.ledger: Ledger | None = None
         with agreed(comm):
             if self.serves:
                 from mpifed.run.identity import Identity
@@ -62,48 +62,44 @@ class RunLoop:
         self.spent: Mapping[str, Mapping[str, float]] = {}  # costs of the exchanges before the run was resumed
         self.started = time.monotonic()
 
-    @property
-    def ledger(self) -> Ledger | None:
-        """The ledger of a private run; on rank 0."""
-        return self.results.ledger if self.results else None
-
     def play(self, resume: bool, max_hours: float | None) -> Result | None:
         """Run the job from its start, or from its checkpoint, to its end."""
-        ranks = self.ranks
+        ranks, evaluation = self.ranks, self.evaluation
         if resume:
             self._load()
         else:
-            self.server, self.clients = play(
-                self.algorithm.setup, self.server, self.clients, self.ready.everybody, ranks
-            )
-            self.progress = Progress(0).after(0.0, ranks)
+            setup, everybody = self.algorithm.setup, self.ready.everybody
+            self.server, self.clients = play(setup, self.server, self.clients, everybody, ranks)
+            self.progress = self.progress.after(0.0, ranks)
         with agreed(self.comm):
             if self.serves:
-                self.results = self._results(resume)
-                if resume:
-                    for row in self.results.resume(self.progress):
-                        self.evaluation.note(row)
-                self.results.open(self.comm, self.progress, resume)
-        self.evaluation.row = self.comm.bcast(self.evaluation.row)  # what has been measured already
+                self._open_results(resume)
+        evaluation.row = self.comm.bcast(evaluation.row)  # what has been measured already
         began_cpu = time.process_time()
         with environment.unscanned_objects():
             self._rounds(max_hours)
         cpu_s = time.process_time() - began_cpu
-        returned = self._measure_the_end(ranks.order != INTERRUPTED)
+        end, returned = self._measure_the_end(ranks.order != INTERRUPTED)
         self._checkpoint()
-        code = NotCertified.exit_code if self.serves and self.evaluation.lacking() else 0
-        code = self.comm.bcast(ranks.order if ranks.order in (INTERRUPTED, BUDGET_SPENT, TOO_FEW) else code)
-        self._close_results(cpu_s, code, resume, returned)
-        return self._result(code)
-
-    def _result(self, code: int) -> Result | None:
-        """The result, on rank 0; or the error that reports this end, on every rank."""
-        result, told = None, None
-        if self.serves:
-            model = self.algorithm.model(self.end)
-            result = Result(self.out, self.progress.round, self.evaluation.last_columns(), model)
-            told = self.evaluation.lacking(), self.ledger.refusal if self.ledger else None
-        return outcome.ended(code, self.job, self.progress.round, self.out, result, *self.comm.bcast(told))
+        told = (evaluation.lacking(), self.ledger.refusal if self.ledger else None) if self.serves else None
+        lacking, refusal = self.comm.bcast(told)
+        code = ranks.order if ranks.order > 0 else NotCertified.exit_code * bool(lacking)
+        # where a run goes on, values may be small because it has converged; and what is private tells nothing of them
+        steps = {} if resume or self.job.privacy else ranks.steps
+        gathered = self.comm.gather((cpu_s, environment.rss_bytes(peak=True), steps))
+        result = None
+        if gathered is not None and self.results is not None:
+            seconds, peaks, steps_by_rank = zip(*gathered, strict=True)
+            if returned is not None:
+                self.results.about["returned_round"] = returned
+                self.results.write_clients(evaluation.clients)
+            rounded = outcome.rounded_away(steps_by_rank, evaluation.uncertain)
+            last = evaluation.row if evaluation.row.get("round") == self.progress.round else {}
+            self.results.close(end, {**last, **evaluation.late}, evaluation.late, rounded)
+            self.results.write(self.progress, code, self.round_s, sum(seconds), peaks)
+            columns = evaluation.last_columns()
+            result = Result(self.out, self.progress.round, columns, self.algorithm.model(end))
+        return outcome.ended(code, self.job, self.progress.round, self.out, result, lacking, refusal)
 
     def _rounds(self, max_hours: float | None) -> None:
         ranks, record, exchanges = self.ranks, self.job.record, self.algorithm.exchanges
@@ -111,7 +107,6 @@ class RunLoop:
             self.evaluation.begin(self.trained)
             if record.evaluate_every:
                 self._measure()
-                self.server = self._noted()
         self.evaluation.check_whether_reached(self.trained)
         while self.progress.round < self.job.rounds:
             attempt = self.progress.attempt
@@ -125,11 +120,10 @@ class RunLoop:
             self.server, self.clients = play(exchanges, self.server, self.clients, now, ranks)
             if ranks.order:
                 return
-            again = next_attempt(self.job, now, exchanges, attempt)
+            again, elapsed_s = next_attempt(self.job, now, exchanges, attempt), time.perf_counter() - start
             if again is not None:
-                self.progress = self.progress.after(time.perf_counter() - start, ranks, attempt=again)
+                self.progress = self.progress.after(elapsed_s, ranks, attempt=again)
                 continue
-            elapsed_s = time.perf_counter() - start
             if not now.at(len(exchanges) - 1).void:  # else it passes, and says nothing of others
                 self.round_s.append(elapsed_s)
             self.evaluation.advance()
@@ -141,7 +135,6 @@ class RunLoop:
                 self._check_settings()
             if record.evaluate_every and self.progress.round % record.evaluate_every == 0:
                 self._measure()
-                self.server = self._noted()
                 self.evaluation.check_whether_reached(self.trained)
             if record.checkpoint_every and self.progress.round % record.checkpoint_every == 0:
                 self._checkpoint()
@@ -167,14 +160,12 @@ class RunLoop:
 
     def _order(self, max_hours: float | None, now: Round) -> int:
         """The order that the server broadcasts before round `now`; 0 to run it, which the ledger then records."""
-        ranks, seconds = self.ranks, self.job.stop.seconds
-        if ranks.request.asked or ranks.requested:
+        seconds, hours = self.job.stop.seconds, (time.monotonic() - self.started) / 3600
+        late = max_hours is not None and hours > max_hours
+        if late or self.ranks.request.asked or self.ranks.requested:
             return INTERRUPTED
-        if max_hours is not None and time.monotonic() - self.started > max_hours * 3600:
-            return INTERRUPTED
-        if self.evaluation.reached or self.evaluation.is_stalled():
-            return LIMIT_REACHED
-        if seconds is not None and self.progress.elapsed_s >= seconds:
+        timed_out = seconds is not None and self.progress.elapsed_s >= seconds
+        if timed_out or self.evaluation.reached or self.evaluation.is_stalled():
             return LIMIT_REACHED
         if self.ledger is not None:
             if not self.ledger.allows(now):
@@ -187,60 +178,66 @@ class RunLoop:
         return Trained(self.progress.round, self.server, self.clients)
 
     def _measure(self, ends: bool = False) -> None:
-        """Measure a row; with certificates where the run `ends`, at its first and last round, and as the job says."""
+        """Measure a row, of which the server may take note.
+
+        It has certificates where the run `ends`, at its first and last round, and as the job says.
+        """
         self.progress = done = self.progress._replace(exchanges=self.ranks.accounts(self.spent))
         every = self.job.record.certify_every
         certify = ends or done.round in (0, self.job.rounds) or (every > 0 and done.round % every == 0)
         columns = self.evaluation.row_columns(self.trained, certify)
-        simulated_s = self.results.simulated_s(done) if self.results else None
         resident = [] if self.job.released_only else self.comm.gather(environment.rss_bytes()) or []
-        self.evaluation.row = row = {
-            "round": done.round,
-            "elapsed_s": done.elapsed_s,
-            **columns,
-            **({} if simulated_s is None else {"simulated_s": simulated_s}),
-            "gradients": round(sum(cost.get("gradients", 0) for cost in done.exchanges.values()))
-            if self.ready.data.split == "rows" and not self.ready.key
-            else None,
-            "rss_bytes": max(resident, default=None),
-            "up_bytes": done.up_bytes,
-            "down_bytes": done.down_bytes,
-            **(self.ledger.spending.epsilons() if self.ledger else {}),
-        }
-        if self.results is not None:
-            self.results.row(row, self.evaluation.clients)
+        counted = self.ready.data.split == "rows" and not self.ready.key
+        gradients = round(sum(cost.get("gradients", 0) for cost in done.exchanges.values()))
+        self.evaluation.row = {"round": done.round}
         with agreed(self.comm):
-            if self.serves:
+            if self.results is not None:
+                simulated_s = self.results.simulated_s(done)
+                row = {
+                    "round": done.round,
+                    "elapsed_s": done.elapsed_s,
+                    **columns,
+                    **({} if simulated_s is None else {"simulated_s": simulated_s}),
+                    "gradients": gradients if counted else None,
+                    "rss_bytes": max(resident, default=None),
+                    "up_bytes": done.up_bytes,
+                    "down_bytes": done.down_bytes,
+                    **(self.ledger.spending.epsilons() if self.ledger else {}),
+                }
+                self.results.row(row, self.evaluation.clients)
                 self.evaluation.note(row)
+        if not ends:
+            self.server = self._noted()
 
     def _noted(self) -> ServerRecord:
         """The server's state, which may take note of what was measured of it; on rank 0."""
         row = self.evaluation.row
-        new = self.serves and row.get("round") == self.progress.round
+        if not self.serves or row.get("round") != self.progress.round:
+            return self.server
         if self.job.privacy is not None:  # no model may follow from what was measured without noise
             row = {name: value for name, value in row.items() if column_of(name).data not in ("train", "own test")}
-        return self.algorithm.measured(self.server, row) if new else self.server
+        return self.algorithm.measured(self.server, row)
 
-    def _measure_the_end(self, complete: bool) -> int | None:
-        """Settle which model is returned: its round if it is not the last, whose row is then measured. Collective.
+    def _measure_the_end(self, complete: bool) -> tuple[ServerRecord, int | None]:
+        """(the state whose model is returned, its round if it is not the last, whose row is then measured). Collective.
 
-        `complete`: measure the last row too, and what it lacks.
+        Checkpoints have the state without what is measured at this end alone. `complete`: measure the last row too, and
+        what it lacks.
         """
-        measured = self.evaluation.row.get("round") == self.progress.round
+        measured, end_round = self.evaluation.row.get("round") == self.progress.round, self.progress.round
         if complete and self.job.record.evaluate_every and not measured:
             self._measure(ends=True)
         elif complete and not self.round_s and self.ready.tests.own is not None:
             self.evaluation.row_columns(self.trained, certify=False)  # a kill may have come before clients.csv
             if self.results is not None:
                 self.results.write_clients(self.evaluation.clients)
-        round: int | None = None
-        self.end = self._noted()  # checkpoints have the state without what is measured at this end alone
+        end, round = self._noted(), None
         if self.serves and not self.evaluation.reached:
-            self.end, round = self.algorithm.returned(self.end)
-        round = self.comm.bcast(None if round == self.progress.round else round)
+            end, round = self.algorithm.returned(end)
+        round = self.comm.bcast(None if round == end_round else round)
         if complete:
-            self.evaluation.complete(self.trained._replace(server=self.end), measured, round is not None)
-        return round
+            self.evaluation.complete(self.trained._replace(server=end), measured, round is not None)
+        return end, round
 
     def _checkpoint(self) -> None:
         costs = self.ranks.accounts(self.spent)
@@ -274,35 +271,22 @@ class RunLoop:
             ranks.up_bytes += self.progress.up_bytes
             ranks.down_bytes += self.progress.down_bytes
 
-    def _results(self, resumed: bool) -> Results:
-        """The result files, not yet open, with the ledger of a private run; on rank 0."""
+    def _open_results(self, resumed: bool) -> None:
+        """Open the result files, with the ledger of a private run; on rank 0."""
         from mpifed.files.clients import CLIENTS
         from mpifed.run.output import Results
 
-        ledger = None
         if self.job.privacy is not None:
             from mpifed.privacy.ledger import Ledger
 
             done, anew = self.progress, self.header is None and not resumed
             saved = (done.round, done.attempt, done.ledger) if resumed else None
-            ledger = Ledger(self.out, self.job, self.settings, self.algorithm, anew, saved)
+            self.ledger = Ledger(self.out, self.job, self.settings, self.algorithm, anew, saved)
         if self.ready.tests.own is None:
             (self.out / CLIENTS).unlink(missing_ok=True)  # that of an earlier round, and of a job that recorded it
         assert self.observation is not None and self.identity is not None
-        return Results(self.ready, self.out, self.reporter, self.observation, ledger, self.identity)
-
-    def _close_results(self, cpu_s: float, code: int, resumed: bool, returned: int | None) -> None:
-        # where a run goes on, values may be small because it has converged; and what is private tells nothing of them
-        steps = {} if resumed or self.job.privacy else self.ranks.steps
-        gathered = self.comm.gather((cpu_s, environment.rss_bytes(peak=True), steps))
-        if gathered is not None and self.results is not None:
-            evaluation = self.evaluation
-            last = evaluation.row if evaluation.row.get("round") == self.progress.round else {}
-            seconds, peaks, steps_by_rank = zip(*gathered, strict=True)
-            rounded = outcome.rounded_away(steps_by_rank, evaluation.uncertain)
-            if returned is not None:
-                self.results.about["returned_round"] = returned
-                self.results.write_clients(evaluation.clients)
-            self.results.close(self.end, {**last, **evaluation.late}, evaluation.late, rounded)
-            exit_code = TooFewClients.exit_code if code == TOO_FEW else code
-            self.results.write(self.progress, exit_code, self.round_s, sum(seconds), peaks)
+        results = Results(self.ready, self.out, self.reporter, self.observation, self.ledger, self.identity)
+        for row in results.resume(self.progress) if resumed else ():
+            self.evaluation.note(row)
+        results.open(self.comm, self.progress, resumed)
+        self.results = results

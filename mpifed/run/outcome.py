@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 FAILURE = "failure.txt"  # the message of the first rank to fail
 STANDING: set[Path] = set()  # folders whose old run stands: what is to take its place has written nothing yet
-LIMIT_REACHED = 1  # an order: the run ends normally
+LIMIT_REACHED = -1  # an order: the run ends normally
 INTERRUPTED = Interrupted.exit_code  # an order: write a checkpoint and end
 BUDGET_SPENT = BudgetSpent.exit_code  # an order: the run ends and cannot go on
-TOO_FEW = -1  # all ranks decide it: too many clients left in every attempt
+TOO_FEW = TooFewClients.exit_code  # all ranks decide it: too many clients left in every attempt
 
 
 class Opened(NamedTuple):

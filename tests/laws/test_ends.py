@@ -139,20 +139,6 @@ def test_a_limit_that_is_not_met_is_no_success(by_rows_or_columns: Any, tmp_path
             assert len(list(goals.unreached(above, {"constraint_1": value}))) == 1
 
 
-def test_limits_that_contradict_each_other_are_named(classes: Path, tmp_path: Path, launch: Any) -> None:
-    """Among the reasons why the convex problem had slack; where it had none, nothing is said of reasons."""
-    hyper = {"name": "ssca", "batch_size": 60, "rho": [1.0], "gamma": [0.5], "tau": 0.5, "slack_cost": 100.0}
-    limits = [{"name": "loss", "limit": 0.3}, {"name": "norm", "limit": 1e-3}]
-    tables = {"model": {"name": "softmax", "bias": False}, "minimize": {"name": "loss"}, "constraint": limits}
-    with pytest.raises(NotCertified, match=r"missed limits too, by .*: they contradict each other"):
-        run(checked(table(classes, hyper, rounds=60, **tables)), Solo(), tmp_path / "run")
-    assert "they contradict each other" in launch(None, "show", tmp_path / "run").out
-    near = tables | {"minimize": {"name": "norm"}, "constraint": [{"name": "loss", "limit": 0.8}]}  # and nearer
-    with pytest.raises(NotCertified) as caught:
-        run(checked(table(classes, hyper, rounds=4, **near)), Solo(), tmp_path / "time")
-    assert "contradict each other" not in str(caught.value)
-
-
 def test_out_of_time_first(certified: dict[str, Any], tmp_path: Path) -> None:
     """[stop] seconds ends a run whose last model is certified too, and is no excuse for what it lacks."""
     timed = certified | {"stop": {"reached": ["kkt_residual<=1e-4"], "seconds": 1e-9}}

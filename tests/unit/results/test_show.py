@@ -50,7 +50,6 @@ def test_what_the_last_model_has_not_is_not_that_of_drawn_rows(tmp_path: Path) -
     job = {"constraint": [{"name": "loss", "limit": 0.5}]}
     drawn = {"constraint_1": 0.9, "margin_1": 0.1, "slack": 0.3, "duality_gap": 0.25, "feasibility": 0.8}
     run = write_run(tmp_path / "run", job=job, objective=1.0, **drawn)
-    assert "missed limits too, by 0.3: they contradict each other, slack costs too little" in shown(run)
     told = json.loads((run / "run.json").read_text())
     late = {"constraint_1": 0.5, "margin_1": 0.0, "slack": 0.3, "duality_gap": None, "feasibility": 0.0}
     write_json(run / "run.json", told | late)
