@@ -194,7 +194,7 @@ def schema_of_jobs() -> Table:
     """The JSON Schema of a job's file, by which editors complete and check what is typed."""
     text = json.dumps(adapter().json_schema(schema_generator=_Documented))
     schema: Table = json.loads(text, parse_constant=lambda _: None)  # JSON knows no infinity
-    forms = ({"type": "integer", "minimum": 1}, {"type": "array", "items": {"type": "object"}})
+    forms: tuple[Table, ...] = ({"type": "integer", "minimum": 1}, {"type": "array", "items": {"type": "object"}})
     keys = {key.name: {"description": key.meaning, **form} for key, form in zip(_SWEEP_KEYS, forms, strict=True)}
     schema["properties"]["sweep"] = {"type": "object", "description": _SWEEP, "properties": keys}
     schema["properties"]["tune"] = keys_of(Tune).model_json_schema(schema_generator=_Documented)  # type: ignore[arg-type]

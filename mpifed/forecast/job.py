@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +76,7 @@ def forecast(job: Job, ranks: int) -> Table:
     algorithm = job.make_algorithm(problem_of(job, data))
     if job.privacy is not None:
         algorithm = with_noise(algorithm, settle(job, algorithm))
-    refuse_own(job, algorithm.problem, partial(check_by_laws, job=job, problem=algorithm.problem))
+    refuse_own(job, algorithm.problem, check_by_laws)
     measures = measures_of(job, algorithm) if goals.measured(job) else ()
     counting = Counting(job, algorithm)
     counting.measure(measures)

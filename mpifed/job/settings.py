@@ -291,7 +291,8 @@ class Kind(Generic[Part]):
         """The keys of all classes, each once, for editors that complete them; and what the class of a name takes."""
         keys, rules = dict[str, list[Table]](), list[Table]()
         for name, part in self.known.items():
-            form = handler.resolve_ref_schema(handler(keys_of(part, self.beside, name).__pydantic_core_schema__))
+            model = keys_of(part, self.beside, name)  # type: ignore[arg-type]  # classes hash
+            form = handler.resolve_ref_schema(handler(model.__pydantic_core_schema__))
             for key, value in form["properties"].items():
                 keys.setdefault(key, []).append(value)
             at = {"properties": {"name": {"const": name}}, "required": [] if name == "sgd" else ["name"]}

@@ -23,8 +23,7 @@ from mpifed.python.runs import Progress, all_observers, check_resumed, job, poin
 from mpifed.python.values import integer
 from mpifed.run.agreement import begin_call
 from mpifed.run.agreement import settings as settings_of
-from mpifed.run.setup import Cache
-from mpifed.run.sweep import play_points
+from mpifed.run.sweep import Runs
 from mpifed.text import counted, say
 
 _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
@@ -98,18 +97,17 @@ def sweep(
     observers = alike(comm, lambda: all_observers(all_points[0].job, settings.get("observers", ())))
     folder = run_folder(comm, out, "mpifed-sweep-")
 
-    def play(point: SweepPoint, run_dir: Path, begun: bool, cache: Cache, replace: Callable[[], None]) -> None:
+    def play(point: SweepPoint, run_dir: Path, begun: bool, replace: Callable[[], None]) -> None:
         who = _named(point) if comm.size > 1 else ""
         train(
             comm, point.job, run_dir, observers, out, progress, who, resume=begun, overwrite=overwrite, replace=replace,
-            cache=cache,
         )  # fmt: skip
 
-    ends = play_points(
-        comm, together, folder, all_points, all_points, play, resume=resume, overwrite=overwrite, anew=not resume,
-        goes_on=lambda error: isinstance(error, _ENDS_OF_A_RUN),
+    runs = Runs(
+        comm, together, folder, play, resume, overwrite, lambda error: isinstance(error, _ENDS_OF_A_RUN)
     )  # fmt: skip
-    failed = {name: end.error for name, end in ends.items() if end.error is not None}
+    ends = runs.points(all_points, all_points, not resume)
+    failed = {name: end.error for name, end in ends.items() if isinstance(end.error, MpifedError)}
     alike(comm, lambda: _report(comm, all_points, failed))
     found: Sweep = comm.bcast(_of(folder, all_points, failed) if comm.rank == 0 else None)
     return found

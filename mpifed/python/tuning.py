@@ -19,8 +19,7 @@ from mpifed.results.points import told
 from mpifed.results.tuning import Tuning, tuned
 from mpifed.run.agreement import begin_call
 from mpifed.run.agreement import settings as settings_of
-from mpifed.run.setup import Cache
-from mpifed.run.sweep import on_server, play_trials
+from mpifed.run.sweep import Runs, on_server
 from mpifed.text import say
 
 
@@ -86,14 +85,14 @@ def tune(
     )
     folder = run_folder(comm, out, "mpifed-tune-")
 
-    def play(point: SweepPoint, run_dir: Path, begun: bool, cache: Cache, replace: Callable[[], None]) -> None:
+    def play(point: SweepPoint, run_dir: Path, begun: bool, replace: Callable[[], None]) -> None:
         if progress and comm.rank == 0:
             say(f"{point.name}, to round {point.job.rounds}: {told(point.settings)}")
-        how = {"resume": begun, "overwrite": overwrite and not begun, "replace": replace, "cache": cache}
+        how = {"resume": begun, "overwrite": overwrite and not begun, "replace": replace}
         train(comm, point.job, run_dir, point.job.make_observers(), out, "none", point.name, **how)
 
-    play_trials(
-        comm, together, folder, plan, points, play, resume=resume, overwrite=overwrite,
-        goes_on=lambda error: isinstance(error, NumericalError),
+    runs = Runs(
+        comm, together, folder, play, resume, overwrite, lambda error: isinstance(error, NumericalError)
     )  # fmt: skip
+    runs.trials(plan, points)
     return on_server(comm, together, lambda: tuned(folder, plan, points))

@@ -20,7 +20,6 @@ from mpifed.run.environment import keep_freed_memory
 from mpifed.run.loop import RunLoop
 from mpifed.run.outcome import STANDING, Opened, Result
 from mpifed.run.progress import Reporter
-from mpifed.run.setup import Cache
 from mpifed.run.signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ def run(
     resume: bool = False,
     max_hours: float | None = None,
     reporter: Reporter | None = None,
-    cache: Cache | None = None,
     accept_changed: bool = False,
     observers: Sequence[Observer] | None = None,
     overwrite: bool = False,
@@ -49,7 +47,6 @@ def run(
     ----------
     out : the run's folder; must not hold a run already unless `resume`
     max_hours : checkpoint and raise `Interrupted` at the first round boundary after so many hours
-    cache : data that an earlier run in this process has opened, and that this run shares with the next
     overwrite : remove the run or sweep that is in `out`, once data and job are known to be right
     replace : on rank 0, what removes it; by default `mpifed.run.folder.remove`
     accept_changed : go on even if the user's sources or the libraries have changed since the checkpoint
@@ -110,7 +107,7 @@ def run(
         try:
             with watched.watching() if watched else nullcontext():
                 begun = job if opened is None else opened.job
-                this = RunLoop(begun, comm, out, reporter, request, cache, header, accept_changed, watched)
+                this = RunLoop(begun, comm, out, reporter, request, header, accept_changed, watched)
                 keep_freed_memory()  # by rounds; what preparing has taken has gone back
                 if opened is None:
                     with agreed(comm):

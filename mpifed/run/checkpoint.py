@@ -72,7 +72,6 @@ class Checkpoints:
         """`blocks`: those that this rank hosts."""
         self._run_dir, self._comm, self._blocks = run_dir, comm, Roster.of(blocks)
         self._checksums: dict[str, str] = {}  # of the files that this rank has written
-        self._only_mine = True  # whether these segments hold clients of this rank alone
         self._last: int | None = None  # the round of the newest one
         self.damaged = ""  # on rank 0: what is wrong with checkpoints newer than the one loaded
         self._hosting = comm.allgather(self._blocks.clients[:1].tolist())  # the first client of each rank
@@ -141,7 +140,7 @@ class Checkpoints:
         for file in segments:
             file.path = final / file.path.name
         clients.are_saved(dict.fromkeys(numbers, segments[-1]) if numbers else {})
-        self._checksums, self._only_mine, self._last = checksums, True, progress.round
+        self._checksums, self._last = checksums, progress.round
 
     def load(self, server: Record, clients: ClientStates) -> tuple[Progress, Table, Record, LastAnswers]:
         """(progress, run, server, last answers) of the newest complete checkpoint, from which `clients` are restored.
@@ -173,7 +172,8 @@ class Checkpoints:
             for i in sorted(clients.files)[:1]:
                 clients.peek(i)  # raises now if the states are those of another job
             last_answers = self._last_answers(clients)
-        self._only_mine = manifest["hosting"] == self._hosting
+        if manifest["hosting"] != self._hosting:  # these segments hold clients of other ranks, too
+            clients.changed |= clients.files.keys()
         self._last = manifest["round"]
         progress = Progress(**{name: manifest[name] for name in Progress._fields if name in manifest})
         return progress, manifest["run"], state, last_answers
@@ -225,7 +225,7 @@ class Checkpoints:
         those of the smaller half.
         """
         needed = Counter[StateFile]()  # bytes
-        for i in clients.files.keys() - clients.changed if self._only_mine else ():
+        for i in clients.files.keys() - clients.changed:
             begin, end, _ = clients.files[i].blocks[int(self._blocks.first[i])]
             needed[clients.files[i]] += end - begin
         stay = [file for file, nbytes in needed.most_common() if 2 * nbytes >= file.nbytes]

@@ -20,8 +20,7 @@ from mpifed.run.agreement import begin_call
 from mpifed.run.api import run
 from mpifed.run.launch import guarded
 from mpifed.run.progress import reporter
-from mpifed.run.setup import Cache
-from mpifed.run.sweep import on_server, play_points, play_trials
+from mpifed.run.sweep import Runs, on_server
 from mpifed.text import on_screen, say, screen_width
 
 
@@ -60,14 +59,10 @@ def run_command(
     options = {"job": str(path), "--set": changes, "--out": str(out), "--point": point, **how._asdict()}
     comm, _ = begin_call(f"mpifed {command}", lambda: None, lambda _: options, guarded)
     jobs, is_sweep, plan = on_server(comm, guarded, read)
-    folder, numbers = (
-        out or Path("runs") / jobs[0].job.name,
-        {point.name: number for number, point in enumerate(jobs, 1)},
-    )
+    folder = out or Path("runs") / jobs[0].job.name
+    numbers = {each.name: number for number, each in enumerate(jobs, 1)}
 
-    def play(
-        at: SweepPoint, run_dir: Path, resume: bool, cache: Cache | None, replace: Callable[[], None] | None
-    ) -> None:
+    def play(at: SweepPoint, run_dir: Path, resume: bool, replace: Callable[[], None] | None) -> None:
         def work() -> None:
             shown = reporter(comm.rank, how.progress)
             if is_sweep and comm.rank == 0:
@@ -76,7 +71,7 @@ def run_command(
                 say(f"{at.name} ({numbers[at.name]} of {len(jobs)}): {told(at.settings)}")
             try:
                 run(
-                    at.job, comm, run_dir, resume=resume, max_hours=how.max_hours, reporter=shown, cache=cache,
+                    at.job, comm, run_dir, resume=resume, max_hours=how.max_hours, reporter=shown,
                     accept_changed=how.accept_changed, overwrite=how.overwrite and not resume, replace=replace,
                 )  # fmt: skip
             except MpifedError as error:
@@ -91,29 +86,20 @@ def run_command(
         guarded(comm, run_dir, work, at.job.released_only)
 
     if not is_sweep:
-        play(jobs[0], folder, how.resume, None, None)
+        play(jobs[0], folder, how.resume, None)
         return 0
-    chosen = jobs if point is None else [numbered(jobs, point)]
-
-    def goes_on(error: BaseException | None) -> bool:
-        return not isinstance(error, (Interrupted, KeyboardInterrupt))
-
-    if plan is not None:
-        only = chosen[0].name if point is not None else ""
-        left = play_trials(
-            comm, guarded, folder, plan, jobs, play, only=only, resume=how.resume, overwrite=how.overwrite,
-            goes_on=goes_on,
-        )  # fmt: skip
-        if left is None:
-            on_server(comm, guarded, lambda: _print_tuned(folder, plan, jobs))
-        return worst(end.code for end in (left or {}).values())
-    ends = play_points(
-        comm, guarded, folder, jobs, chosen, play, resume=how.resume, overwrite=how.overwrite,
-        anew=point is None and not how.resume, goes_on=goes_on,
+    runs = Runs(
+        comm, guarded, folder, play, how.resume, how.overwrite,
+        lambda error: not isinstance(error, (Interrupted, KeyboardInterrupt)),
     )  # fmt: skip
-    if chosen == jobs:
-        on_server(comm, guarded, lambda: _print_table(folder))
-    return worst(end.code for end in ends.values())
+    chosen, left = jobs if point is None else [numbered(jobs, point)], None
+    if plan is None:
+        left = runs.points(jobs, chosen, point is None and not how.resume)
+    else:
+        left = runs.trials(plan, jobs, None if point is None else chosen[0].name)
+    if chosen == jobs and (plan is None or left is None):
+        on_server(comm, guarded, lambda: say(_of_sweep(folder, plan, jobs)))
+    return worst(end.code for end in (left or {}).values())
 
 
 def worst(codes: Iterable[int]) -> int:
@@ -121,16 +107,14 @@ def worst(codes: Iterable[int]) -> int:
     return max(codes, key=lambda code: (code not in FINISHED, code), default=0)
 
 
-def _print_table(folder: Path) -> None:
-    from mpifed.results.compare import compare
+def _of_sweep(folder: Path, plan: Tune | None, trials: list[SweepPoint]) -> str:
+    if plan is None:
+        from mpifed.results.compare import compare
 
-    say(compare(folder).text(screen_width()))
-
-
-def _print_tuned(folder: Path, plan: Tune, trials: list[SweepPoint]) -> None:
+        return compare(folder).text(screen_width())
     from mpifed.results.tuning import tuned
 
-    say(str(tuned(folder, plan, trials)))
+    return str(tuned(folder, plan, trials))
 
 
 def _shown(folder: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf, isnan
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -59,8 +59,11 @@ def measure(
             columns |= dict.fromkeys(measurement.certificate)
             continue
         state: ServerRecord = measurement.start(server) if ranks.serves else None
-        begin = measurement.start_clients
-        clients: States = ClientStates(roster.first, lambda i, begin=begin: begin(roster[i], states.peek(i)), room)
+
+        def begin(i: int, start: Callable[..., Record] = measurement.start_clients) -> Record:
+            return start(roster[i], states.peek(i))
+
+        clients: States = ClientStates(roster.first, begin, room)
         for _ in range(measurement.turns):
             state, clients = play(measurement.exchanges, state, clients, now, ranks, measured=True)
         if ranks.serves:

@@ -34,6 +34,7 @@ from mpifed.observers.weights_and_biases import FILES
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_ledger, spent
 from mpifed.results.points import BEST, SWEEP, TRIALS, is_sweep, point_settings, write_sweep
+from mpifed.run.checkpoint import generations
 from mpifed.run.identity import changes
 from mpifed.run.outcome import FAILURE, Opened
 from mpifed.text import command_line, counted
@@ -65,7 +66,7 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
             f"{out}: holds a sweep; choose another --out, or remove its sweep.csv and folders point-* where they came "
             "into a run by mistake"
         )
-    saved, header, damaged = _is_saved(out), None, ""
+    saved, header, damaged = bool(generations(out)), None, ""
     begun = saved or any((out / name).exists() for name in (JOB, RUN, LEDGER))
     if begun and not resume and not nothing_left(out):
         raise UsageError(
@@ -95,13 +96,9 @@ def open_folder(job: Job, out: Path, resume: bool) -> Opened:
     return Opened(job, saved, header, None, damaged)
 
 
-def _is_saved(out: Path) -> bool:
-    return any((out / "checkpoint").glob("round-*[0-9]"))
-
-
 def nothing_left(out: Path) -> bool:
     """Whether the run failed before it wrote results."""
-    return not _is_saved(out) and not (out / LEDGER).exists() and (out / FAILURE).exists()
+    return not generations(out) and not (out / LEDGER).exists() and (out / FAILURE).exists()
 
 
 def check_names(folder: Path) -> None:
@@ -142,14 +139,12 @@ def _damaged(out: Path) -> tuple[str, int | None]:
 
 def ended_before(job: Job, out: Path) -> int | None:
     """The exit code of a run that has ended with exactly this job, and whose result is valid; else None."""
-    try:
-        code = ended(out)
+    with suppress(DataError, OSError):  # a file cannot be read
+        damaged, code = _damaged(out)
         written = job_of(out)
-        same = code in FINISHED and not changes_of(written, job.resumed(written).table(), {"observe"})
-        same = same and not changed_since(out)
-    except (DataError, OSError):  # a file cannot be read
-        return None
-    return code if same else None
+        if not damaged and code in FINISHED:
+            return None if changes_of(written, job.resumed(written).table(), {"observe"}) else code
+    return None
 
 
 def _header(job: Job, out: Path, damaged: bool) -> Header | None:

@@ -48,12 +48,7 @@ class Identity(NamedTuple):
         versions = {name: version for name, version in environment.versions().items() if name in _LIBRARIES}
         libraries = {"mpifed": _package(), **versions, "device": device.name, **device.versions}
         sources = sources_of(job)
-        scaling = hashlib.sha256(b"".join(values.tobytes() for values in data.scaling)).hexdigest()
-        facts = {
-            "sha256": data.sha256, "split": data.split, "clients": data.clients, "samples": data.samples,
-            "test_samples": data.test_samples, "features": data.features, "scaling": scaling[:_DIGITS],
-            "options": data.provenance.get("options", {}),
-        }  # fmt: skip
+        facts = {"sha256": data.sha256, "samples": data.samples, "options": data.provenance.get("options", {})}
         if start is not None:
             facts["start"] = model_sha256(model_arrays(start))
         if (network := job.simulated_network) is not None and network.trace is not None:

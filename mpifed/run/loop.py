@@ -21,7 +21,7 @@ from mpifed.run.checkpoint import Checkpoints, Progress
 from mpifed.run.evaluation import RunEvaluation, Trained
 from mpifed.run.outcome import BUDGET_SPENT, INTERRUPTED, LIMIT_REACHED, TOO_FEW, Result
 from mpifed.run.progress import Reporter
-from mpifed.run.setup import Cache, prepare
+from mpifed.run.setup import prepare
 from mpifed.run.state_check import check_state
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ class RunLoop:
     """A run on this rank, from preparation to results, with all its mutable state."""
 
     def __init__(
-        self, job: Job, comm: Comm, out: Path, reporter: Reporter, request: Request, cache: Cache | None,
+        self, job: Job, comm: Comm, out: Path, reporter: Reporter, request: Request,
         header: Header | None, accept_changed: bool, observation: Observation | None,
     ) -> None:  # fmt: skip
         """`header`: of the ledger, if the run is resumed. `observation`: on rank 0, which alone imports what writes."""
         self.comm, self.out, self.reporter, self.header = comm, out, reporter, header
         self.accept_changed, self.observation = accept_changed, observation
-        self.ready = ready = prepare(job, comm, cache, header)
+        self.ready = ready = prepare(job, comm, header)
         self.job, self.ranks, self.algorithm = ready.job, ready.ranks, ready.algorithm
         self.ranks.request = request
         self.server, self.clients = ready.server, ready.clients
@@ -192,12 +192,12 @@ class RunLoop:
         self.evaluation.row = {"round": done.round}
         with agreed(self.comm):
             if self.results is not None:
-                simulated_s = self.results.simulated_s(done)
+                simulated = self.results.simulated(done)
                 row = {
                     "round": done.round,
                     "elapsed_s": done.elapsed_s,
                     **columns,
-                    **({} if simulated_s is None else {"simulated_s": simulated_s}),
+                    **{key: value for key, value in simulated.items() if key == "simulated_s"},
                     "gradients": gradients if counted else None,
                     "rss_bytes": max(resident, default=None),
                     "up_bytes": done.up_bytes,

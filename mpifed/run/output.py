@@ -26,7 +26,7 @@ from mpifed.files.model_file import MODEL, model_arrays, write_arrays
 from mpifed.files.scratch import this_process
 from mpifed.files.write import replace_text, sha256
 from mpifed.job.participation import virtual_seconds
-from mpifed.job.time_model import Simulation, described, figures, played_once, simulate
+from mpifed.job.time_model import described, figures, played_once, simulate
 from mpifed.privacy.disclosure import mark
 from mpifed.privacy.ledger import Ledger
 from mpifed.privacy.protection import in_short, not_private, warnings_of
@@ -69,7 +69,6 @@ class Results:
         if privacy is not None:
             mark(self.out / "checkpoint")
         replace_text(self.out / "job.toml", text)
-        warnings = [*self.ready.algorithm.warnings()]
         private: Table = {"private": False}
         if privacy is not None:
             private = {
@@ -92,7 +91,7 @@ class Results:
             "mpi": library() if comm.size > 1 else None,
             "slurm_job": job_id if (job_id := os.environ.get("SLURM_JOB_ID", "")).isdecimal() else None,
             "process": this_process(),
-            "warnings": warnings + warnings_of(job, privacy, infinite),
+            "warnings": [*self.ready.algorithm.warnings(), *warnings_of(job, privacy, infinite)],
             "job_sha256": hashlib.sha256(text.encode()).hexdigest(),
             **self.identity.for_run_json(privacy is not None),
             **private,
@@ -123,22 +122,16 @@ class Results:
             names = () if self.ready.job.privacy else problem.names  # whose folders are published
             write_clients(self.out, clients, problem.objective.task, names)
 
-    def simulation(self, progress: Progress) -> Simulation | None:
-        """The simulated times of the rounds so far, if the job has a simulated network, by the costs of exchanges."""
-        network = self.ready.job.simulated_network
-        if network is None or not figures(network):
-            return None
-        once, clients = played_once(self.ready.algorithm), self.ready.algorithm.problem.clients
-        return simulate(network, progress.exchanges, once, clients)
-
-    def simulated_s(self, progress: Progress) -> float | None:
-        """The simulated seconds of the rounds so far, if the job has a simulated network."""
-        job, simulation = self.ready.job, self.simulation(progress)
-        if simulation is not None:
-            return simulation.total_s
-        if job.simulated_network is None or job.simulated_network.delay_s is None:
-            return None
-        return virtual_seconds(job, self.ready.algorithm.problem.clients, progress.round)
+    def simulated(self, progress: Progress) -> Table:
+        """What a job's simulated network says of the rounds so far, as run.json has it; empty where it says nothing."""
+        job, clients = self.ready.job, self.ready.algorithm.problem.clients
+        network = job.simulated_network
+        if network is not None and figures(network):
+            found = simulate(network, progress.exchanges, played_once(self.ready.algorithm), clients)
+            return {"simulated_s": found.total_s, "simulated": described(network, found)}
+        if network is None or network.delay_s is None:
+            return {}
+        return {"simulated_s": virtual_seconds(job, clients, progress.round)}
 
     def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None], rounded: Iterable[str]) -> None:
         """Write the model, and report the algorithm's remarks.
@@ -170,11 +163,6 @@ class Results:
         self, progress: Progress, code: int | None, round_s: Sequence[float], cpu_s: float, peak_rss: Sequence[int]
     ) -> None:
         """Write run.json with the progress of the run."""
-        simulated: Table = {}
-        if network := self.ready.job.simulated_network:
-            simulated = {"simulated_s": self.simulated_s(progress)}
-            if simulation := self.simulation(progress):
-                simulated["simulated"] = described(network, simulation)
         state = {
             "rounds": progress.round,
             "exit": code,
@@ -191,7 +179,7 @@ class Results:
                 for name, cost in progress.exchanges.items()
             }
             or None,
-            **simulated,
+            **self.simulated(progress),
         }
         if code is not None:
             written = [path for name in (HISTORY, CLIENTS, MODEL, APPLIED) if (path := self.out / name).exists()]

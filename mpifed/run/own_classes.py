@@ -21,7 +21,6 @@ from mpifed.contract import remembered
 from mpifed.core.device import Device
 from mpifed.core.errors import UsageError
 from mpifed.core.record import map_leaves
-from mpifed.core.round import SETUP, Round
 from mpifed.job.job import Job
 from mpifed.job.own_sources import sources_of
 from mpifed.maths.problem import Problem
@@ -53,37 +52,33 @@ def parts_of(job: Job, problem: Problem) -> list[JobPart]:
     return [JobPart(place, table["name"], part) for place, table, part in parts if part is not None]
 
 
-def check_in_run(job: Job, problem: Problem, device: Device, part: JobPart) -> None:
-    """AssertionError where shapes, dtypes or the start are wrong."""
-    rng = Round(SETUP, job.seed, np.ones(problem.clients, dtype=bool)).rng("checks of own classes")
-    _check_shapes(part, problem, rng, device)
-
-
-def check_by_laws(part: JobPart, job: Job, problem: Problem) -> None:
-    """AssertionError where shapes are wrong, or a law does not hold."""
+def check_shapes(part: JobPart, job: Job, problem: Problem, device: Device | None = None) -> Generator:
+    """AssertionError where shapes, dtypes or the start are wrong; the generator of what was tried."""
     rng = np.random.default_rng(job.seed)
-    _check_shapes(part, problem, rng, Device())
-    if part.table == "regularizer":
-        laws.check_prox(part.part, problem.objective.start(problem.features, problem.outputs, rng, "float64"), rng)
-    else:
-        laws.check_function(_function(part, problem), problem, rng)
-
-
-def _check_shapes(part: JobPart, problem: Problem, rng: Generator, device: Device) -> None:
     if part.table == "model":
         laws.check_start(problem, rng)
     at = laws.trial(problem, rng, problem.dtype)
     if part.table == "regularizer":
         laws.check_prox_shapes(part.part, map_leaves(lambda leaf: leaf[0], at.model))
     else:
-        laws.check_shapes(_function(part, problem), device.record(at))
+        laws.check_shapes(_function(part, problem), at if device is None else device.record(at))
+    return rng
+
+
+def check_by_laws(part: JobPart, job: Job, problem: Problem) -> None:
+    """AssertionError where shapes are wrong, or a law does not hold."""
+    rng = check_shapes(part, job, problem)
+    if part.table == "regularizer":
+        laws.check_prox(part.part, problem.objective.start(problem.features, problem.outputs, rng, "float64"), rng)
+    else:
+        laws.check_function(_function(part, problem), problem, rng)
 
 
 def _function(part: JobPart, problem: Problem) -> laws.ModelFunction:
     return laws.ModelFunction(problem.objective, part.part if isinstance(part.part, Term) else Loss())
 
 
-def refuse_own(job: Job, problem: Problem, check: Callable[[JobPart], None]) -> None:
+def refuse_own(job: Job, problem: Problem, check: Callable[[JobPart, Job, Problem], object]) -> None:
     """UsageError with all that `check` finds wrong with the user's classes."""
     wrong = list[str]()
     with restored_generators(), np.errstate(all="ignore"), warnings.catch_warnings():
@@ -91,7 +86,7 @@ def refuse_own(job: Job, problem: Problem, check: Callable[[JobPart], None]) -> 
         for part in parts_of(job, problem):
             try:
                 if type(part.part).__module__.partition(".")[0] != "mpifed":
-                    check(part)
+                    check(part, job, problem)
             except NotImplementedError:  # a method that this job does not need, as a gradient where duals suffice
                 continue
             except AssertionError as error:

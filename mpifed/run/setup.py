@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -45,8 +44,6 @@ from mpifed.text import shown
 if TYPE_CHECKING:
     from mpifed.privacy.ledger_file import Header
 
-Value = TypeVar("Value")
-Cache = dict[str, tuple[object, Any]]  # what an earlier run has opened on this rank, each with its key
 _PRODUCTS = 2**19  # of a row's number with a parameter, in a local step of a block
 
 
@@ -151,28 +148,19 @@ def first_model(job: Job, arrays: Mapping[str, Array], like: Parameters) -> Para
 def prepare(
     job: Job,
     comm: Comm,
-    cache: Cache | None = None,
     header: Header | None = None,
     make_ranks: Callable[..., Ranks] = Ranks,
 ) -> Ready:
     """Open the data, place the clients, and initialize all states. Collective.
 
-    Data in `cache` from an earlier run are not opened again, and data opened here stay in it for the next: nobody
-    writes to blocks, what a shard keeps between two calls is scratch. The noise multiplier is that in the `header` of
-    the ledger if the run is resumed, otherwise it is computed on rank 0.
+    The noise multiplier is that in the `header` of the ledger of a resumed run, otherwise it is computed on rank 0.
 
     Raises
     ------
     UsageError, DataError
         on every rank, when job and data do not fit, a class is wrong or a shard is damaged.
     """
-    cache, base = Cache() if cache is None else cache, (job.data, job.compute, job.dedicated, comm.rank, comm.size)
-    if cache.get("base") != (base, None):
-        if cache:
-            cache.clear()
-            gc.collect()  # the traceback of a run that failed may hold them, in a cycle
-        cache["base"] = base, None
-    data = _kept(cache, "data", None, partial(_opened, job, comm))
+    data = _opened(job, comm)
     given: Mapping[str, Array] = {}
     with agreed(comm):
         block = block_of(job, data)
@@ -180,7 +168,7 @@ def prepare(
         if comm.rank == 0:
             given = start_arrays(job)
             if job.data.verify:
-                _kept(cache, "verified", None, data.verify_common)
+                data.verify_common()
     given = comm.bcast(given)
     with agreed(comm):
         algorithm = job.make_algorithm(problem_of(job, data, given))
@@ -198,22 +186,21 @@ def prepare(
     hosted = place(data.counts, block, comm.size, job.dedicated).hosted(comm.rank)
     with agreed(comm):
         if job.data.verify:
-            _kept(cache, "verified clients", block, lambda: data.verify(hosted.clients))
-        opened = partial(hosted_blocks, data, *hosted, job.compute.dtype)
-        blocks = _kept(cache, "blocks", block, partial(opened, space))
+            data.verify(hosted.clients)
+        blocks = hosted_blocks(data, *hosted, job.compute.dtype, space)
         device = Device()
         wanted = job.compute.device
         if wanted == "cuda" or (wanted == "auto" and device_pays(data, algorithm)[0]):
             from mpifed.maths.device import open_device
 
-            device = _kept(cache, "device", wanted, partial(open_device, wanted, comm.node_rank))
+            device = open_device(wanted, comm.node_rank)
     tables = (job.algorithm, job.model, job.minimize, *job.constraint, job.regularizer or {})
     if any(own_module(value) for table in tables for value in table.values()):
-        from mpifed.run.own_classes import check_in_run, refuse_other_sources, refuse_own
+        from mpifed.run.own_classes import check_shapes, refuse_other_sources, refuse_own
 
         refuse_other_sources(job, comm)
         with agreed(comm):
-            refuse_own(job, algorithm.problem, partial(check_in_run, job, algorithm.problem, device))
+            refuse_own(job, algorithm.problem, partial(check_shapes, device=device))
     with agreed(comm):
         drawn = job.participation.clients_per_round if secret else None
         ranks = make_ranks(
@@ -243,26 +230,16 @@ def prepare(
         own = None
         if tests_clients(job, data):  # in the memory that training rows leave
             left = space - float(data.nbytes("", hosted.clients).sum())
-            own = _kept(cache, "client tests", block, partial(opened, left, tests=True))
+            own = hosted_blocks(data, *hosted, job.compute.dtype, left, tests=True)
         y, common = None, None
         chunks = range(*(number * -(-data.test_samples // CHUNK) // comm.size for number in (comm.rank, comm.rank + 1)))
         if data.test_samples and job.record.evaluate_every:
-            y = _kept(cache, "test labels", None, partial(data.labels, "test/"))
-            rows = partial(common_shard, data, CHUNK * chunks.start, min(CHUNK * chunks.stop, data.test_samples))
-            shard = _kept(cache, "test rows", None, rows)
+            y = data.labels("test/")
+            shard = common_shard(data, CHUNK * chunks.start, min(CHUNK * chunks.stop, data.test_samples))
             common = Block((shard,), job.compute.dtype) if shard else None
         tests = TestRows(algorithm.problem, comm, y, chunks, common, own, data.test_counts)
     key = comm.bcast(os.urandom(32) if ranks.serves else None) if secret and is_secure(job) else None
     return Ready(job, algorithm, data, ranks, server, clients, specs, tests, everybody, key)
-
-
-def _kept(cache: Cache, name: str, key: object, make: Callable[[], Value]) -> Value:
-    """The value of that name in the cache, made unless its key is this one."""
-    if name not in cache or cache[name][0] != key:
-        cache.pop(name, None)  # memory never holds both
-        cache[name] = key, make()
-    value: Value = cache[name][1]
-    return value
 
 
 def _opened(job: Job, comm: Comm) -> store.Federation:

@@ -5,13 +5,12 @@ Python's own numbers would not do: they come back as NumPy's, which round and pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.record import Record, namespace
+from mpifed.core.record import Record, leaves, namespace
 
 Specs = dict[str, str]  # dtype and shape of each leaf, by its name
 
@@ -32,8 +31,12 @@ def check_state(
     ------
     UsageError : when a leaf is no NumPy array or scalar of numbers (on a device: no CuPy array), or is not as it was.
     """
-    wrong, specs = [], Specs()
-    for name, leaf in () if state is None else _leaves(state):
+    wrong, specs, found = list[str](), Specs(), list[tuple[str, Any]]()
+    try:
+        found += () if state is None else leaves(state)
+    except TypeError as error:  # a tuple without the names of fields
+        wrong.append(str(error))
+    for name, leaf in found:
         why = ""
         if not (isinstance(leaf, np.ndarray | np.generic) or namespace(leaf) is not np):
             why = (
@@ -62,12 +65,3 @@ def check_state(
     if wrong:
         raise UsageError("\n".join(f'[algorithm] name = "{algorithm}": {whose}: {line}' for line in wrong))
     return specs
-
-
-def _leaves(state: Record, name: str = "") -> Iterator[tuple[str, Any]]:  # what a user's class gives
-    """As `mpifed.core.record.leaves`; a tuple without field names, which that refuses, is a leaf."""
-    if not isinstance(state, tuple) or (state and not hasattr(state, "_fields")):
-        yield name, state
-        return
-    for field, value in zip(getattr(state, "_fields", ()), state, strict=True):
-        yield from _leaves(value, f"{name}.{field}" if name else field)

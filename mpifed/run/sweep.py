@@ -1,144 +1,136 @@
-"""The points of a sweep, or trials, one after the other, on shared data: for the command line and Python."""
+"""The points of a sweep, or trials, one after the other: for the command line and Python."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from mpifed.comm.mpi import Comm, agreed
-from mpifed.core.errors import MpifedError, NumericalError, UsageError
+from mpifed.core.errors import MpifedError, NumericalError
 from mpifed.files.ends import FINISHED
 from mpifed.job.sweep import SweepPoint, Tune
-from mpifed.run.setup import Cache
 from mpifed.text import counted, say
 
 Value = TypeVar("Value")
 Guard: TypeAlias = Callable[..., Any]  # `guarded`, or `together`
-# runs a point into its folder: whether it is resumed, data of the points before, what removes an earlier run
-Play: TypeAlias = Callable[[SweepPoint, Path, bool, Cache, Callable[[], None]], object]
+# runs a point into its folder: whether it is resumed, what removes an earlier run
+Play: TypeAlias = Callable[[SweepPoint, Path, bool, Callable[[], None]], object]
 
 
 class PointEnd(NamedTuple):
     """How a point of a sweep has ended."""
 
     code: int
-    error: MpifedError | None = None
+    error: BaseException | None = None  # without its traceback, which holds the data of the run
 
 
-def play_points(
-    comm: Comm, guard: Guard, folder: Path, points: list[SweepPoint], chosen: list[SweepPoint], play: Play, *,
-    resume: bool, overwrite: bool, anew: bool, goes_on: Callable[[BaseException | None], bool],
-) -> dict[str, PointEnd]:  # fmt: skip
-    """The ends of the chosen points by name, those that have finished not run anew. Collective.
+@dataclass
+class Runs:
+    """The runs in the folder of a sweep or tuning."""
 
-    `anew`: a sweep that has begun is refused. The first error after which the sweep does not go on is raised, once
-    sweep.csv has been written.
-    """
-    ends, cache, last = dict[str, PointEnd](), Cache(), None
-    replaces = overwrite and chosen == points  # on rank 0: until the first point is ready to write
+    comm: Comm
+    guard: Guard
+    folder: Path
+    play: Play
+    resume: bool
+    overwrite: bool
+    goes_on: Callable[[BaseException | None], bool]  # after this error of a run
 
-    def begin() -> None:
-        from mpifed.privacy.protection import SWEPT
-        from mpifed.run.folder import begin_sweep
+    def points(self, points: list[SweepPoint], chosen: list[SweepPoint], anew: bool) -> dict[str, PointEnd]:
+        """The ends of the chosen points by name, those that have finished not run anew. Collective.
 
-        begin_sweep(folder, points, resume, replaces, anew)
-        others = {path.name for path in folder.glob("point-*")} - {point.name for point in points}
-        if others and not replaces:
-            say(
-                f"mpifed: note: {folder}: {counted(len(others), 'point')} of an earlier sweep stay, and are compared "
-                f"only where they are named: mpifed compare {folder} {folder / min(others)}",
-                file=sys.stderr,
-            )
-        if any(point.job.privacy is not None for point in points):
-            say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
+        `anew`: all of them, so that a sweep that has begun is refused, or replaced. The first error after which the
+        sweep does not go on is raised, once sweep.csv has been written.
+        """
+        ends, last = dict[str, PointEnd](), None
+        replaces = self.overwrite and anew  # on rank 0: until the first point is ready to write
 
-    def replace(run_dir: Path) -> None:
-        nonlocal replaces
-        from mpifed.run.folder import begin_sweep, remove
+        def begin() -> None:
+            from mpifed.privacy.protection import SWEPT
+            from mpifed.run.folder import begin_sweep
 
-        remove(folder if replaces else run_dir)
-        if replaces:
-            replaces = False
-            begin_sweep(folder, points)
+            begin_sweep(self.folder, points, self.resume, replaces, anew)
+            others = {path.name for path in self.folder.glob("point-*")} - {point.name for point in points}
+            if others and not replaces:
+                say(
+                    f"mpifed: note: {self.folder}: {counted(len(others), 'point')} of an earlier sweep stay, and are "
+                    f"compared only where they are named: mpifed compare {self.folder} {self.folder / min(others)}",
+                    file=sys.stderr,
+                )
+            if any(point.job.privacy is not None for point in points):
+                say(f"mpifed: warning: {SWEPT}", file=sys.stderr)
 
-    def end() -> None:
-        from mpifed.results.points import write_sweep
+        def replace(run_dir: Path) -> None:
+            nonlocal replaces
+            from mpifed.run.folder import begin_sweep, remove
 
-        if not replaces:
-            write_sweep(folder, points)
+            remove(self.folder if replaces else run_dir)
+            if replaces:
+                replaces = False
+                begin_sweep(self.folder, points)
 
-    on_server(comm, guard, begin)
-    for point in chosen:
-        run_dir, begun = folder / point.name, False
-        if resume:
-            before, begun = on_server(comm, guard, partial(_before, point, run_dir))
-            if before is not None:
-                ends[point.name] = before
-                continue
-        try:
-            play(point, run_dir, begun, cache, partial(replace, run_dir))
-            ends[point.name] = PointEnd(0)
-        except (MpifedError, SystemExit) as error:  # SystemExit: of all ranks, by `guarded`
-            cause = error if isinstance(error, MpifedError) else error.__cause__
-            code = error.exit_code if isinstance(error, MpifedError) else int(error.code or 0)
-            ends[point.name] = PointEnd(code, cause if isinstance(cause, MpifedError) else None)
-            if not goes_on(cause):
-                last = error
-                break
-    on_server(comm, guard, end)
-    if last is not None:
-        raise last
-    return ends
+        def write() -> None:
+            from mpifed.results.points import write_sweep
 
+            if not replaces:
+                write_sweep(self.folder, points)
 
-def play_trials(
-    comm: Comm, guard: Guard, folder: Path, plan: Tune, trials: list[SweepPoint], play: Play, *,
-    only: str = "", resume: bool, overwrite: bool, goes_on: Callable[[BaseException | None], bool],
-) -> dict[str, PointEnd] | None:  # fmt: skip
-    """Run the trials of `[tune]`, rung by rung; or the one of a name in the first rung that has not ended. Collective.
+        self._on_server(begin)
+        for point in chosen:
+            run_dir, begun = self.folder / point.name, False
+            if self.resume:
+                ended, begun = self._on_server(partial(_before, point, run_dir))
+                if ended is not None:
+                    ends[point.name] = PointEnd(ended)
+                    continue
+            try:
+                self.play(point, run_dir, begun, partial(replace, run_dir))
+                ends[point.name] = PointEnd(0)
+            except (MpifedError, SystemExit) as error:  # SystemExit: of all ranks, by `guarded`
+                ends[point.name] = end = _end_of(error)
+                if not self.goes_on(end.error):
+                    last = error
+                    break
+        self._on_server(write)
+        if last is not None:
+            raise last
+        return ends
 
-    The ends are those of a rung where a trial has ended by anything but its rounds or its numbers; None of the whole.
-    """
+    def trials(self, plan: Tune, trials: list[SweepPoint], only: str | None = None) -> dict[str, PointEnd] | None:
+        """Run the trials of `[tune]`, rung by rung; or `only` that of a name in the first rung that has not ended.
+        Collective.
 
-    def rung() -> tuple[list[SweepPoint], list[SweepPoint]]:
-        from mpifed.results.tuning import rung_of
+        The ends are those of a rung where a trial has ended by anything but its rounds or its numbers; None of the
+        whole.
+        """
 
-        nowhere = folder / "none" if overwrite else folder
-        going, left, _ = rung_of(nowhere, plan, trials)
-        names = {point.name: point for point in going}
-        return [names.get(point.name, point) for point in trials], left
+        def rung() -> tuple[list[SweepPoint], list[SweepPoint]]:
+            from mpifed.results.tuning import rung_of
 
-    def measures(point: SweepPoint) -> None:
-        from mpifed.results.tuning import end_of
+            nowhere = self.folder / "none" if self.overwrite else self.folder
+            going, left, _ = rung_of(nowhere, plan, trials)
+            names = {point.name: point for point in going}
+            return [names.get(point.name, point) for point in trials], left
 
-        end_of(folder, point, plan.metric)
+        most: int | None = 1  # whether there is such a metric is seen when the first one has ended
+        while True:
+            points, left = self._on_server(rung)
+            chosen = [point for point in left if only in (None, point.name)][:most]
+            ends = self.points(points, chosen, not (self.resume or only))
+            ends = {name: end for name, end in ends.items() if end.code != NumericalError.exit_code}
+            if only or any(end.code not in FINISHED for end in ends.values()):
+                return ends
+            if not left:
+                return None
+            self.resume, self.overwrite, most = True, False, None
 
-    measured = False
-
-    def played(point: SweepPoint, *how: Any) -> None:  # as `play`
-        nonlocal measured
-        play(point, *how)
-        if not measured:  # whether there is such a metric, before all other trials
-            on_server(comm, guard, partial(measures, point))
-        measured = True
-
-    while True:
-        points, left = on_server(comm, guard, rung)
-        chosen = [point for point in left if only in ("", point.name)]
-        ends = play_points(
-            comm, guard, folder, points, chosen, played, resume=resume, overwrite=overwrite,
-            anew=not (resume or only),
-            goes_on=lambda error: goes_on(error) and (measured or not isinstance(error, UsageError)),
-        )  # fmt: skip
-        ends = {name: end for name, end in ends.items() if end.code != NumericalError.exit_code}
-        if only or any(end.code not in FINISHED for end in ends.values()):
-            return ends
-        if not left:
-            return None
-        resume, overwrite = True, False
+    def _on_server(self, function: Callable[[], Value]) -> Value:
+        return on_server(self.comm, self.guard, function)
 
 
 def on_server(comm: Comm, guard: Guard, function: Callable[[], Value]) -> Value:
@@ -154,9 +146,14 @@ def on_server(comm: Comm, guard: Guard, function: Callable[[], Value]) -> Value:
     return given
 
 
-def _before(point: SweepPoint, run_dir: Path) -> tuple[PointEnd | None, bool]:
-    """(the end of a point that has finished with exactly this job, else None; whether there is a run to resume)."""
+def _before(point: SweepPoint, run_dir: Path) -> tuple[int | None, bool]:
+    """(the code of a point that has finished with exactly this job, else None; whether there is a run to resume)."""
     from mpifed.run.folder import ended_before
 
-    code = ended_before(point.job, run_dir)
-    return None if code is None else PointEnd(code), (run_dir / "job.toml").exists()
+    return ended_before(point.job, run_dir), (run_dir / "job.toml").exists()
+
+
+def _end_of(error: MpifedError | SystemExit) -> PointEnd:
+    if isinstance(error, MpifedError):
+        return PointEnd(error.exit_code, copy(error))
+    return PointEnd(int(error.code or 0), copy(error.__cause__))

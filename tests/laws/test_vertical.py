@@ -28,7 +28,7 @@ def test_only_the_holders_labels_matter(case: Case, scattered: Path) -> None:
 
     def played(algorithm: dict[str, Any], wrong: bool) -> tuple[Any, dict[str, Any]]:
         job = checked(table(scattered, algorithm, compute={"dtype": "float64"}, **case.tables))
-        at = prepare(job, Solo(), {})  # its labels are changed
+        at = prepare(job, Solo())  # its labels are changed
         shards = [shard for block in at.ranks.blocks for shard in block.shards]
         for shard in shards:
             if wrong and shard.client != case.hyper["label_holder"]:

@@ -18,6 +18,7 @@ from mpifed import doctor
 from mpifed.doctor import CheckResult, RankLocation
 
 MPICH, OPEN_MPI = "MPICH Version:      4.2.3", "Open MPI v5.0.6, package: Open MPI"
+A0, A01, B0 = RankLocation("a", frozenset({0})), RankLocation("a", frozenset({0, 1})), RankLocation("b", frozenset({0}))
 
 
 def levels(found: Iterable[CheckResult]) -> list[str]:
@@ -35,46 +36,31 @@ def command(folder: Path, name: str, says: str = "") -> dict[str, str]:
 @pytest.mark.parametrize(
     ("says", "library", "level"),
     [
-        ("HYDRA build details:", MPICH, "ok"),
-        ("mpiexec (Open MPI) 5.0.6", OPEN_MPI, "ok"),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.12", MPICH, "ok"),
-        ("mpiexec (Open MPI) 5.0.6", MPICH, "error"),
-        ("something else", MPICH, "warning"),
-        ("HYDRA build details:", None, "warning"),
+        ("HYDRA build details:", MPICH, "ok"), ("mpiexec (Open MPI) 5.0.6", OPEN_MPI, "ok"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.12", MPICH, "ok"), ("something else", MPICH, "warning"),
+        ("mpiexec (Open MPI) 5.0.6", MPICH, "error"), ("HYDRA build details:", None, "warning"),
     ],
-)
+)  # fmt: skip
 def test_a_launcher_and_its_library(tmp_path: Path, says: str, library: str | None, level: str) -> None:
     assert levels(doctor.launcher(library, command(tmp_path, "mpiexec", says)))[1] == level
 
 
-def test_ranks_that_joined() -> None:
-    place = RankLocation("a", frozenset({0}))
-    assert levels(doctor.joined([place], {}, None)) == ["ok"]
-    (found,) = doctor.joined([place, place._replace(host="b")], {"PMI_SIZE": "2"}, None)
-    assert found == CheckResult("2 ranks joined, on a, b")
-    (found,) = doctor.joined([place, place], {"SLURM_STEP_NUM_TASKS": "4"}, None)
-    assert found.level == "error" and found.what == "4 ranks launched, 2 joined"
-
-
-@pytest.mark.parametrize(
-    ("places", "expected"),
-    [
-        ([RankLocation("a", frozenset({0, 1}))] * 2, ["ok"]),
-        ([RankLocation("a", frozenset({0, 1}))] * 3, ["warning"]),
-        ([RankLocation("a", frozenset({0}))] * 2, ["warning"]),  # both bound to one core
-        (
-            [RankLocation("a", frozenset({0})), RankLocation("a", frozenset({1})), RankLocation("b", frozenset({0}))],
-            ["ok", "ok"],
-        ),
-    ],
-)
-def test_cores(places: list[RankLocation], expected: list[str]) -> None:
-    assert levels(doctor.cores(places)) == expected
-
-
-def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert levels(doctor.folder(tmp_path)) == ["ok"]
-    assert levels(doctor.folder(tmp_path / "nothing")) == ["error"]
+def test_ranks_their_cores_and_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for places, environment, level, what in (
+        ([A0], {}, "ok", "one rank"), ([A0, B0], {"PMI_SIZE": "2"}, "ok", "2 ranks joined, on a, b"),
+        ([A0, A0], {"SLURM_STEP_NUM_TASKS": "4"}, "error", "4 ranks launched, 2 joined"),
+    ):  # fmt: skip
+        (found,) = doctor.joined(places, environment, None)
+        assert found.level == level and found.what.startswith(what)
+    bound_to_one, by_two = [A0, A0], [A0, A01._replace(cores=frozenset({1})), B0]
+    for places, expected in (
+        ([A01] * 2, ["ok"]),
+        ([A01] * 3, ["warning"]),
+        (bound_to_one, ["warning"]),
+        (by_two, 2 * ["ok"]),
+    ):
+        assert levels(doctor.cores(places)) == expected
+    assert levels(doctor.folder(tmp_path)) == ["ok"] and levels(doctor.folder(tmp_path / "nothing")) == ["error"]
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
     assert levels(doctor.folder(tmp_path)) == ["warning"]
 
@@ -111,29 +97,24 @@ def test_slurm_and_the_library(tmp_path: Path) -> None:
     assert list(doctor.slurm(MPICH, environment)) == [CheckResult(f"{said}did not list")]
 
 
-def test_any_error_is_the_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_any_error_is_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(doctor, "library", lambda: MPICH)
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / "bin"
-    assert doctor.examine(command(path, "mpiexec", "HYDRA build details:")) == 0
-    fine = capsys.readouterr().out.splitlines()
-    assert {line.split()[0] for line in fine} <= {"ok", "warning"}
-    assert doctor.examine(command(path, "mpiexec", "mpiexec (Open MPI) 5.0.6")) == 1
-    assert len(capsys.readouterr().out.splitlines()) == len(fine)
+    for says, code in (("HYDRA build details:", 0), ("mpiexec (Open MPI) 5.0.6", 1)):
+        assert doctor.examine(command(tmp_path / "bin", "mpiexec", says)) == code
+        assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} <= {
+            "ok",
+            "warning",
+            *(["error"] if code else []),
+        }
 
 
 @pytest.mark.launch
-def test_three_ranks_and_one_report(launch: Callable[..., Any], tmp_path: Path) -> None:
+def test_three_ranks_one_report_and_worlds_of_one(launch: Callable[..., Any], tmp_path: Path) -> None:
     ended = launch(3, "doctor", cwd=tmp_path)
     assert ended.out.count("3 ranks joined") == ended.out.count("files can be written") == 1, ended.text
-
-
-@pytest.mark.launch
-def test_worlds_of_one(launch: Callable[..., Any], tmp_path: Path) -> None:
-    step = {"SLURM_STEP_NUM_TASKS": "3"}
-    first = launch(0, "doctor", cwd=tmp_path, env=step | {"SLURM_PROCID": "0"})
+    first, other = (
+        launch(0, "doctor", cwd=tmp_path, env={"SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": rank}) for rank in "01"
+    )
     assert first.code == 1 and first.out.startswith("error    launched as 3 ranks"), first.text
-    other = launch(0, "doctor", cwd=tmp_path, env=step | {"SLURM_PROCID": "1"})
     assert (other.code, other.out) == (1, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,6 +13,8 @@ import tomli_w
 from annotated_types import Gt, Lt
 from jobs_in_python import as_in_a_file, checked, fedavg, job_table
 from methods import METHODS, named
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from mpifed import SGD, FedAvg, Privacy
 from mpifed.algorithms.functions import Constraint
@@ -21,8 +23,10 @@ from mpifed.core.errors import UsageError
 from mpifed.explain.reference import entry_of
 from mpifed.job.job import read_table, set_value
 from mpifed.maths.objectives import Softmax
+from mpifed.maths.privacy.release import Release
 from mpifed.maths.problem import Problem
 from mpifed.maths.terms import Loss, Norm
+from mpifed.privacy.calibration import settle
 from mpifed.testing import ALGORITHMS, Job
 
 SSCA = {"name": "ssca", "batch_size": 4, "rho": [0.9, 0.3], "gamma": [0.9, 0.35]}
@@ -47,6 +51,16 @@ def complaints(table: dict[str, Any]) -> list[str]:
     return [line.strip() for line in lines]
 
 
+PRIVATE = {"delta": 1e-3, "clip": 1.0, "noise_multiplier": 2.0}
+NOT_PRIVATE: list[tuple[dict[str, Any], str]] = [
+    ({"clip": None}, "clip: missing; without a bound"), ({"delta": None}, "delta: missing"),
+    ({"clip": float("inf")}, "clip = Infinity: expected a number of at most 1e+30"),
+    ({"noise_multiplier": None}, "epsilon, noise_multiplier: each follows from the other"),
+    ({"epsilon": 2.0}, "epsilon, noise_multiplier: each follows from the other"),
+    ({"epsilon": 0, "noise_multiplier": None}, "epsilon = 0: expected a number above 0"),
+    ({"delta": 1.0}, "delta = 1.0: expected a number below 1"), ({"level": "record"}, 'level = "record": '),
+    ({"trust": "central"}, 'level = "sample" with trust = "central"'),
+]  # fmt: skip
 WRONG: list[tuple[dict[str, Any], str]] = [  # all at once: tests/laws/test_settings.py
     *(({"name": name}, "name = ") for name in NAMES),
     *(({name: None}, f"{name}: missing") for name in ("name", "rounds", "data", "model", "algorithm")),
@@ -93,6 +107,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [  # all at once: tests/laws/test_sett
     ({"algorithm": {"name": f"{__name__}:Nobody"}}, f"{__name__} has no Nobody; it defines "),
     ({"algorithm": {"name": f"{__name__}:Mime"}}, f'{__name__} has no Mime; did you mean "Mine"?; it defines '),
     ({"algorithm": {"name": f"{__name__}:problem"}}, "is no class"),
+    *(({"privacy": {k: v for k, v in (PRIVATE | changes).items() if v is not None}}, f"[privacy] {said}")
+      for changes, said in NOT_PRIVATE),
+    ({"stop": {"epsilon": 2.0}}, "[stop] epsilon = 2: a budget needs the table [privacy]"),
+    ({"privacy": PRIVATE, "stop": {"epsilon": 0}}, "[stop] epsilon = 0: expected a number above 0"),
+    ({"privacy": PRIVATE | {"level": "client", "sampling": "poisson", "trust": "central"}}, "takes part by a coin"),
 ]  # fmt: skip
 
 
@@ -101,13 +120,6 @@ def test_one_thing_wrong(changes: dict[str, Any], said: str) -> None:
     whole = {"algorithm": SSCA} if "constraint" in changes or "minimize" in changes else {}
     (line,) = complaints({name: one for name, one in job_table(**whole | changes).items() if one is not None})
     assert said in line and len(line) < 1500 and line.isprintable()
-
-
-def test_a_module_that_ends_the_process_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "it_ends.py").write_text("raise SystemExit(0)")
-    monkeypatch.syspath_prepend(tmp_path)
-    (line,) = complaints(job_table(minimize={"name": "it_ends:X"}))
-    assert line.startswith('[minimize] name = "it_ends:X": importing it_ends: SystemExit')
 
 
 def test_files_that_no_reader_takes(tmp_path: Path) -> None:
@@ -182,7 +194,34 @@ MISFITS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
      "batch_size = 11: the smallest shard (client 0) has 10"),
     ({"algorithm": fedavg(11), "constraint": [LOSS]}, {}, "takes no [[constraint]] and no [minimize] but"),
     ({"algorithm": fedavg(local_steps=2, local_epochs=2)}, {}, "local_steps and local_epochs: each says how many"),
+    *(({"algorithm": fedavg(4)}, {"privacy": Privacy(**PRIVATE | {"delta": 1 / n, "level": level})},
+       f"delta = {1 / n:g}: must lie below 1/{n} = {1 / n:.2g}") for n, level in ((60, "sample"), (3, "client"))),
+    ({"algorithm": fedavg() | {"name": f"{__name__}:Told"}},
+     {"privacy": Privacy(**PRIVATE | {"level": "client", "trust": "central"})}, 'a client who is left out of a fixed'),
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Told(FedAvg):
+    """Says what it releases: one mechanism a round, of half of the clients."""
+
+    def released(self) -> Release:
+        ones = np.ones(3)
+        return Release(1, 2.0 * ones, 0.5 * ones)
+
+
+def test_a_budget_that_one_round_exceeds() -> None:
+    """One Gaussian mechanism of multiplier 2, by Theorem 8 of Balle and Wang (ICML 2018)."""
+
+    def delta(epsilon: float) -> float:
+        return float(norm.cdf(1 / 4 - 2 * epsilon) - np.exp(epsilon) * norm.cdf(-1 / 4 - 2 * epsilon))
+
+    cost = brentq(lambda epsilon: delta(epsilon) - 1e-3, 0.1, 10)
+    job = checked(job_table(privacy=PRIVATE | {"level": "client"}, stop={"epsilon": cost * 1.001}))
+    algorithm = job.make_algorithm(problem(privacy=job.privacy))
+    assert settle(job, algorithm) == 2.0
+    with pytest.raises(UsageError, match=rf"already spent: one single round costs {cost:.3g} at delta = 0\.001"):
+        settle(replace(job, stop=replace(job.stop, epsilon=cost * 0.999)), algorithm)
 
 
 @pytest.mark.parametrize(("changes", "task", "said"), MISFITS)

@@ -15,7 +15,6 @@ from sklearn import metrics as sklearn
 from written_files import read_json
 
 import mpifed as mf
-from mpifed.core.errors import UsageError
 from mpifed.core.record import leaves
 from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
@@ -100,6 +99,14 @@ def test_against_a_loop(kind: str, block: int, tmp_path: Path, request: pytest.F
     assert clients["client"].tolist() == TESTED
     assert clients["rows"].tolist() == [round(0.2 * SIZES[client]) for client in TESTED]
     assert clients[name] == pytest.approx(quality, rel=1e-9) and clients["loss"] == pytest.approx(losses, rel=1e-9)
+    model = read_model(tmp_path / "run" / "model.safetensors")
+    rows, y = common(open_federation(folder), "f8")
+    z = rows @ model["first"] + model["head.bias"]
+    if kind == "classes":
+        assert last["test_accuracy"] == sklearn.accuracy_score(y, z.argmax(axis=1))
+    else:
+        both = sklearn.r2_score(y, z[:, 0]), np.sqrt(sklearn.mean_squared_error(y, z[:, 0]))
+        assert (last["test_r2"], last["test_rmse"]) == pytest.approx(both)
     about = read_json(tmp_path / "run" / "run.json")
     assert (about["clients_tested"], about["clients_without_tests"]) == (5, 2)
     assert "clients tested                 5; 2 more have no test rows of their own" in run_text(tmp_path / "run")
@@ -118,22 +125,6 @@ def test_alone_clients_are_judged_by_models_of_their_own(classes: Path, some: di
         losses, rel=1e-9
     )
     assert len(np.unique(clients["loss"])) == len(TESTED)
-
-
-def test_common_test_rows_by_scikit_learn(classes: Path, targets: Path, tmp_path: Path) -> None:
-    run(job(classes), Solo(), tmp_path / "a")
-    run(job(targets, "least-squares"), Solo(), tmp_path / "b")
-    rows, y = common(open_federation(classes), "f8")
-    model = read_model(tmp_path / "a" / "model.safetensors")
-    z = rows @ model["first"] + model["head.bias"]
-    last = {column: values[-1] for column, values in read_history(tmp_path / "a").items()}
-    assert last["test_accuracy"] == sklearn.accuracy_score(y, z.argmax(axis=1))
-    rows, y = common(open_federation(targets), "f8")
-    model = read_model(tmp_path / "b" / "model.safetensors")
-    z = (rows @ model["first"] + model["head.bias"])[:, 0]
-    last = {column: values[-1] for column, values in read_history(tmp_path / "b").items()}
-    assert last["test_r2"] == pytest.approx(sklearn.r2_score(y, z))
-    assert last["test_rmse"] == pytest.approx(np.sqrt(sklearn.mean_squared_error(y, z)))
 
 
 def test_no_bit_of_the_model_depends_on_them(tmp_path: Path) -> None:
@@ -178,11 +169,3 @@ def test_who_is_told_a_number_of_each_client(
     assert "common test rows, which rank 0 reads: loss, accuracy" in common
     assert ("sends its accuracy and loss to the server, in the clear" in own) == evaluated
     assert ("not evaluated, since the server would learn" in own) != evaluated
-
-
-def test_what_is_asked_for_in_vain(classes: Path, tmp_path: Path) -> None:
-    bare = mf.FederatedDataset.from_arrays(X, CLASSES, clients=2, out=tmp_path / "bare").path
-    with pytest.raises(UsageError, match=r"no test rows of the clients' own.*--client-test-fraction"):
-        run(job(bare, record={"client_tests": True}), Solo(), tmp_path / "run")
-    with pytest.raises(UsageError, match="client_tests and released_only"):
-        job(classes, **PRIVATE | {"record": {"released_only": True, "client_tests": True}})

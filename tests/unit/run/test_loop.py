@@ -21,14 +21,12 @@ from launching import environment
 from written_files import SUMMARY, read_json, write_json
 
 import mpifed as mf
-from mpifed.core.errors import DataError, Interrupted, MpifedError, UsageError
+from mpifed.core.errors import Interrupted
 from mpifed.core.record import leaves
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
-from mpifed.files.json_file import read_json as read_checked
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
-from mpifed.job.reading import read_table
 from mpifed.observers import Observer
 from mpifed.run.launch import guarded
 from mpifed.run.setup import block_of, prepare
@@ -132,21 +130,6 @@ def test_write_sync_rename_sync(tmp_path: Path, classes: Path, write_job: Callab
         assert done[first - 1][:2] == ["fsync", str(tmp_path.resolve() / "run" / "history.csv")]  # its rows, before
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_neither_pipe_nor_device_is_read_for_ever(kind: str, tmp_path: Path, launch: Any) -> None:
-    for name in ("job.toml", "run.json", "history.csv"):
-        os.mkfifo(tmp_path / name) if kind == "pipe" else (tmp_path / name).symlink_to("/dev/zero")
-    for reads, error in (
-        (lambda: read_table(tmp_path / "job.toml"), UsageError), (lambda: read_history(tmp_path), DataError),
-        (lambda: read_checked(tmp_path / "run.json"), DataError),
-    ):  # fmt: skip
-        with pytest.raises(error, match="a pipe, a device or a folder"):
-            reads()
-    for folder, code in ((tmp_path, 3), (tmp_path.parent, 0)):  # of several, what can be known
-        ended = launch(0, "show", folder)
-        assert ended.code == code and ended.err.count("mpifed: error") == (code > 0)
-
-
 HEADER = "# A job.\n# Make the shards:  mpifed data mnist --split rows \\\n#   --clients 10 --out data/mnist-rows-10\n"
 
 
@@ -161,52 +144,6 @@ def test_data_that_are_not_there_are_named_with_the_command(command: str, tmp_pa
 
 
 # --- the end of a process, whatever own classes do -------------------------------------------------------------------
-
-
-class Untold(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-    __repr__ = __str__
-
-
-class Zero(MpifedError):
-    exit_code = 0
-
-
-def ended(work: Any) -> tuple[int, str]:
-    """The exit code of a process that calls `work` as a rank alone does, and what it says on its standard error."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.dup2(writer, 2)
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
-        try:
-            guarded(Solo(), None, work)
-        except SystemExit as end:
-            os._exit(int(end.code or 0))
-        os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as file:
-        said = file.read().decode()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said
-
-
-def test_an_error_that_cannot_be_told_is_none_less() -> None:
-    def fail(error: BaseException, stream: Any = sys.stderr) -> Any:
-        sys.stderr = stream
-        raise error
-
-    for error, words in (
-        (SystemExit(Untold()), "unexpected error SystemExit"), (Zero("nothing"), "mpifed: error: nothing"),
-        (ValueError("\udc80"), "ValueError: \\udc80"),
-    ):  # fmt: skip
-        code, said = ended(lambda error=error: fail(error, sys.stderr))
-        assert code == 1 and said.count("mpifed: ") == 1 and words in said
-    for stream in (None, object()):  # of a standard error that was replaced
-        assert ended(lambda stream=stream: fail(DataError("broken shard"), stream)) == (
-            3, "mpifed: error: broken shard\n"
-        )  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "code"), [(ValueError("x"), 1), (SystemExit(5), 5), (SystemExit(), 0)])

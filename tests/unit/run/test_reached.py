@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import whole_runs
 from ended import run
 from jobs_in_python import checked, fedavg, job_table
 
-from mpifed.core.errors import NotCertified, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.files.history import read_history
 from mpifed.testing import Job, Solo
 
@@ -41,13 +40,6 @@ def test_the_first_row_that_reaches_all(digits: Path, tmp_path: Path) -> None:
     # it goes on with --resume where the job asks for more
     more = ended(digits, {}, tmp_path / "run", resume=True)
     assert more["test_loss"].tolist() == whole["test_loss"].tolist()
-
-
-def test_what_is_not_reached_is_said(digits: Path, tmp_path: Path) -> None:
-    said = r"\[stop\] reached test_accuracy >= 99.9% \(it is [0-9.]+%\); .*rounds="
-    with pytest.raises(NotCertified, match=said):
-        whole_runs.run(job(digits, {"reached": ["test_accuracy>=0.999"]}, rounds=4), Solo(), tmp_path / "run")
-    assert read_history(tmp_path / "run")["round"][-1] == 4
 
 
 @pytest.mark.parametrize(("column", "sign"), [("test_loss", 1), ("test_accuracy", -1)])

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from jobs_in_python import as_in_a_file, job_table
-from written_files import SUMMARY, contents, points_of, read_json
+from written_files import SUMMARY, contents, read_json
 
 from mpifed.cli import main
 from mpifed.core.errors import NotCertified, NumericalError, UsageError
-from mpifed.files.run_folder import job_of
 from mpifed.job.sweep import points
 from mpifed.run import command
 from mpifed.run.command import worst
@@ -197,22 +196,3 @@ def test_a_sweep_grows(job: Path, tmp_path: Path, launch: Callable[..., Any]) ->
     assert {name: contents(out / name) for name in before} == before
     compared = json.loads(launch(None, "compare", out, *(out / name for name in before), "--json").out)
     assert len(compared["runs"]) == 6
-
-
-def test_sharing_changes_no_bit(digits: Path, skewed: Path, write_job: Any, tmp_path: Path) -> None:
-    data = [
-        {"path": str(folder), **more}
-        for folder, more in ((digits, {}), (digits, {"block": 3}), (digits, {"memory_gib": 0.0}), (skewed, {}))
-    ]
-    some = {"data": data, "participation.clients_per_round": [8, 2]}  # with other blocks of their own
-    job = write_job(tmp_path / "job.toml", table(digits, **some))
-    shared = mpifed("run", job, "--out", tmp_path / "all")
-    assert shared.exit_code == 0, shared.output
-    for point in range(1, 8, 2):
-        assert mpifed("run", job, "--out", tmp_path / "single", "--point", point).exit_code == 0
-    assert [job_of(point)["data"]["block"] for point in points_of(tmp_path / "all")[:2]] == [4, 1]
-    whole, single = (rows(tmp_path / folder) for folder in ("all", "single"))
-    for point in range(1, 8, 2):
-        for name in ("model_sha256", "train_loss", "test_accuracy", "up_bytes"):
-            assert whole[point][name] == single[point][name]
-    assert all(len(row["model_sha256"]) == 64 for row in whole)
