@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from jobs_in_python import job_table
-from pretended import NO_JOB, Slurm
+from pretended import Slurm
 
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without Slurm; the working folder."""
-    (tmp_path / "none").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -27,7 +26,6 @@ def slurm(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setenv("PATH", str(made.folder))
     made.answer("sbatch", "123\n")
     made.answer("sacct", error="Slurm accounting storage is disabled", code=1)
-    made.answer("scontrol", error=NO_JOB, code=1)
     made.answer("mpifed")
     made.queue()
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pretended import Slurm
-from written_files import write_json
+from pretended import Slurm, leave
+from written_files import read_json
 
 import mpifed as mf
-from mpifed.batch.states import read_record
 from mpifed.batch.submit import SCRIPT
 from mpifed.cli import main
 from mpifed.files.scratch import this_process
@@ -32,35 +30,23 @@ def call(code: int, *arguments: object) -> str:
     return ended.output
 
 
-def leave(run_dir: Path, job: Job, code: int | None, **run: Any) -> None:
-    """What a run leaves behind."""
-    run_dir.mkdir(parents=True)
-    (run_dir / "job.toml").write_text(job.text())
-    write_json(run_dir / "run.json", {"rounds": 0, "exit": code, **run})
-
-
 def test_a_run(slurm: Slurm, job: Write, tmp_path: Path) -> None:
-    """All options that are not its own go to sbatch, as they were typed."""
-    text = call(0, job(), "--out", "runs/a", "--nodes=2", "--time=1:00:00", "--set", "rounds=50", "--qos", "high")
-    words = "--job-name=tried --output=runs/a-%j.log --ntasks-per-node=1 --nodes=2 --time=1:00:00 --qos high"
-    words += f" {SCRIPT} {tmp_path}/job.toml"
-    assert slurm.asked("sbatch") == [f"{how} {words} runs/a --set rounds=50" for how in ("--test-only", "--parsable")]
-    assert "submitted job 123: runs/a\n" in text
-    for command in (
-        "squeue --jobs=123", "tail -F runs/a-123.log", "mpifed show runs/a", "scancel --signal=USR1 --batch 123",
-        "scancel 123",
-    ):  # fmt: skip
-        assert f"  {command}  " in text
-    (one,) = (read_record(Path("runs/a")) or pytest.fail("no record")).submissions
-    assert (one.id, one.log, one.points) == ("123", "runs/a-%j.log", None)
-
-
-def test_a_record_is_written_through_no_link(slurm: Slurm, job: Write, tmp_path: Path) -> None:
+    """All options that are not its own go to sbatch, as they were typed; its record is written through no link."""
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "a.submitted.json.new").symlink_to(tmp_path / "victim")
-    call(0, job(), "--out", "runs/a")
-    assert (tmp_path / "victim").read_text() == "mine" and not (tmp_path / "runs/a.submitted.json").is_symlink()
+    (tmp_path / "runs/a.submitted.json.new").symlink_to(tmp_path / "victim")
+    text = call(0, job(), "--out", "runs/a", "--nodes=2", "--time=1:00:00", "--set", "rounds=50", "--qos", "high")
+    words = "--job-name=tried --output=runs/a-%j.log --ntasks-per-node=1 --nodes=2 --time=1:00:00 --qos high"
+    words += f" {SCRIPT} {tmp_path}/job.toml runs/a --set rounds=50"
+    assert slurm.asked("sbatch") == [f"{how} {words}" for how in ("--test-only", "--parsable")]
+    for said in (
+        "submitted job 123: runs/a\n", "squeue --jobs=123 ", "tail -F runs/a-123.log ", "mpifed show runs/a ",
+        "scancel --signal=USR1 --batch 123 ", "scancel 123 ",
+    ):  # fmt: skip
+        assert said in text
+    (one,) = read_json(tmp_path / "runs/a.submitted.json")["submissions"]
+    assert (one["id"], one["log"], one["points"]) == ("123", "runs/a-%j.log", None)
+    assert (tmp_path / "victim").read_text() == "mine"
 
 
 def test_a_dry_run_gives_a_command(slurm: Slurm, job: Write) -> None:
@@ -79,15 +65,9 @@ def test_a_dry_run_gives_a_command(slurm: Slurm, job: Write) -> None:
     assert "warning   sbatch failed: allocation failure: not available" in ended.stderr
     assert len(slurm.asked("sbatch")) == 1 and not Path("runs").exists()
     assert "not available" in call(1, job(), "--nodes=2") and not Path("runs/tried.submitted.json").exists()
-    slurm.remove("sbatch")
+    (slurm.folder / "sbatch").unlink()
     call(0, job(), "--dry-run")
     assert "no sbatch on PATH" in call(2, job())
-
-
-def test_waiting_until_it_has_ended(slurm: Slurm, job: Write) -> None:
-    slurm.answer("sbatch", "123\n", code=3)
-    assert "job 123 has ended with code 3" in call(1, job(), "--wait")
-    assert slurm.asked("sbatch")[1].startswith("--parsable --wait ") and Path("runs/tried.submitted.json").exists()
 
 
 REFUSED: list[tuple[list[object], str]] = [
@@ -106,44 +86,37 @@ def test_what_is_refused(slurm: Slurm, job: Write, arguments: list[object], said
     call(0, job(), "--export=ALL,NAME=1")
 
 
-# --- again ----------------------------------------------------------------------------------------------------------
-
-
 def test_not_twice(slurm: Slurm, job: Write) -> None:
+    """Nor while Slurm does not answer; again where it was cancelled before it began."""
     call(0, job())
     for line, what in (("123|123|PENDING|Resources|", "queued"), ("123|123|RUNNING|None|n1", "running")):
         slurm.queue(line)
         assert f"runs/tried: it is {what} already (job 123)" in call(2, job())
     slurm.answer("squeue", error="slurm_load_jobs error: Unable to contact slurm controller (connect failure)", code=1)
     assert "squeue does not respond, so job 123 may still be queued or running" in call(1, job())
-    slurm.queue()  # cancelled before it began
-    slurm.answer("sbatch", "124\n")
-    call(0, job())
-    found = json.loads(Path("runs/tried.submitted.json").read_text())
-    assert [one["id"] for one in found["submissions"]] == ["123", "124"]
+    slurm.queue()
+    slurm.answer("sbatch", "124\n", code=3)
+    assert "job 124 has ended with code 3" in call(1, job(), "--wait")
+    assert slurm.asked("sbatch")[-1].startswith("--parsable --wait ")
+    assert [one["id"] for one in read_json(Path("runs/tried.submitted.json"))["submissions"]] == ["123", "124"]
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        (None, "runs/tried: it is running already (in a process on this machine); see `mpifed show runs/tried`\n"),
-        *((code, "give --set rounds=... for more rounds") for code in (0, 69, 70)),
-        (68, "failed numerically, and would fail the same way again"),
-    ],
-)
-def test_not_what_runs_or_has_ended(slurm: Slurm, job: Write, code: int | None, said: str) -> None:
-    leave(Path("runs/tried"), Job.read(job()), code, **({"process": this_process()} if code is None else {}))
-    assert said in call(2, job())
+@pytest.mark.parametrize(("code", "about", "changes", "said"), [
+    (None, {"process": this_process()}, [], "tried: it is running already (in a process on this machine); see `mpifed"),
+    *((code, {}, [], "give --set rounds=... for more rounds") for code in (0, 69, 70)),
+    (68, {}, [], "failed numerically, and would fail the same way again"),
+    (75, {}, ["--set", "seed=2"], "--resume with another job (seed: 1 before, 2 now)"),
+    (75, {}, ["--set", "sweep.seeds=3"], "--out runs/tried: holds a run; choose another folder"),
+])  # fmt: skip
+def test_not_what_runs_has_ended_or_is_another(
+    slurm: Slurm, job: Write, code: int | None, about: dict[str, Any], changes: list[str], said: str
+) -> None:
+    leave("runs/tried", Job.read(job()), code, **about)
+    assert said in call(2, job(), *changes)
     if code is not None:
         call(0, job(), "--set", "rounds=200")
-
-
-def test_not_another_job_in_its_folder(slurm: Slurm, job: Write) -> None:
-    leave(Path("runs/tried"), Job.read(job()), 75)
-    assert "--resume with another job (seed: 1 before, 2 now)" in call(2, job(), "--set", "seed=2")
-    sweep = job(sweep={"seeds": 3})
-    assert "--out runs/tried: holds a run; choose another folder" in call(2, sweep)
-    assert "3 points, one after the other in one job" in call(0, sweep, "--out", "runs/sweep")
+    if "holds a run" in said:
+        assert "3 points, one after the other in one job" in call(0, job(), *changes, "--out", "runs/sweep")
 
 
 def test_only_the_points_that_are_left(slurm: Slurm, job: Write) -> None:
@@ -173,7 +146,7 @@ def test_from_python(slurm: Slurm, job: Write, digits: Path) -> None:
     assert Job.read(Path("runs/b.toml")).rounds == 9 and slurm.asked("sbatch")[-1].endswith("runs/b.toml runs/b")
     with pytest.raises(mf.MpifedError, match=r"runs/a: a is waiting: not begun; next: `mpifed submit .*job.toml --out"):
         submitted.result()
-    leave(Path("runs/a"), Job.read(job()), 0)
+    leave("runs/a", Job.read(job()), 0)
     done = submitted.result()
     assert isinstance(done, mf.Run) and done.exit == 0
     with pytest.raises(mf.UsageError, match=r"job\.toml is taken for the path of a job file"):

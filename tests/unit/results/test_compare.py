@@ -18,7 +18,6 @@ from test_show import mpifed
 from written_runs import JOB, KIB, at_end, write_made_run, write_made_sweep
 
 import mpifed as mf
-from jobs.hyfdca.selection import coefficients, selected
 from mpifed.core.errors import UsageError
 from mpifed.files.run_folder import job_of
 from mpifed.job.reading import put_key
@@ -387,17 +386,3 @@ def test_the_front_is_that_of_brute_force(seed: int) -> None:
     for row, inside in zip(costs, front(DataFrame(costs)), strict=True):
         pairs = [list(zip(other, row, strict=True)) for other in costs]
         assert inside == (not any(all(a <= b for a, b in both) and any(a < b for a, b in both) for both in pairs))
-
-
-def test_grey_relational_grades_by_hand(tmp_path: Path) -> None:
-    """Cost A runs from 10 to 50, cost B from 1 to 3: D = (0, 1), (1/4, 1/2), (1, 0). Then of three on a front."""
-    found = coefficients(DataFrame([[10.0, 3.0], [20.0, 2.0], [50.0, 1.0]]))
-    np.testing.assert_allclose(found, [[1, 1 / 2], [4 / 5, 2 / 3], [1 / 2, 1]], rtol=1e-15)
-    np.testing.assert_array_equal(coefficients(DataFrame([[7.0, 0.0], [7.0, 1.0]])), [[1, 1], [1, 1 / 2]])
-    np.testing.assert_array_equal(coefficients(DataFrame([[-3.0, 5.0]])), [[1, 1]])
-    ends = {1: (0.5, 0.7, 10.0), 2: (0.2, 0.9, 20.0), 3: (0.1, 0.95, 100.0), 4: (0.3, 0.9, 20.0)}
-    values = {size: [{"objective": o, "test_accuracy": a, "simulated_s": s}] for size, (o, a, s) in ends.items()}
-    frames = read(grid(tmp_path / "s", values | {5: [68]}))
-    # 2 has (4/5 + 5/6 + 9/10) / 3; by two, 2 and 3 have (2 * 4/5 + 9/10) / 3 and (2 + 1/2) / 3: the better objective
-    assert selected(frames, dict.fromkeys(("objective", "test_accuracy", "simulated_s"), 1.0)) == {SIZE: 2}
-    assert selected(frames, {"objective": 2.0, "simulated_s": 1.0}) == {SIZE: 3}
