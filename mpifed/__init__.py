@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 
 from mpifed.comm import gate as _gate
 
@@ -13,10 +15,10 @@ _gate.watch()
 # that `import mpifed` is quick and starts no MPI; editors and type checkers read __init__.pyi
 _WHERE = {
     "FederatedDataset": "mpifed.python.arrays",
-    "Run": "mpifed.python.results", "check": "mpifed.python.runs",
-    "load": "mpifed.python.results", "Sweep": "mpifed.python.sweeps", "sweep": "mpifed.python.sweeps",
-    "compare": "mpifed.python.comparing", "tune": "mpifed.python.tuning", "Tuning": "mpifed.results.tuning",
-    "plot": "mpifed.python.comparing", "submit": "mpifed.python.submitting",
+    "Run": "mpifed.python.results", "check": "mpifed.python.calls",
+    "load": "mpifed.python.results", "Sweep": "mpifed.python.results", "sweep": "mpifed.python.calls",
+    "compare": "mpifed.python.results", "tune": "mpifed.python.calls", "Tuning": "mpifed.results.tuning",
+    "plot": "mpifed.python.results", "submit": "mpifed.python.calls",
     "constraint": "mpifed.python.describe", "Torch": "mpifed.python.describe",
     "Alone": "mpifed.algorithms.alone", "FedAvg": "mpifed.algorithms.fedavg", "FedProx": "mpifed.algorithms.fedprox",
     "FedExP": "mpifed.algorithms.fedexp", "FedExProx": "mpifed.algorithms.fedexp",
@@ -57,12 +59,25 @@ _WHERE = {
     "NumericalError": "mpifed.core.errors", "Interrupted": "mpifed.core.errors",
     "BudgetSpent": "mpifed.core.errors",
 }  # fmt: skip
-__all__ = ["__version__", *_WHERE]
+__all__ = ["__version__", "run", *_WHERE]
+
+
+class _Package(ModuleType):
+    """Its `run` is the function, though a package in it has that name too, which Python's import would set."""
+
+    @property
+    def run(self) -> object:
+        return import_module("mpifed.python.calls").run
+
+    @run.setter
+    def run(self, package: ModuleType) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> object:
-    if name == "run":  # the package of that name is a function too
-        return import_module("mpifed.run")
     if name not in _WHERE:
         meant = import_module("mpifed.core.nearest").nearest(name, __all__)
         raise AttributeError(f"module 'mpifed' has no attribute {name!r}{meant}")

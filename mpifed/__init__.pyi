@@ -77,18 +77,18 @@ from mpifed.observers import Observer as Observer
 from mpifed.observers import TensorBoard as TensorBoard
 from mpifed.observers import WandB as WandB
 from mpifed.python.arrays import FederatedDataset as FederatedDataset
-from mpifed.python.comparing import compare as compare
-from mpifed.python.comparing import plot as plot
+from mpifed.python.calls import check as check
+from mpifed.python.calls import run as run
+from mpifed.python.calls import submit as submit
+from mpifed.python.calls import sweep as sweep
+from mpifed.python.calls import tune as tune
 from mpifed.python.describe import Torch as Torch
 from mpifed.python.describe import constraint as constraint
 from mpifed.python.results import Run as Run
+from mpifed.python.results import Sweep as Sweep
+from mpifed.python.results import compare as compare
 from mpifed.python.results import load as load
-from mpifed.python.runs import check as check
-from mpifed.python.runs import run as run
-from mpifed.python.submitting import submit as submit
-from mpifed.python.sweeps import Sweep as Sweep
-from mpifed.python.sweeps import sweep as sweep
-from mpifed.python.tuning import tune as tune
+from mpifed.python.results import plot as plot
 from mpifed.results.tuning import Tuning as Tuning
 
 __version__: str

@@ -48,7 +48,8 @@ def results(plan: Plan, some: Sequence[Curve]) -> Iterator[tuple[str, Figure | p
     for panel in dict.fromkeys(curve.panel for curve in some):
         if lines := of_panel(plan, some, panel):
             model, split = panel.split("-")
-            picture = mpifed.plot(lines, y="test_accuracy", log="x")
+            picture = mpifed.plot(lines, y="test_accuracy")
+            picture.axes[0].set_xscale("log")
             for label, line in zip(lines, picture.axes[0].lines, strict=False):
                 at = SAYS[model][label][split == "shards"]
                 picture.axes[0].plot(at, TARGETS[model], "x", color=line.get_color(), markersize=8)

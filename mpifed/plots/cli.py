@@ -14,7 +14,7 @@ from mpifed.core.errors import UsageError
 if TYPE_CHECKING:
     from mpifed.plots.style import SizeName
 
-_DEFAULTS: dict[str, object] = {"x": (), "y": (), "band": "range", "log": None, "relative_to": None}  # of curves
+_DEFAULTS: dict[str, object] = {"x": (), "y": (), "band": "range", "relative_to": None}  # of curves
 
 
 def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, list[Path]]:
@@ -53,9 +53,6 @@ def _joined(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     "--band", type=click.Choice(["range", "deviation", "interval", "none"]), default="range", show_default=True,
     help="Around the mean of several seeds: least to largest, standard deviation, or 95 % interval of the mean.",
 )  # fmt: skip
-@click.option(
-    "--log", type=click.Choice(["x", "y", "both", "none"]), help="Logarithmic axes.  [default: y, where values spread]"
-)
 @click.option(
     "--size", type=click.Choice(["screen", "column", "page"]), default="screen", show_default=True,
     help="For print: column is 3.4 inches wide, page 7, with text of 8 points.",

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from mpifed.plots.style import SizeName
 
-Log = Literal["x", "y", "both", "none"]
 Band = Literal["range", "deviation", "interval", "none"]
 BANDS = {
     "range": " and range", "deviation": " and standard deviation", "interval": " and 95 % interval of the mean",
@@ -46,7 +45,6 @@ def figure(
     x: str | Sequence[str] | None = None,
     y: str | Sequence[str] | None = None,
     band: Band = "range",
-    log: Log | None = None,
     size: SizeName = "screen",
     relative_to: float | None = None,
 ) -> Figure:
@@ -58,7 +56,7 @@ def figure(
         Runs, and sweeps, which count as their runs. Those of one setting are one line, named as in comparisons.
     joined
         Folders that are one line each, by its label, whether or not they are among `folders`.
-    x, y, band, log, size, relative_to
+    x, y, band, size, relative_to
         As `mpifed.plot` takes them; without `x`, rounds, seconds, bytes, gradients and epsilon where measured.
 
     Raises
@@ -68,9 +66,8 @@ def figure(
     UsageError
         A folder is of no run, no run has such a column, or there are more than 30 lines.
     """
-    for name, value, known in (("log", log or "none", ("x", "y", "both", "none")), ("band", band, BANDS)):
-        if value not in known:
-            raise UsageError(f"{name} = {value!r:.40}: expected one of {', '.join(known)}")
+    if band not in BANDS:
+        raise UsageError(f"band = {band!r:.40}: expected one of {', '.join(BANDS)}")
     lines, repeated = lines_of(folders, joined or {}, relative_to)
     if len(lines) > _MOST_LINES:
         raise UsageError(
@@ -86,8 +83,6 @@ def figure(
     panels: Panels = {}
     for row, column in itertools.product(rows, x or HORIZONTAL):
         curves = {label: curve(history, column, row, band) for label, history in lines.items()}
-        if log in ("x", "both"):
-            curves = {label: points[points["x"] > 0] for label, points in curves.items()}
         if max(map(len, curves.values())) >= (1 if y else _LEAST_POINTS.get(row, 1)):
             panels[row, column] = curves
     if not panels:
@@ -96,7 +91,7 @@ def figure(
     with style_of(size) as shape:
         columns = list(dict.fromkeys(column for _, column in panels))[: len(x) or shape.across]
         panels = {panel: curves for panel, curves in panels.items() if panel[1] in columns}
-        return _grid(panels, columns, _title(lines, band), log, shape)
+        return _grid(panels, columns, _title(lines, band), shape)
 
 
 def lines_of(
@@ -180,7 +175,7 @@ def _title(lines: Lines, band: Band) -> str:
     return f"mean{BANDS[band]} of {how_many} {'seeds' if alike else 'runs'}"
 
 
-def _grid(panels: Panels, columns: Sequence[str], title: str, log: Log | None, size: Size) -> Figure:
+def _grid(panels: Panels, columns: Sequence[str], title: str, size: Size) -> Figure:
     from mpifed.plots.notebook_figure import NotebookFigure
 
     rows = list(dict.fromkeys(row for row, _ in panels))
@@ -204,10 +199,10 @@ def _grid(panels: Panels, columns: Sequence[str], title: str, log: Log | None, s
             axes.axhline(0, color="black", linewidth=0.8)
     for i, row in enumerate(rows):
         shown = concat([points for panel, curves in panels.items() if panel[0] == row for points in curves.values()])
-        finish(grid[i, 0], "y", row, shown, None if log is None else log in ("y", "both"))
+        finish(grid[i, 0], "y", row, shown)
     for j, column in enumerate(columns):
         shown = concat([points for panel, curves in panels.items() if panel[1] == column for points in curves.values()])
-        finish(grid[-1, j], "x", column, shown, log in ("x", "both"))
+        finish(grid[-1, j], "x", column, shown)
     picture.align_ylabels()
     picture.legend(
         next(axes for axes in grid.flat if axes.lines).lines[: len(labels)], ["\n".join(name) for name in names],

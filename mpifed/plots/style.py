@@ -98,30 +98,27 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def finish(axes: Axes, which: Literal["x", "y"], name: str, curves: DataFrame, log: bool | None) -> None:
-    """The label, scale, units and limits of an axis.
+def finish(axes: Axes, which: Literal["x", "y"], name: str, curves: DataFrame) -> None:
+    """The label, scale, units and limits of an axis; a vertical one is logarithmic where values spread.
 
     Parameters
     ----------
     which : the axis
     name : the column that it shows
     curves : the points `x`, `y`, `low`, `high` of all lines, by round
-    log : whether it is logarithmic; None: a vertical one whose values are positive and spread over a factor of ten
     """
     from matplotlib.ticker import EngFormatter, PercentFormatter
 
     column, values, later = column_of(name), curves[which], curves[curves.index > curves.index.min()]
-    if log is None:
-        log = name == "relative" or (column.unit != "%" and bool(0 < 10 * values.min() <= values.max()))
-    if name == "excess" and not log:
+    if which == "x":
+        axes.locator_params(axis="x", nbins=5)
+    elif name == "relative" or (column.unit != "%" and 0 < 10 * values.min() <= values.max()):
+        axes.set_yscale("log")
+    elif name == "excess":
         axes.set_yscale("symlog", linthresh=0.01)
-    elif log and (values > 0).any():
-        axes.set(**{f"{which}scale": "log"})
-    elif which == "y" and later["low"].min() < later["high"].max():  # what the start is far from has room
+    elif later["low"].min() < later["high"].max():  # what the start is far from has room
         margin = 0.05 * (later["high"].max() - later["low"].min())
         axes.set_ylim(later["low"].min() - margin, later["high"].max() + margin)
-    elif which == "x":
-        axes.locator_params(axis="x", nbins=5)
     formatter = {"%": PercentFormatter(1), "B": EngFormatter("B")}.get(column.unit)
     if formatter is not None:
         getattr(axes, f"{which}axis").set_major_formatter(formatter)

@@ -1,13 +1,12 @@
-"""What the functions of `import mpifed` share: errors on all ranks, in the words of Python, and folders."""
+"""What the functions of `import mpifed` share: one way to speak of errors, on all ranks, and temporary folders."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ from mpifed.files.scratch import scratch
 from mpifed.run import launch
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
 _PHRASES = {  # of the command line, by what to do in Python
     "make the data with --task classification": "give integer labels, as by y.astype(int) or y.argmax(axis=1)",
     "make the data with --task multilabel": "give labels [samples, labels] that are 0 or 1, as by y.astype(int)",
@@ -30,12 +30,31 @@ _ARGUMENTS = {
 }  # fmt: skip
 
 
-def in_python(text: str) -> str:
+def spoken() -> Callable[[F], F]:
+    """Let errors of a function speak of arguments, not of options, and end at its border, without our own frames."""
+
+    def decorated(function: F) -> F:
+        @wraps(function)
+        def call(*arguments: object, **named: object) -> object:
+            try:
+                return function(*arguments, **named)
+            except UnexpectedError:
+                raise
+            except MpifedError as error:
+                error.args = tuple(_in_python(part) if isinstance(part, str) else part for part in error.args)
+                raise error.with_traceback(None)  # noqa: B904  # the message says it all; its cause, as of own code, stays
+
+        return call  # type: ignore[return-value]  # it has the function's signature
+
+    return decorated
+
+
+def _in_python(text: str) -> str:
     """A message of the command line with arguments in the place of options; commands, in backquotes, stay."""
     for phrase, words in _PHRASES.items():
         text = text.replace(phrase, words)
-    text = re.sub(r" --out (\S+)$", r", out='\1'", text)
     parts = text.split("`")
+    parts[-1] = re.sub(r" --out (\S+)$", r", out='\1'", parts[-1])
     parts[::2] = [re.sub(r"--([a-z]+(?:-[a-z]+)*)(?: (\S+)(?=:))?", _argument, part) for part in parts[::2]]
     return "`".join(parts)
 
@@ -43,18 +62,6 @@ def in_python(text: str) -> str:
 def _argument(option: re.Match[str]) -> str:
     name = _ARGUMENTS.get(option[1], option[1].replace("-", "_"))
     return f"{name} = {option[2]}" if option[2] else name
-
-
-@contextmanager
-def spoken() -> Iterator[None]:
-    """Let errors speak of arguments, not of options; also a decorator of functions without collective calls."""
-    try:
-        yield
-    except UnexpectedError:
-        raise
-    except MpifedError as error:
-        error.args = tuple(in_python(part) if isinstance(part, str) else part for part in error.args)
-        raise error.with_traceback(None)  # noqa: B904  # the message says it all; its cause, as of own code, stays
 
 
 def together(comm: Comm, folder: Path | None, work: Callable[[], T], brief: bool = False) -> T:

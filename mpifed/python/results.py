@@ -1,17 +1,20 @@
-"""What a run has left: its history, model and summary, and `load`, which reads a run from its folder."""
+"""What runs and sweeps have left: their histories, models and summaries, in tables and in figures."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 import numpy as np
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.batch.states import status_of
+from mpifed.core.errors import DataError, MpifedError, UsageError
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
 from mpifed.data.applied import APPLIED, Applied, applied, read_applied
@@ -24,21 +27,132 @@ from mpifed.files.clients import CLIENTS, read_clients
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.model_file import MODEL, model_arrays, read_model
-from mpifed.files.run_folder import JOB, RUN, summary
+from mpifed.files.run_folder import JOB, RUN, SUMMARY, summary
 from mpifed.files.write import replace_text, sha256
 from mpifed.job.job import Job
+from mpifed.job.sweep import SweepPoint
 from mpifed.maths.metrics import r2
 from mpifed.maths.objectives import Objective
 from mpifed.maths.parameters import Head, Parameters
 from mpifed.privacy.ledger_file import spent
-from mpifed.python import comparing, describe
+from mpifed.python import describe
 from mpifed.python.ranks import spoken
 from mpifed.python.values import check_index, is_frame
 from mpifed.results.run_warnings import run_warnings
 from mpifed.run.identity import check_same_data
+from mpifed.run.sweep import PointEnd
+from mpifed.text import counted
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from mpifed.plots.curves import Band
+    from mpifed.plots.style import SizeName
+    from mpifed.results.compare import Comparison
+
+Drawn: TypeAlias = Union[str, "PathLike[str]"]  # a run or a sweep, or its folder
+
+
+@spoken()
+def compare(
+    *results: Drawn | Sequence[Drawn],
+    by: str | Sequence[str] = (),
+    against: str | None = None,
+    to: str | Sequence[str] = (),
+) -> Comparison:
+    """What `mpifed compare` says of sweeps and runs: means over seeds, paired differences, what targets take.
+
+    The folders are read, on every rank that calls it. Runs that differ in their seed alone are one row, named by what
+    sets it apart.
+
+    Parameters
+    ----------
+    results
+        Sweeps, runs, or their folders.
+    by
+        Columns to compare in pairs over equal seeds; by default the test accuracy, or else the objective, where at
+        least two rows share three seeds.
+    against
+        The row to compare the others with, or the folder of one of its runs; by default the best.
+    to
+        Targets, as "test_accuracy>=0.95" or "train_loss<=0.1".
+
+    Returns
+    -------
+    Comparison
+        Printed, the tables; `frame`, their numbers, a row for each label and column; `runs`, a row for each run.
+
+    Raises
+    ------
+    UsageError
+        when there is no such column, label or target, or objectives that differ are to be compared.
+    """
+    from mpifed.results.compare import compare as compared
+
+    columns, targets = ([text] if isinstance(text, str) else list(text) for text in (by, to))
+    return compared(*_folders("compare", results), by=columns, against=against, to=targets)
+
+
+@spoken()
+def plot(
+    what: Drawn | Sequence[Drawn] | Mapping[str, Drawn | Sequence[Drawn]],
+    y: str | Sequence[str] | None = None,
+    x: str | Sequence[str] = "round",
+    *,
+    band: Band = "range",
+    size: SizeName = "screen",
+    relative_to: float | None = None,
+) -> Figure:
+    """Columns of histories against others, in a panel for each pair; runs that differ in their seed are one line.
+
+    Parameters
+    ----------
+    what
+        Runs, sweeps, or their folders: one or several. Lines are labelled by what sets them apart. A dict gives labels:
+        all runs of an entry are one line, their mean.
+    y
+        Columns of the history, or "bytes", those of both directions; from top to bottom. By default losses, accuracy
+        and certificates, where measured.
+    x
+        Columns for horizontal axes, such as "round", "elapsed_s", "bytes" or "epsilon"; from left to right.
+    band
+        Around the mean of several runs: "range", from the least to the largest, standard "deviation", the 95 %
+        "interval" of the mean (Student's), or "none".
+    size
+        "screen", "column" (3.4 inches wide, text of 8 points) or "page" (7 inches).
+    relative_to
+        The least objective P*, positive: then (P - P*) / P* is drawn in the place of the loss, where it is positive.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        To change, to save, and to be the value of a notebook's cell. pyplot knows nothing of it, so there is nothing
+        to close.
+
+    Raises
+    ------
+    UsageError
+        No run has such a column, or there are more than 30 lines.
+    DataError
+        A folder is no run or sweep, or nothing was measured.
+    """
+    from mpifed.plots.curves import figure
+
+    entries = what if isinstance(what, Mapping) else {"": what}
+    lines = {str(label): _folders("plot", members) for label, members in (entries or {"": ()}).items()}
+    folders = [] if isinstance(what, Mapping) else lines.pop("")
+    return figure(folders, joined=lines, x=x, y=y, band=band, size=size, relative_to=relative_to)
+
+
+def _folders(call: str, results: object) -> list[Path]:
+    if isinstance(results, (str, PathLike)):
+        return [Path(results)]
+    if not isinstance(results, (list, tuple)):
+        raise UsageError(f"{call}: a {type(results).__name__}; expected a run or a sweep, or the folder of one")
+    if not results:
+        raise UsageError(f"{call}: no run; give runs or sweeps, or their folders")
+    return [folder for each in results for folder in _folders(call, each)]
 
 
 @spoken()
@@ -191,7 +305,97 @@ class Run:
         parameters = map_leaves(lambda _: next(ordered), like)
         return objective, parameters.head, objective.scores_of(parameters, rows[None]), data
 
-    plot = comparing.plot  # of which `what` is this
+    plot = plot  # of which `what` is this
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What the runs of a sweep have left.
+
+    Attributes
+    ----------
+    path : its folder
+    runs : by label, one for each seed, those that failed included; `exit` is the exit code of each
+    seeds : of the runs of a label, in order
+    failed : the messages of the runs that failed, by label and seed
+    """
+
+    path: Path
+    runs: dict[str, list[Run]]
+    seeds: tuple[int, ...]
+    failed: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        warned = [f"; {label}, seed {seed}: {text}" for label, seed, run in self._each() for text in run.warnings]
+        failed = f"; {counted(len(self.failed), 'run')} failed" if self.failed else ""
+        labels, seeds = ", ".join(self.runs), counted(len(self.seeds), "seed")
+        return f"Sweep({str(self.path)!r}: {labels}; {seeds}{failed}{''.join(warned)})"
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [str(compare(self)), *(f"{label}, seed {seed}: {why}" for (label, seed), why in self.failed.items())]
+        )
+
+    @property
+    def history(self) -> DataFrame:
+        """The rows of all histories, with columns `label` and `seed`; needs pandas."""
+        from pandas import concat
+
+        each = [run.history.assign(label=label, seed=seed) for label, seed, run in self._each() if run.columns]
+        return concat(each, ignore_index=True)
+
+    @property
+    def summary(self) -> DataFrame:
+        """A row for each run: label, seed, what `Run.summary` has, and `warnings`, a text; needs pandas."""
+        return frame(
+            [
+                {"label": label, "seed": seed, **run.summary, "warnings": "; ".join(run.warnings)}
+                for label, seed, run in self._each()
+            ]
+        )
+
+    plot = plot  # of which `what` is this
+
+    def _each(self) -> list[tuple[str, int, Run]]:
+        return [(label, seed, run) for label, runs in self.runs.items()
+                for seed, run in zip(self.seeds, runs, strict=True)]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job that Slurm has.
+
+    Attributes
+    ----------
+    path : the folder of its run, or of its sweep
+    """
+
+    path: Path
+
+    @spoken()
+    def result(self, every_s: float = 10.0) -> Run | list[Run]:
+        """Wait until it is neither queued nor running; its run, or those of a sweep in order.
+
+        Parameters
+        ----------
+        every_s
+            Seconds between two looks.
+
+        Raises
+        ------
+        MpifedError
+            A run has failed, or was ended before its last round.
+        """
+        while (status := status_of(self.path)).of("queued", "running") or not status.answered:
+            time.sleep(every_s)
+        for point in status.points:
+            if point.state != "done":
+                raise MpifedError(f"{self.path}: {point.point} is {point.state}: {point.why}; next: `{status.next}`")
+        runs = [read_run(self.path / point.point if status.sweep else self.path) for point in status.points]
+        return runs if status.sweep else runs[0]
 
 
 @dataclass(frozen=True)
@@ -279,3 +483,16 @@ def read_run(folder: Path) -> Run:
     warnings = tuple(str(warning) for warning in run_warnings(folder))
     results = summary(folder, spent(folder))
     return Run(folder, results, warnings, None if results["exit"] is None else sha256(folder / RUN))
+
+
+def read_sweep(folder: Path, points: Sequence[SweepPoint], ends: Mapping[str, PointEnd]) -> Sweep:
+    """What the runs of a sweep have left, whose points have just ended."""
+    runs: dict[str, list[Run]] = {}
+    failed: dict[tuple[str, int], str] = {}
+    for point in points:
+        label, end = str(point.settings["label"]), ends[point.name]
+        early = Run(folder / point.name, {**dict.fromkeys(SUMMARY), "exit": end.code if end.error else None})
+        runs.setdefault(label, []).append(read_run(early.path) if (early.path / RUN).exists() else early)
+        if end.error is not None:
+            failed[label, point.job.seed] = str(end.error)
+    return Sweep(folder, runs, tuple(dict.fromkeys(point.job.seed for point in points)), failed)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import mpifed as mf
-import mpifed.run.agreement
+from mpifed.run import agreement
 
 ODD = int(next(os.environ[name] for name in ("PMI_RANK", "OMPI_COMM_WORLD_RANK") if name in os.environ))
 X = np.arange(180.0).reshape(60, 3) % 7
@@ -80,7 +80,7 @@ for name, call in CASES.items():
     except SystemExit as end:
         assert end.code == 2, name
 calls: list[str] = []
-enter = mpifed.run.agreement.enter
+enter = agreement.enter
 
 
 def counted(call: str, facts: str) -> list[str]:
@@ -88,7 +88,7 @@ def counted(call: str, facts: str) -> list[str]:
     return enter(call, facts)
 
 
-mpifed.run.agreement.enter = counted
+agreement.enter = counted
 run(rounds=3)()
 run(rounds=30)()
 print(f"rank {ODD}: {', '.join(calls)}", flush=True)

@@ -31,7 +31,7 @@ from mpifed.maths.optimizers import ClientOptimizer, ServerOptimizer
 from mpifed.maths.regularizers import REGULARIZERS
 from mpifed.maths.terms import TERMS
 from mpifed.observers import OBSERVERS
-from mpifed.python.runs import job as described
+from mpifed.python.calls import job as described
 from mpifed.testing import ALGORITHMS, Job
 
 # the tables that name a class of a registry

@@ -55,7 +55,7 @@ def test_by_hand_and_as_submitted(
     values = run.make_context("run", called[1][1:]).params
     found = points(read_table(values["job"], values["changes"]), str(values["job"]))
     assert (values["out"], found[0].job.rounds) == (Path("my runs/a"), 9)
-    assert found[0].job.compute.device == ("gpu" if gpu else "auto")
+    assert found[0].job.compute.device == ("cuda" if gpu else "cpu")
     assert values["point"] == (found[1].name if known else None)
 
 

@@ -95,7 +95,7 @@ STATES: list[tuple[list[str], str | None, int | None, tuple[str, str]]] = [
     (["7|7|COMPLETING|None|n1"], None, 0, ("done", "done")),
     ([], "7|7|TIMEOUT|0:9|n3\n", None, ("resumable", f"killed (TIMEOUT on n3){LATER}")),
     ([], "7|7|NODE_FAIL|0:9|n3\n", None, ("resumable", f"killed (NODE_FAIL on n3){LATER}")),
-    (["unknown"], "7|7|TIMEOUT|0:9|n3\n", None, ("unknown", f"killed or still running")),
+    (["unknown"], "7|7|TIMEOUT|0:9|n3\n", None, ("unknown", "killed or still running")),
     ([], None, -1, ("waiting", "not begun")),  # and nobody remembers it
     ([], "7|7|CANCELLED by 0|0:0|None assigned\n", -1, ("waiting", "never begun (CANCELLED on None assigned)")),
     ([], "7|7|FAILED|3:0|n1\n", -1,
@@ -177,7 +177,8 @@ def test_a_sweep(slurm: Slurm, job: Write) -> None:
 
 
 def test_a_sweep_in_one_job(slurm: Slurm, job: Write) -> None:
-    names = sweep(job, *((code, {"slurm_job": number}) for code, number in ((0, "8"), (1, "8"), (None, "8"), (None, "7"))), None)  # fmt: skip
+    ends = ((0, "8"), (1, "8"), (None, "8"), (None, "7"))  # 7: an earlier job, which was killed
+    names = sweep(job, *((code, {"slurm_job": number}) for code, number in ends), None)
     submitted("runs/sw", "8", None, names)
     for line, third in (("8|8|RUNNING|None|n1", "running"), ("8|8|PENDING|BeginTime|", "queued")):
         slurm.queue(line)

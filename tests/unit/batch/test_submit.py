@@ -149,5 +149,5 @@ def test_from_python(slurm: Slurm, job: Write, digits: Path) -> None:
     leave("runs/a", Job.read(job()), 0)
     done = submitted.result()
     assert isinstance(done, mf.Run) and done.exit == 0
-    with pytest.raises(mf.UsageError, match=r"job\.toml is taken for the path of a job file"):
+    with pytest.raises(mf.UsageError, match=r"job\.toml' is taken for the path of a whole job, .* without rounds"):
         mf.submit(job(), out="runs/c", sbatch={}, rounds=9)

@@ -160,7 +160,7 @@ def test_a_sweep_goes_on(data: mf.FederatedDataset, here: Path) -> None:
     (lambda data: run((X, Y)), "data: a tuple; expected a mpifed.FederatedDataset"),
     (lambda data: mf.run(FEDAVG, data, mf.Softmax()), "rounds: missing"),
     (lambda data: run(data, round=2), 'did you mean "rounds"'),
-    (lambda data: mf.run("fedavg", data, mf.Softmax(), rounds=2), "'fedavg' is taken for the path of a job file"),
+    (lambda data: mf.run("fedavg", data, mf.Softmax(), rounds=2), "'fedavg' is taken for the path of a whole job"),
     (lambda data: run(data, progress="tqdm"), "progress = 'tqdm': expected one of 'auto'"),
     (lambda data: mf.run(mf.FedAvg, data, mf.Softmax(), rounds=1), "the class FedAvg; an object of Algorithm"),  # type: ignore
     (lambda data: mf.run(FEDAVG, data, mf.Softmax, rounds=1), r"the class Softmax; .* such as mpifed.MLP\(...\)"),  # type: ignore
