@@ -54,6 +54,7 @@ Method: TypeAlias = Algorithm | Mapping[str, object]
 Data: TypeAlias = FederatedDataset | str | Path
 Model: TypeAlias = Objective | Mapping[str, object]
 Progress = Literal["auto", "bar", "lines", "none"] | bool
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., object])
 _PROGRESS: dict[object, str] = {name: name for name in ("auto", "bar", "lines", "none")} | {True: "bar", False: "none"}
 _ENDS_OF_A_RUN = (NumericalError, BudgetSpent, TooFewClients)  # which say nothing of the other runs
@@ -167,12 +168,12 @@ def _takes_a_job(function: F) -> F:
 def _table(
     call: str, algorithm: object, data: object, model: object, given: Mapping[str, Any],  # as `run` takes them
 ) -> tuple[Table, str]:  # fmt: skip
-    """(the table of a job, its file, or `call`): of objects, of a file alone, or of a whole table alone."""
+    """(the table of a job, its file or "job"): of objects, of a file alone, or of a whole table alone."""
     whole = isinstance(algorithm, Mapping) and data is None and model is None
     if not (whole or isinstance(algorithm, str | Path)):
         if data is None or model is None:
             raise UsageError(f"{call}: needs algorithm, data and model, or the path of a job file alone")
-        return job(algorithm, data, model, **given), call  # type: ignore[arg-type]  # job says what is wrong
+        return job(algorithm, data, model, **given), "job"  # type: ignore[arg-type]  # job says what is wrong
     beside = {"data": data, "model": model, **given, "observers": None}
     if names := [name for name, value in beside.items() if value is not None]:
         raise UsageError(
@@ -186,19 +187,14 @@ def _table(
     return table, "job" if isinstance(algorithm, Mapping) else str(algorithm)
 
 
-def _points(table: Table, source: str, call: str) -> list[SweepPoint]:
-    """The runs that a table describes; errors of what came from objects are in the words of Python."""
+def _checked(read: Callable[[Table, str], T], table: Table, source: str) -> T:
+    """What a table describes, read by a function; errors of what came from no file are in the words of Python."""
     try:
-        return points(table, source)
+        return read(table, source)
     except Wrong as error:
-        if source != call:
+        if source != "job":
             raise
         raise error.in_python() from None
-
-
-def _job(call: str, *given: Any) -> Job:  # as `_table` has it
-    table, source = _table(call, *given)
-    return _points(table, source, call)[0].job if source == call else Job.check(table, source)
 
 
 def _observers(checked: Job, given: Sequence[Observer | Mapping[str, object]]) -> list[Observer]:
@@ -253,7 +249,7 @@ def run(
 
     def described() -> Job:
         _check_how(out, overwrite, resume, progress)
-        checked = _job("run", algorithm, data, model, settings)
+        checked = _checked(Job.check, *_table("run", algorithm, data, model, settings))
         observers.extend(_observers(checked, settings.get("observers", ())))
         return checked
 
@@ -278,7 +274,10 @@ def check(
     from mpifed.forecast.job import forecast
     from mpifed.forecast.text import forecast_text
 
-    comm, written = begin_call("check", lambda: _job("check", algorithm, data, model, settings), settings_of, together)
+    def described() -> Job:
+        return _checked(Job.check, *_table("check", algorithm, data, model, settings))
+
+    comm, written = begin_call("check", described, settings_of, together)
 
     def forecasted() -> str:
         if isinstance(algorithm, (str, Path)):
@@ -344,15 +343,15 @@ def sweep(
             grid["seed"] = [integer(seed, "seeds") for seed in seeds]
         else:
             grid["seeds"] = integer(seeds, "seeds")
-        listed = _points({**base, "sweep": grid}, "sweep", "sweep")
+        listed = _checked(points, {**base, "sweep": grid}, "job")
         observers.extend(_observers(listed[0].job, settings.get("observers", ())))
         return listed
 
-    comm, jobs = begin_call(
-        "sweep", described,
-        lambda listed: {"out": str(out), "resume": resume, **{_named(at): settings_of(at.job) for at in listed}},
-        together,
-    )  # fmt: skip
+    def facts(listed: list[SweepPoint]) -> Table:
+        each = {f"{k}, {_named(point)}": settings_of(point.job) for k, point in enumerate(listed)}
+        return {"out": str(out), "resume": resume, **each}
+
+    comm, jobs = begin_call("sweep", described, facts, together)
     folder = _folder(comm, out, "sweep")
 
     def play(point: SweepPoint, run_dir: Path, begun: bool, replace: Callable[[], None]) -> None:
@@ -425,7 +424,7 @@ def tune(
         given = {**settings, **changed} if of_file else {"name": "tune", **settings}
         table, source = _table("tune", algorithm, data, model, given)
         table = {"tune": {}, **table} if of_file else {**table, "tune": plan}
-        return Tune.of(table, source), _points(table, source, "tune")
+        return _checked(Tune.of, table, source), _checked(points, table, source)
 
     comm, (plan, listed) = begin_call(
         "tune",
@@ -486,7 +485,7 @@ def submit(
     path, folder = Path(source), Path(out)
     if not isinstance(algorithm, str | Path):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        checked = _points(table, source, source)[0].job
+        checked = _checked(Job.check, table, source)
         path = WrittenJob(checked).to_toml(folder.with_name(f"{folder.name}.toml"))
     options = tuple(f"--{name}={value}" for name, value in sbatch.items())
     command = ("submit", str(path), "--out", str(out), *["--array"] * array, *options)

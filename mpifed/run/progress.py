@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Any, Literal
 
 from mpifed.core.tables import Table
@@ -22,7 +23,9 @@ class Reporter:
         if self.shows != "none":
             say(title)
         if self.shows == "bar":
-            from tqdm.auto import tqdm  # of the terminal or the notebook; slow to import
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a notebook without ipywidgets has a bar of text
+                from tqdm.auto import tqdm  # of the terminal or the notebook; slow to import
 
             tqdm.monitor_interval = 0  # no thread of its own: rounds come often, or the bar may wait
             self._bar = tqdm(initial=done, total=rounds, desc="rounds", unit="", dynamic_ncols=True)
