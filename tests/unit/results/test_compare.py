@@ -74,8 +74,10 @@ def test_rows_are_called_by_what_sets_them_apart(tmp_path: Path) -> None:
     assert runs.groupby("setting", sort=False).size().to_dict() == {"A": 3, "B": 2, "other": 1}
     gone = write_made_run(tmp_path / "gone", [], job=job | {"model": {**job["model"], "l2": 0.25}})  # has no label
     assert "l2 = 0.25" in read(sweep, gone).settings[2]
-    steps = [{"initial": 1.0, "exponent": 0.5}, {"initial": 1.0, "exponent": 0.25}]
-    axes = {"client_optimizer.learning_rate": steps, "model.l2": [0.0, 1.0]}
+    axes = {
+        "client_optimizer.learning_rate": [{"initial": 1.0, "exponent": e} for e in (0.5, 0.25)],
+        "model.l2": [0, 1],
+    }
     names = read(write_made_sweep(tmp_path / "t", axes, [at_end(objective=1.0)] * 4)).settings
     assert {*names[1].split(", ")} == {"exponent = 0.5", "l2 = 1.0"}
     l1 = write_made_run(tmp_path / "l1", [], job=JOB | {"name": "other", "regularizer": {"name": "l1", "weight": 0.1}})
@@ -114,35 +116,39 @@ def test_data_that_differ_are_never_joined(tmp_path: Path, first: Any, second: A
         assert len(read(*runs).settings) == (1 if k == 1 and None in (first, second) else rows)
 
 
-def test_the_table(tmp_path: Path) -> None:
+PRINTED = """\
+                 seeds rounds    objective elapsed_s      bytes
+batch_size = 4       2    100  0.8 +- 0.14       100  200.0 KiB
+batch_size = 8  1 of 2    100          0.2       100  200.0 KiB
+batch_size = 16 0 of 1
+batch_size = 32 1 of 2      0                      0        0 B
++-: standard deviation over seeds
+Not in the means, numerical trouble: it would fail the same way again (exit 68): point-0003
+Not in the means, interrupted; go on with --resume (exit 75): point-0004
+In the means, a limit is not met, or what [stop] asks for not reached (exit 69): point-0006
+Not in the means, invalid job or command line (exit 2): point-0007
+Not run: point-0005"""
+
+
+def test_what_is_printed(tmp_path: Path) -> None:
+    """The same by the command and from Python; where nothing has finished, too."""
     values = {4: [{"objective": 0.9}, {"objective": 0.7}], 8: [{"objective": 0.2}, 68], 16: [75, None], 32: [69, 2]}
     folder = grid(tmp_path / "s", values)
-    lines = mpifed("compare", folder).output.splitlines()
-    assert lines[0].split() == ["seeds", "rounds", "objective", "elapsed_s", "bytes"]
-    assert lines[1].split() == ["batch_size", "=", "4", "2", "100", "0.8", "+-", "0.14", "100", "200.0", "KiB"]
-    assert "1 of 2" in lines[2] and lines[3].split()[3:] == ["0", "of", "1"]
-    assert lines[5:11] == [
-        "+-: standard deviation over seeds",
-        "Not in the means, numerical trouble: it would fail the same way again (exit 68): point-0003",
-        "Not in the means, interrupted; go on with --resume (exit 75): point-0004",
-        "In the means, a limit is not met, or what [stop] asks for not reached (exit 69): point-0006",
-        "Not in the means, invalid job or command line (exit 2): point-0007",
-        "Not run: point-0005",
-    ]
+    text = mpifed("compare", folder).output
+    told = [" ".join(line.split()) for line in text.splitlines()]
+    wanted = [" ".join(line.split()) for line in PRINTED.splitlines()]
+    assert told == wanted, text
     shown = json.loads(mpifed("compare", folder, "--json").output)
     assert shown["runs"][0]["job.algorithm.batch_size"] == 4 and len(shown["runs"]) == 7
-    assert str(mf.compare(folder)) + "\n" == mpifed("compare", folder).output
-    assert json.loads(json.dumps(mf.compare(folder).table())) == shown
-
-
-def test_a_run_beside_its_sweep_counts_once(tmp_path: Path) -> None:
-    """Runs of one job and seed are their mean: a copy makes no deviation smaller, and no further degree of freedom."""
-    values = {4: [{"test_accuracy": v} for v in (0.8, 0.9, 0.85)], 8: [{"test_accuracy": v} for v in (0.7, 0.75, 0.72)]}
-    folder = grid(tmp_path / "s", values)
-    again = write_made_run(tmp_path / "again", at_end(test_accuracy=0.72), job=job_of(folder / "point-0003"))
-    row = pair(compare(folder, again).frame, "batch_size = 8")
-    np.testing.assert_allclose(of_pair(row), t_test([0.71, 0.75, 0.72], [0.8, 0.9, 0.85]), rtol=1e-9)
-    assert row[["n", "of", "std"]].tolist() == [3, 3, pytest.approx(np.std([0.71, 0.75, 0.72], ddof=1))]
+    assert str(mf.compare(folder)) + "\n" == text and json.loads(json.dumps(mf.compare(folder).table())) == shown
+    for name, runs in {"failed": [68, None], "stopped": [75, 75]}.items():
+        said = mpifed("compare", write_made_sweep(tmp_path / name, {SIZE: [1, 2]}, runs)).output
+        assert "0 of 1" in said and "Not in the means" in said and ("Not run: point-0001" in said) == (None in runs)
+    going = write_made_run(tmp_path / "going", history(r0=0.5), None)
+    assert "To test_accuracy >= 40%" in mpifed("compare", going, "--to", "test_accuracy>=0.4").output
+    strange = write_made_run(tmp_path / "strange", at_end(train_loss=1.0), job=JOB | {"\x1b[31m": 1})
+    said = mpifed("compare", going, strange).output  # what a stranger's job says steers no terminal
+    assert "\\x1b[31m" in said and "\x1b" not in said
 
 
 # --- pairs ----------------------------------------------------------------------------------------------------------
@@ -160,21 +166,25 @@ def test_interval_and_p_are_those_of_scipy(tmp_path: Path) -> None:
     for against in ("A", "point-0003", str(folder / "point-0003"), f"{folder / 'point-0000'}/"):
         difference = pair(compare(folder, against=against).frame, "B")["difference"]
         assert difference == pytest.approx(t_test(ACCURACY["B"], ACCURACY["A"])[0])
+    # A failed in seed 2, and of seed 4 nothing was measured: it is never the best, and compared over the rest
+    compared = compare(methods(tmp_path / "t", {"A": [0.9, None, 0.91, math.nan, 0.93], "B": ACCURACY["B"]}))
+    row = pair(compared.frame, "A")
+    np.testing.assert_allclose(of_pair(row), t_test([0.9, 0.91, 0.93], [0.83, 0.84, 0.88]))
+    assert (row["against"], row["pairs"]) == ("B", 3)
+    assert "test_accuracy less that of B, over equal seeds, in percentage points:\n" in str(compared)
+    # runs of one job and seed are their mean: a copy makes no deviation smaller, and no further degree of freedom
+    values = {4: [{"test_accuracy": v} for v in (0.8, 0.9, 0.85)], 8: [{"test_accuracy": v} for v in (0.7, 0.75, 0.72)]}
+    folder = grid(tmp_path / "u", values)
+    again = write_made_run(tmp_path / "again", at_end(test_accuracy=0.72), job=job_of(folder / "point-0003"))
+    row = pair(compare(folder, again).frame, "batch_size = 8")
+    np.testing.assert_allclose(of_pair(row), t_test([0.71, 0.75, 0.72], [0.8, 0.9, 0.85]), rtol=1e-9)
+    assert row[["n", "of", "std"]].tolist() == [3, 3, pytest.approx(np.std([0.71, 0.75, 0.72], ddof=1))]
 
 
 def test_holm_by_hand() -> None:
     """0.01 * 4; 0.02 * 3; 0.03 * 2, not below that before; 0.9 * 1."""
     np.testing.assert_allclose(holm(Series([0.03, 0.01, 0.9, 0.02, math.nan])), [0.06, 0.04, 0.9, 0.06, math.nan])
     assert holm(Series([0.7, 0.6])).tolist() == [1.0, 1.0]
-
-
-def test_seeds_that_only_one_has_are_left_out(tmp_path: Path) -> None:
-    """A failed in seed 2, and of seed 4 nothing was measured: it is never the best, and compared over the rest."""
-    compared = compare(methods(tmp_path / "s", {"A": [0.9, None, 0.91, math.nan, 0.93], "B": ACCURACY["B"]}))
-    row = pair(compared.frame, "A")
-    np.testing.assert_allclose(of_pair(row), t_test([0.9, 0.91, 0.93], [0.83, 0.84, 0.88]))
-    assert (row["against"], row["pairs"]) == ("B", 3)
-    assert "test_accuracy less that of B, over equal seeds, in percentage points:\n" in str(compared)
 
 
 def test_what_is_not_compared_in_pairs_is_said(tmp_path: Path) -> None:
@@ -261,41 +271,21 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "said"), BAD)
-def test_what_cannot_be_compared(steps: Path, options: list[str], said: str) -> None:
-    ended = mpifed("compare", steps, *options)
-    assert (ended.exit_code, said in ended.output) == (2, True), ended.output
-
-
-def test_folders_that_cannot_be_compared(tmp_path: Path) -> None:
+def test_what_cannot_be_compared(steps: Path, tmp_path: Path) -> None:
     none, failed = grid(tmp_path / "none", {1: [68, None]}), grid(tmp_path / "failed", {1: [{"train_loss": 0.5}, 68]})
-    for folder, said in (
-        (tmp_path / "nothing", "no such folder"), (tmp_path, "no folder of a run, a sweep"),
-        (none, "no run has finished"), (grid(tmp_path / "waiting", {1: [None]}), "point-0000: not run yet; run the sw"),
-        (failed, f"none of 1 settings can be compared by train_loss: {FAILED}"),
+    for folder, options, said in (
+        *((steps, *row) for row in BAD),
+        (tmp_path / "nothing", [], "no such folder"), (tmp_path, [], "no folder of a run, a sweep"),
+        (none, ["--best"], "no run has finished"),
+        (grid(tmp_path / "waiting", {1: [None]}), [], "point-0000: not run yet; run the sw"),
+        (failed, ["--best"], f"none of 1 settings can be compared by train_loss: {FAILED}"),
     ):  # fmt: skip
-        ended = mpifed("compare", folder, "--best")
+        ended = mpifed("compare", folder, *options)
         assert (ended.exit_code, said in ended.output) == (2, True), ended.output
-    for wrong, said in ((([3],), "compare: a int; expected a run or a sweep"), ((), "compare: no run; give"),
-                        ((None,), "compare: a NoneType"), (({},), "compare: a dict; exp")):  # fmt: skip
+    for wrong, said in (([3], "compare: a int; expected a run or a sweep"), (None, "compare: a NoneType"),
+                        ([], "compare: no run; give"), ({}, "compare: a dict; exp")):  # fmt: skip
         with pytest.raises(UsageError, match=said):
-            mf.compare(*wrong)  # type: ignore[arg-type]
-
-
-def test_what_has_not_finished_is_a_table_of_nothing(tmp_path: Path) -> None:
-    """Whatever has been asked for: runs that failed, or go on, are named."""
-    for name, runs in {"failed": [68, None], "stopped": [75, 75]}.items():
-        said = mpifed("compare", write_made_sweep(tmp_path / name, {SIZE: [1, 2]}, runs)).output
-        assert "0 of 1" in said and "Not in the means" in said and ("Not run: point-0001" in said) == (None in runs)
-    going = write_made_run(tmp_path / "going", history(r0=0.5), None)
-    assert "To test_accuracy >= 40%" in mpifed("compare", going, "--to", "test_accuracy>=0.4").output
-
-
-def test_a_stranger_s_job_reaches_no_terminal(tmp_path: Path) -> None:
-    jobs = (JOB | {"\x1b[31m": 1}, JOB)
-    runs = [write_made_run(tmp_path / f"{n}", at_end(train_loss=1.0 + n), job=job) for n, job in enumerate(jobs)]
-    ended = mpifed("compare", *runs)
-    assert ended.exit_code == 0 and "\\x1b[31m" in ended.output and "\x1b" not in ended.output, ended.output
+            mf.compare(wrong)  # type: ignore[arg-type]
 
 
 # --- the best, and the front ----------------------------------------------------------------------------------------
@@ -351,20 +341,15 @@ def test_with_constraints_the_best_meets_its_limits(tmp_path: Path) -> None:
     assert read(limits).settings == ["limit = 0.2", "limit = 0.3"]
 
 
-@pytest.mark.parametrize(
-    ("values", "chosen", "hit"),
-    [
-        ([1, 2, 10], 2, ""), ([2, 1], 2, "a.b = 2 is at the edge of its grid, the largest: widen it"),
-        ([2], 2, ""), ([True, 2], 2, ""), ([[2, 5], 3], [2, 5], ""), (["a", "b"], "a", ""),
-        ([{"initial": 1, "exponent": 0.5}, {"initial": 2, "exponent": 0.5}], {"initial": 1, "exponent": 0.5},
-         "a.b.initial = 1 is at the edge of its grid, the smallest: widen it"),
-    ],
-)  # fmt: skip
-def test_edges(values: list[Any], chosen: Any, hit: str) -> None:
-    assert "".join(edges({"a.b": chosen}, [{"a.b": value} for value in values])) == hit
+EDGES: list[tuple[list[Any], Any, str]] = [
+    ([1, 2, 10], 2, ""), ([2, 1], 2, "a.b = 2 is at the edge of its grid, the largest: widen it"),
+    ([2], 2, ""), ([True, 2], 2, ""), ([[2, 5], 3], [2, 5], ""), (["a", "b"], "a", ""),
+    ([{"initial": 1, "exponent": 0.5}, {"initial": 2, "exponent": 0.5}], {"initial": 1, "exponent": 0.5},
+     "a.b.initial = 1 is at the edge of its grid, the smallest: widen it"),
+]  # fmt: skip
 
 
-def test_settings_can_be_pasted(tmp_path: Path) -> None:
+def test_what_is_chosen_can_be_pasted_and_may_lie_at_an_edge(tmp_path: Path) -> None:
     """Whole methods; a swept text stays a text."""
     table = {"name": "ssca", "batch_size": 4, "tau": 0.1}
     first = {name: JOB[name] for name in ("algorithm", "client_optimizer")}
@@ -377,12 +362,14 @@ def test_settings_can_be_pasted(tmp_path: Path) -> None:
     assert chosen | table == chosen
     folder = write_made_sweep(tmp_path / "t", {"data.path": ["1", "2"]}, [at_end(train_loss=k) for k in (1, 2)])
     assert choose(read(folder), ["train_loss"]).settings == {"data.path": "1"}
+    for values, one, hit in EDGES:
+        assert "".join(edges({"a.b": one}, [{"a.b": value} for value in values])) == hit
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_front_is_that_of_brute_force(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    costs = rng.integers(0, 4, (rng.integers(1, 30), rng.integers(1, 4))).astype(float)  # many ties, many equal ones
-    for row, inside in zip(costs, front(DataFrame(costs)), strict=True):
-        pairs = [list(zip(other, row, strict=True)) for other in costs]
-        assert inside == (not any(all(a <= b for a, b in both) and any(a < b for a, b in both) for both in pairs))
+def test_the_front_is_that_of_brute_force() -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        costs = rng.integers(0, 4, (rng.integers(1, 30), rng.integers(1, 4))).astype(float)  # many ties, many equal
+        for row, inside in zip(costs, front(DataFrame(costs)), strict=True):
+            pairs = [list(zip(other, row, strict=True)) for other in costs]
+            assert inside == (not any(all(a <= b for a, b in both) and any(a < b for a, b in both) for both in pairs))
