@@ -34,15 +34,11 @@ class SharedMessage:
 
     def reduce(self, everywhere: bool) -> Array | None:
         """The sum over all ranks, on rank 0 or everywhere, until the next one; messages may be overwritten."""
-        comm, node = self._comm, self._comm.node
-        total = self._total if everywhere else self._messages[0]
+        comm, node, total = self._comm, self._comm.node, self._total
         here = slice(*(total.size * part // node.size for part in (node.rank, node.rank + 1)))
         node.Barrier()
         first, *others = (message[here] for message in self._messages)
-        if others:
-            np.add(first, others[0], out=total[here])
-        else:
-            total[here] = first
+        np.add(first, others[0] if others else 0, out=total[here])
         for other in others[1:]:
             total[here] += other
         node.Barrier()
@@ -61,17 +57,13 @@ def shared_message(comm: Comm, length: int) -> SharedMessage | None:
         raise UsageError(f"{REDUCE}={choice}: known are direct, nodes")
     if comm.nodes == comm.size or not LONG <= nbytes <= _MOST or choice == "direct":
         return None
-    if choice != "nodes" and not is_mpich():
-        return None
     assert isinstance(comm, Intracomm)
     memory = None
     # ranks that wait for each other on one processor would take longer than the library
-    if choice == "nodes" or comm.node_size <= (os.cpu_count() or 1):
+    if choice == "nodes" or (is_mpich() and comm.node_size <= (os.cpu_count() or 1)):
         memory = _shared_memory(comm.node, comm.node_size + 1, -(-nbytes // _LINE) * _LINE)
-    if None in [*comm.allgather(None if memory is None else True)]:
-        return None
-    assert memory is not None
-    return SharedMessage(comm, memory, length)
+    shared = all(comm.allgather(memory is not None))
+    return SharedMessage(comm, memory, length) if shared and memory is not None else None
 
 
 def _shared_memory(node: Communicator, rows: int, nbytes: int) -> NDArray[np.uint8] | None:

@@ -229,8 +229,9 @@ class Ranks:
         """Have the clients who are sent the sum hear it."""
         hear, total = plan.exchange.hear, self.device.record(total)
         assert hear is not None
-        who = hearing(plan.exchange, now)
-        self._renew(plan, who, states, now, measured, lambda own, block: hear(own, total, block, now))
+        self._renew(
+            plan, hearing(plan.exchange, now), states, now, measured, lambda own, block: hear(own, total, block, now)
+        )
 
     def _renew(
         self, plan: Plan, chosen: Integers, states: States, now: Round, measured: bool,

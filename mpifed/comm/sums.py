@@ -82,11 +82,11 @@ class Place:
         """How the entries at these positions along the field's axis are indexed."""
         return (slice(None),) * self.field.axis + (at,)
 
-    def sizes(self, clients: Integers, whole: bool = False) -> Integers:
-        """[n] bytes of what each of `clients` [n] fills, or of all with `whole`."""
+    def sizes(self, clients: Integers, whole: bool = False) -> Integers | int:
+        """[n] bytes of what each of `clients` [n] fills, or of all with `whole`; one number where they are alike."""
         nbytes = INTEGER_BYTES * self.form.limbs * self.field.size
         if self.held is None or whole:
-            return np.full(len(clients), nbytes)
+            return nbytes
         return nbytes // self.held.length * self.held.widths(clients)
 
     def fewest(self, present: Flags) -> int:
@@ -138,18 +138,17 @@ class Message:
 
     def sent(self, clients: Integers, coded: bool = False) -> Integers:
         """[n] bytes that each of `clients` [n] uploads; `coded`: of what they send in place of integers."""
-        return sum(
-            (
-                np.full(len(clients), size) if coded and (size := place.field.coded) else place.sizes(clients)
-                for place in self.places
-            ),
-            np.zeros(len(clients), np.int64),
-        )
+        total = np.zeros(len(clients), np.int64)
+        for place in self.places:
+            total += (coded and place.field.coded) or place.sizes(clients)
+        return total
 
     def received(self, clients: Integers) -> Integers:
         """[n] bytes of the sum that each of `clients` [n] receives."""
-        sizes = (place.sizes(clients, not place.field.to_holders) for place in self.places)
-        return sum(sizes, np.zeros(len(clients), np.int64))
+        total = np.zeros(len(clients), np.int64)
+        for place in self.places:
+            total += place.sizes(clients, not place.field.to_holders)
+        return total
 
     @cached_property
     def units(self) -> list[Unit]:
@@ -196,7 +195,6 @@ class Sum:
         self.message = message
         self._anew = False  # whether the next answers overwrite what is there
         self._move(np.zeros(message.size + 1, np.int64))
-        self._buffer = cache(lambda size: np.empty(size, np.int64))  # for the integers of one client
         self._shared: SharedMessage | None = None
         self._reduced = False  # whether it has ever been; from then on `_shared` stays what it is
 
@@ -244,7 +242,7 @@ class Sum:
                     if len(whole) == 1 and isinstance(at, slice) and (there := whole[0][index]).flags.c_contiguous:
                         target, anew = there.reshape(-1), False  # where they are added
                     else:
-                        target = coded = self._buffer(place.form.limbs * values.size)
+                        target = coded = np.empty(place.form.limbs * values.size, np.int64)
                 if not place.encoder.add(values.reshape(1, -1), target, anew):
                     raise out_of_bounds(place, np.array([client]), values)
             if coded is not None:

@@ -12,10 +12,11 @@
 #include <stdint.h>
 #include <tgmath.h>
 
-#define VERSION 13 /* of the functions' arguments; loops.py asks for the same */
+#define VERSION 14 /* of the functions' arguments; loops.py asks for the same */
 #define TOGETHER 1024 /* numbers that pass through the nearest cache at once */
 #define MOST_TERMS 4 /* of a combination */
 #define AHEAD 4 /* rows that memory is asked for before they are read */
+#define ABREAST 16 /* sums of a product */
 
 /* Of GCC and Clang. What is declared as a BUFFER, or as BUFFERS, is released wherever its function ends. */
 #define ALIKE static inline __attribute__((always_inline))
@@ -41,23 +42,12 @@ typedef union {
 
 typedef struct {
     Py_ssize_t n;
-    Py_buffer *of;
+    Py_buffer of[MOST_TERMS];
 } Buffers;
 
 static void release(Buffers *all)
 {
     while (all->n) PyBuffer_Release(all->of + --all->n);
-    PyMem_Free(all->of);
-}
-
-/* The memory of each array of a tuple; whether all have some of that kind. */
-static int get(PyObject *arrays, int kind, Buffers *all)
-{
-    const Py_ssize_t n = PyTuple_GET_SIZE(arrays);
-    if (!(all->of = PyMem_Calloc(n + 1, sizeof(Py_buffer)))) PyErr_NoMemory();
-    while (!PyErr_Occurred() && all->n < n)
-        if (!PyObject_GetBuffer(PyTuple_GET_ITEM(arrays, all->n), all->of + all->n, kind)) ++all->n;
-    return !PyErr_Occurred();
 }
 
 /* Whether these are m numbers of 4 or of 8 bytes. */
@@ -85,26 +75,27 @@ static PyObject *unfit(const char *function)
 /* Adds the rows of x [n, m], each plus `common` [m] where there is one; `first` of several additions, it overwrites what
  * was there. IN_TWO: in two limbs, a coarse multiple, and what remains. Four rows are read side by side, which memory
  * serves better than one after the other; the bits of the constants in their sum are taken away again. 0: a number is
- * outside the bound, and what is in `sums` is no sum. FLAG is an integer as wide as T. */
-#define ADD_ENCODED(NAME, T, FLAG, IN_TWO)                                                                             \
-    ALIKE FLAG NAME##_rows(const int rows, const T *restrict x, const T *restrict common, Py_ssize_t m,                \
+ * outside the bound, and what is in `sums` is no sum. WORD is an integer as wide as T. */
+#define ADD_ENCODED(NAME, T, WORD, IN_TWO)                                                                             \
+    ALIKE int NAME##_rows(const int rows, const T *restrict x, const T *restrict common, Py_ssize_t m,                 \
                            Py_ssize_t count, T most, double coarse, double fine, uint64_t kept,                        \
                            uint64_t *restrict high, uint64_t *restrict low)                                            \
     {                                                                                                                  \
-        FLAG outside = 0;                                                                                              \
+        WORD largest = 0;                                                                                              \
         for (Py_ssize_t j = 0; j < count; ++j) {                                                                       \
             uint64_t above = -rows * ((Wide){coarse}).bits, below = -rows * ((Wide){fine}).bits;                       \
             for (int i = 0; i < rows; ++i) {                                                                           \
                 const T value = x[i * m + j] + common[j];                                                              \
                 const double shifted = (double)value + coarse;                                                         \
-                outside |= (FLAG)!(fabs(value) <= most);                                                               \
+                const union { T x; WORD bits; } size = {fabs(value)}; /* as integers in the same order, NaN last */    \
+                largest = size.bits > largest ? size.bits : largest;                                                   \
                 above += ((Wide){shifted}).bits;                                                                       \
                 if (IN_TWO) below += ((Wide){((double)value - (shifted - coarse)) + fine}).bits;                       \
             }                                                                                                          \
             high[j] = (high[j] & kept) + above;                                                                        \
             if (IN_TWO) low[j] = (low[j] & kept) + below;                                                              \
         }                                                                                                              \
-        return outside;                                                                                                \
+        return largest > ((union { T x; WORD bits; }){most}).bits;                                                     \
     }                                                                                                                  \
     CLONED static int NAME(const T *values, const T *common, Py_ssize_t n, Py_ssize_t m, double bound,                 \
                            const double *constants, int first, uint64_t *sums)                                         \
@@ -116,25 +107,24 @@ static PyObject *unfit(const char *function)
             const Py_ssize_t count = m - start < TOGETHER ? m - start : TOGETHER;                                      \
             uint64_t *high = sums + start, *low = high + (IN_TWO ? m : 0);                                             \
             const T *also = common ? common + start : none;                                                            \
-            FLAG outside = 0;                                                                                          \
+            int outside = 0;                                                                                           \
             for (Py_ssize_t i = 0, rows; i < n; i += rows) {                                                           \
                 const T *x = values + i * m + start;                                                                   \
                 const uint64_t kept = first && !i ? 0 : -1;                                                            \
                 rows = n - i < 4 ? 1 : 4;                                                                              \
-                if (rows == 1)                                                                                         \
-                    outside |= NAME##_rows(1, x, also, m, count, most, constants[0], constants[1], kept, high, low);   \
-                else                                                                                                   \
-                    outside |= NAME##_rows(4, x, also, m, count, most, constants[0], constants[1], kept, high, low);   \
+                outside |= rows == 1 ? NAME##_rows(1, ROWS) : NAME##_rows(4, ROWS);                                    \
             }                                                                                                          \
             if (outside) return 0;                                                                                     \
         }                                                                                                              \
         return 1;                                                                                                      \
     }
 
+#define ROWS x, also, m, count, most, constants[0], constants[1], kept, high, low
 ADD_ENCODED(add_floats, float, int32_t, 0)
 ADD_ENCODED(add_doubles, double, int64_t, 0)
 ADD_ENCODED(add_floats_in_two, float, int32_t, 1)
 ADD_ENCODED(add_doubles_in_two, double, int64_t, 1)
+#undef ROWS
 
 static PyObject *add_encoded(PyObject *module, PyObject *arguments)
 {
@@ -162,30 +152,27 @@ static PyObject *add_encoded(PyObject *module, PyObject *arguments)
 
 /* --- rows ------------------------------------------------------------------------------------------------------- */
 
-/* outs[k][i] = columns of raw[at[i]], one part after the other, * scale + shift; each of the two is absent, one number, or
- * one a column; `at` may be absent too, and the only part be raw then. */
+/* out[i] = raw[at[i]] * scale + shift; each of the two is absent, one number, or one a column; `at` may be absent too, and
+ * out be raw then. */
 #define GATHER(NAME, RAW, T)                                                                                           \
     CLONED static void NAME(const Py_buffer *raw, const int64_t *at, Py_ssize_t b, const T *scale, Py_ssize_t scales,  \
-                            const T *shift, Py_ssize_t shifts, const Buffers *outs)                                    \
+                            const T *shift, Py_ssize_t shifts, const Py_buffer *out)                                   \
     {                                                                                                                  \
-        const Py_ssize_t bytes = raw->shape[1] * (Py_ssize_t)sizeof(RAW);                                              \
+        const Py_ssize_t p = raw->shape[1], bytes = p * (Py_ssize_t)sizeof(RAW);                                       \
         const T factor = scales == 1 ? *scale : 1;                                                                     \
         for (Py_ssize_t i = 0; i < b; ++i) {                                                                           \
             const RAW *row = (const RAW *)((const char *)raw->buf + (at ? at[i] : i) * raw->strides[0]);               \
+            T *to = (T *)((char *)out->buf + i * out->strides[0]);                                                     \
             if (at && i + AHEAD < b) {                                                                                 \
                 const char *next = (const char *)raw->buf + at[i + AHEAD] * raw->strides[0];                           \
                 for (Py_ssize_t k = 0; k < bytes; k += 64) __builtin_prefetch(next + k);                               \
             }                                                                                                          \
-            for (Py_ssize_t k = 0, first = 0, width; k < outs->n; ++k, first += width) {                               \
-                T *to = (T *)((char *)outs->of[k].buf + i * outs->of[k].strides[0]);                                   \
-                width = outs->of[k].shape[1];                                                                          \
-                if (scales > 1)                                                                                        \
-                    for (Py_ssize_t j = 0; j < width; ++j) to[j] = (T)row[first + j] * scale[first + j];               \
-                else                                                                                                   \
-                    for (Py_ssize_t j = 0; j < width; ++j) to[j] = (T)row[first + j] * factor;                         \
-                if (shifts)                                                                                            \
-                    for (Py_ssize_t j = 0; j < width; ++j) to[j] += shift[shifts > 1 ? first + j : 0];                 \
-            }                                                                                                          \
+            if (scales > 1)                                                                                            \
+                for (Py_ssize_t j = 0; j < p; ++j) to[j] = (T)row[j] * scale[j];                                       \
+            else                                                                                                       \
+                for (Py_ssize_t j = 0; j < p; ++j) to[j] = (T)row[j] * factor;                                         \
+            if (shifts)                                                                                                \
+                for (Py_ssize_t j = 0; j < p; ++j) to[j] += shift[shifts > 1 ? j : 0];                                 \
         }                                                                                                              \
     }
 
@@ -198,25 +185,23 @@ GATHER(gather_doubles, double, double)
 
 static PyObject *gather(PyObject *module, PyObject *arguments)
 {
-    BUFFER raw = {0}, at = {0}, scale = {0}, shift = {0};
-    BUFFERS outs = {0};
+    BUFFER raw = {0}, at = {0}, scale = {0}, shift = {0}, out = {0};
     PyObject *values, *given;
-    if (!PyArg_ParseTuple(arguments, "Oz*z*z*O!", &values, &at, &scale, &shift, &PyTuple_Type, &given) ||
-        PyObject_GetBuffer(values, &raw, PyBUF_STRIDES) || !get(given, PyBUF_STRIDES | PyBUF_WRITABLE, &outs))
+    if (!PyArg_ParseTuple(arguments, "Oz*z*z*O", &values, &at, &scale, &shift, &given) ||
+        PyObject_GetBuffer(values, &raw, PyBUF_STRIDES) ||
+        PyObject_GetBuffer(given, &out, PyBUF_STRIDES | PyBUF_WRITABLE))
         return NULL;
-    if (!in_rows(&raw) || !outs.n) return unfit("gather");
+    if (!in_rows(&raw) || !in_rows(&out)) return unfit("gather");
     const int64_t *chosen = at.buf;
     const Py_ssize_t rows = raw.shape[0], p = raw.shape[1], b = chosen ? at.len / (Py_ssize_t)sizeof(int64_t) : rows;
-    const Py_ssize_t item = outs.of->itemsize, scales = scale.len / item, shifts = shift.len / item;
-    const Py_ssize_t size = raw.itemsize;
-    Py_ssize_t columns = 0;
-    for (const Py_buffer *out = outs.of; out < outs.of + outs.n; columns += out++->shape[1])
-        if (!in_rows(out) || out->itemsize != item || out->shape[0] != b) return unfit("gather");
-    if (columns != p || (item != 4 && item != 8) || (size != 1 && size != 4 && size != 8) || (scales > 1 && scales != p) || (shifts > 1 && shifts != p)) return unfit("gather");
+    const Py_ssize_t size = raw.itemsize, item = out.itemsize, scales = scale.len / item, shifts = shift.len / item;
+    if (out.shape[0] != b || out.shape[1] != p || !numbers(&out, b * p) || (size != 1 && !numbers(&raw, rows * p)) ||
+        (scales > 1 && scales != p) || (shifts > 1 && shifts != p))
+        return unfit("gather");
     for (Py_ssize_t i = 0; chosen && p && i < b; ++i)
         if (chosen[i] < 0 || chosen[i] >= rows)
             return PyErr_Format(PyExc_IndexError, "row %lld of %zd", (long long)chosen[i], rows);
-#define CALL(NAME) NAME(&raw, chosen, b, scale.buf, scales, shift.buf, shifts, &outs)
+#define CALL(NAME) NAME(&raw, chosen, b, scale.buf, scales, shift.buf, shifts, &out)
     Py_BEGIN_ALLOW_THREADS
     if (item == sizeof(float))
         size == 1 ? CALL(gather_bytes_floats) : size == 4 ? CALL(gather_floats) : CALL(gather_doubles_floats);
@@ -233,17 +218,11 @@ static PyObject *gather(PyObject *module, PyObject *arguments)
  * out [rows, width], whose columns from `at` on have factors of their own, behind the others; x[k] has a row for each, or
  * one for all. */
 #define COMBINE(NAME, T)                                                                                               \
-    ALIKE void NAME##_terms(const int terms, const T *factors, const T *const *x, Py_ssize_t m, T *out)                \
+    ALIKE void NAME##_terms(const int terms, const T *restrict factor, const T *const *x, Py_ssize_t m, T *out)        \
     {                                                                                                                  \
-        T factor[MOST_TERMS];                                                                                          \
-        const T *part[MOST_TERMS];                                                                                     \
-        for (int k = 0; k < terms; ++k) {                                                                              \
-            factor[k] = factors[k];                                                                                    \
-            part[k] = x[k];                                                                                            \
-        }                                                                                                              \
         for (Py_ssize_t j = 0; j < m; ++j) {                                                                           \
-            T sum = factor[0] * part[0][j];                                                                            \
-            for (int k = 1; k < terms; ++k) sum += factor[k] * part[k][j];                                             \
+            T sum = factor[0] * x[0][j];                                                                               \
+            for (int k = 1; k < terms; ++k) sum += factor[k] * x[k][j];                                                \
             out[j] = sum;                                                                                              \
         }                                                                                                              \
     }                                                                                                                  \
@@ -281,13 +260,14 @@ static PyObject *combine(PyObject *module, PyObject *arguments)
     PyObject *given, *arrays;
     double factors[2 * MOST_TERMS];
     Py_ssize_t width, at;
-    if (!PyArg_ParseTuple(arguments, "O!O!nnw*", &PyTuple_Type, &given, &PyTuple_Type, &arrays, &width, &at, &out) ||
-        !get(arrays, PyBUF_SIMPLE, &x))
+    if (!PyArg_ParseTuple(arguments, "O!O!nnw*", &PyTuple_Type, &given, &PyTuple_Type, &arrays, &width, &at, &out))
         return NULL;
-    const Py_ssize_t row = width * out.itemsize;
-    if (x.n < 1 || x.n > MOST_TERMS || PyTuple_GET_SIZE(given) != 2 * x.n || at < 0 || at > width ||
+    const Py_ssize_t terms = PyTuple_GET_SIZE(arrays), row = width * out.itemsize;
+    if (terms < 1 || terms > MOST_TERMS || PyTuple_GET_SIZE(given) != 2 * terms || at < 0 || at > width ||
         !numbers(&out, row ? out.len / row * width : 0))
         return unfit("combine");
+    for (; x.n < terms; ++x.n)
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(arrays, x.n), x.of + x.n, PyBUF_SIMPLE)) return NULL;
     for (Py_ssize_t k = 0; k < 2 * x.n; ++k) factors[k] = PyFloat_AsDouble(PyTuple_GET_ITEM(given, k));
     if (PyErr_Occurred()) return NULL;
     for (const Py_buffer *part = x.of; part < x.of + x.n; ++part)
@@ -302,12 +282,40 @@ static PyObject *combine(PyObject *module, PyObject *arguments)
     Py_RETURN_NONE;
 }
 
+/* --- inner products --------------------------------------------------------------------------------------------- */
+
+/* That of x and y [m] in float64: sums side by side, then halves of them. */
+CLONED static double product_of(const float *x, const float *y, Py_ssize_t m)
+{
+    double sums[ABREAST] = {0};
+    for (; m >= ABREAST; m -= ABREAST, x += ABREAST, y += ABREAST)
+        for (int k = 0; k < ABREAST; ++k) sums[k] += (double)x[k] * y[k];
+    for (int k = 0; k < m; ++k) sums[k] += (double)x[k] * y[k];
+    for (int half = ABREAST / 2; half; half /= 2)
+        for (int k = 0; k < half; ++k) sums[k] += sums[k + half];
+    return *sums;
+}
+
+static PyObject *row_products(PyObject *module, PyObject *arguments)
+{
+    BUFFER x = {0}, y = {0}, products = {0};
+    if (!PyArg_ParseTuple(arguments, "y*y*w*", &x, &y, &products)) return NULL;
+    const Py_ssize_t n = products.len / (Py_ssize_t)sizeof(double), m = n ? x.len / (Py_ssize_t)sizeof(float) / n : 0;
+    if (x.itemsize != sizeof(float) || !numbers(&x, n * m) || x.len != y.len)
+        return unfit("row_products");
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t i = 0; i < n; ++i)
+        ((double *)products.buf)[i] = product_of((float *)x.buf + i * m, (float *)y.buf + i * m, m);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 /* --- losses --------------------------------------------------------------------------------------------------- */
 
-/* power [m, h] <- (power / its row's sum - 1 of the class y) * weight; the sums, each from left to right. */
+/* power [m, h] <- (power / its row's sum - 1 of the class y) * weight; sums go from left to right. */
 #define RESIDUALS(NAME, T)                                                                                             \
     static void NAME(T *restrict power, Py_ssize_t m, Py_ssize_t h, const int64_t *restrict y,                         \
-                     const double *restrict weights, T *restrict total)                                                \
+                     const double *restrict weights)                                                                   \
     {                                                                                                                  \
         for (Py_ssize_t i = 0; i < m; ++i, power += h) {                                                               \
             const T weight = (T)weights[i];                                                                            \
@@ -316,7 +324,6 @@ static PyObject *combine(PyObject *module, PyObject *arguments)
             for (Py_ssize_t k = 0; k < h; ++k) power[k] /= sum;                                                        \
             power[y[i]] -= 1;                                                                                          \
             for (Py_ssize_t k = 0; k < h; ++k) power[k] *= weight;                                                     \
-            total[i] = sum;                                                                                            \
         }                                                                                                              \
     }
 
@@ -325,21 +332,19 @@ RESIDUALS(residuals_doubles, double)
 
 static PyObject *residuals(PyObject *module, PyObject *arguments)
 {
-    BUFFER power = {0}, y = {0}, weights = {0}, total = {0};
+    BUFFER power = {0}, y = {0}, weights = {0};
     Py_ssize_t m, h;
-    if (!PyArg_ParseTuple(arguments, "w*nny*y*w*", &power, &m, &h, &y, &weights, &total)) return NULL;
-    if (!numbers(&power, m * h) || !words(&y, m) || !words(&weights, m) || !numbers(&total, m) ||
-        total.itemsize != power.itemsize)
-        return unfit("residuals");
+    if (!PyArg_ParseTuple(arguments, "w*nny*y*", &power, &m, &h, &y, &weights)) return NULL;
+    if (!numbers(&power, m * h) || !words(&y, m) || !words(&weights, m)) return unfit("residuals");
     const int64_t *classes = y.buf;
     for (Py_ssize_t i = 0; i < m; ++i)
         if (classes[i] < 0 || classes[i] >= h)
             return PyErr_Format(PyExc_IndexError, "class %lld of %zd", (long long)classes[i], h);
     Py_BEGIN_ALLOW_THREADS
     if (power.itemsize == sizeof(float))
-        residuals_floats(power.buf, m, h, classes, weights.buf, total.buf);
+        residuals_floats(power.buf, m, h, classes, weights.buf);
     else
-        residuals_doubles(power.buf, m, h, classes, weights.buf, total.buf);
+        residuals_doubles(power.buf, m, h, classes, weights.buf);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -477,9 +482,10 @@ static PyObject *noisy(PyObject *module, PyObject *arguments)
 static PyMethodDef functions[] = {
     {"add_encoded", add_encoded, METH_VARARGS,
      "add_encoded(values, common or None, n, m, bound, constants, first, sums) -> bool"},
-    {"gather", gather, METH_VARARGS, "gather(raw, at or None, scale or None, shift or None, outs)"},
+    {"gather", gather, METH_VARARGS, "gather(raw, at or None, scale or None, shift or None, out)"},
     {"combine", combine, METH_VARARGS, "combine(factors, arrays, width, at, out): two tuples, of two factors for an array"},
-    {"residuals", residuals, METH_VARARGS, "residuals(power [m, h], m, h, y [m], weights [m] of doubles, total [m])"},
+    {"row_products", row_products, METH_VARARGS, "row_products(x [n, m], y [n, m], products [n] of doubles)"},
+    {"residuals", residuals, METH_VARARGS, "residuals(power [m, h], m, h, y [m], weights [m] of doubles)"},
     {"first_distinct", first_distinct, METH_VARARGS,
      "first_distinct(words [n, width], sizes [n], n, width, count, rows [n, count], found [n])"},
     {"alias_level", alias_level, METH_VARARGS,

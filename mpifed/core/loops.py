@@ -1,7 +1,8 @@
-"""Loops over memory: seven are compiled where they can be, by several calls of NumPy where not. The bits are the same.
+"""Loops over memory: eight are compiled where they can be, by several calls of NumPy where not. The bits are the same.
 
 `_loops.c` is compiled when mpifed is installed and there is a C compiler. It rounds each operation as NumPy does, so
-that ranks with and without it agree. Sums of integers have their NumPy version in `mpifed.maths.fixedpoint`.
+that ranks with and without it agree. Sums of integers have their NumPy version in `mpifed.maths.fixedpoint`, products
+in `mpifed.maths.arrays`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from mpifed.core.record import Array, namespace
 
-_VERSION = 13  # of the arguments of what is compiled
+_VERSION = 14  # of the arguments of what is compiled
 _MOST_TERMS = 4
 _FEW_TIES = 2**10  # of so many words all may be ties; of more, 64 times as many as there are on average
 _FLOATS = (np.dtype("f4"), np.dtype("f8"))
@@ -33,16 +34,14 @@ def _loaded() -> Any:  # a module in C, or None
 compiled = _loaded()
 
 
-def scale_columns(
-    raw: Array, scale: Array | None, shift: Array | None, outs: Sequence[Array], at: Array | None = None
-) -> None:
-    """Put raw[at] * scale + shift into `outs`, which have the columns one after the other.
+def scale_columns(raw: Array, scale: Array | None, shift: Array | None, out: Array, at: Array | None = None) -> None:
+    """Put raw[at] * scale + shift into `out`.
 
     Parameters
     ----------
     raw : [s, p]
-    scale, shift : of the dtype of `outs`, [] or [p]; None changes nothing
-    outs : each [b, p_i] of one dtype, each row contiguous; the sum of all p_i is p; one may be `raw`, without `at`
+    scale, shift : of the dtype of `out`, [] or [p]; None changes nothing
+    out : [b, p], each row contiguous; it may be `raw`, without `at`
     at : [b] rows of `raw`, from 0 to s - 1; all of them by default
 
     Raises
@@ -50,23 +49,18 @@ def scale_columns(
     IndexError
         when there are fewer rows.
     """
-    supported = compiled is not None and raw.dtype in _RAW and outs[0].dtype in _FLOATS
-    if supported and all(map(_in_rows, (raw, *outs))):
+    in_rows = all(
+        x.shape[1] <= 1 or x.strides[1] == x.itemsize for x in (raw, out)
+    )  # each row's numbers are neighbours
+    if compiled is not None and in_rows and raw.dtype in _RAW and out.dtype in _FLOATS:
         rows = None if at is None else np.ascontiguousarray(at, np.int64)
-        compiled.gather(raw, rows, scale, shift, tuple(outs))
+        compiled.gather(raw, rows, scale, shift, out)
         return
-    whole = (raw if at is None else raw.take(at, axis=0)).astype(outs[0].dtype)
+    out[...] = raw if at is None else raw.take(at, axis=0)
     if scale is not None:
-        whole *= scale
+        out *= scale
     if shift is not None:
-        whole += shift
-    for out, part in zip(outs, np.split(whole, np.cumsum([out.shape[1] for out in outs]), axis=1), strict=False):
-        out[...] = part
-
-
-def _in_rows(array: Array) -> bool:
-    """Whether an array has two axes, and each row's numbers lie one after the other."""
-    return array.ndim == 2 and (array.shape[1] <= 1 or array.strides[1] == array.itemsize)
+        out += shift
 
 
 def combination(
@@ -104,29 +98,22 @@ def combination(
     return out
 
 
-def softmax_residuals(power: Array, y: Array, weights: Array) -> Array:
+def softmax_residuals(power: Array, y: Array, weights: Array) -> None:
     """Make exponentials of logits the derivative of the weighted cross-entropy by these, in place.
 
     Parameters
     ----------
     power : [m, L] float32 or float64, contiguous
     y, weights : [m]
-
-    Returns
-    -------
-    [m] the sums of the exponentials.
     """
     xp = namespace(power)
     if compiled is not None and xp is np and len(power) > 1:  # NumPy adds the numbers of a single row in another order
-        total: Array = np.empty(len(power), power.dtype)
         y, weights = np.ascontiguousarray(y, np.int64), np.ascontiguousarray(weights, np.float64)
-        compiled.residuals(power, *power.shape, y, weights, total)
-        return total
-    total = power.T.copy().sum(axis=0)  # not along the last axis: in order
-    power /= total[:, None]
+        compiled.residuals(power, *power.shape, y, weights)
+        return
+    power /= power.T.copy().sum(axis=0)[:, None]  # not along the last axis: in order
     power.reshape(-1)[xp.arange(0, power.size, power.shape[1]) + y] -= 1
     power *= weights.astype(power.dtype)[:, None]
-    return total
 
 
 def first_distinct(words: Array, sizes: Array, rows: Array) -> Array:

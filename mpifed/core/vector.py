@@ -37,11 +37,11 @@ class Layout:
 
     def flat(self, record: Record, dtype: DTypeLike | None = None) -> Array:
         """x [..., d] in new memory, from a record of the layers [..., *shape], in the order of `shapes`."""
-        layers = dict(zip(self.shapes, bare_leaves(record), strict=True))
-        name, first = next(iter(layers.items()))
-        lead = first.shape[: first.ndim - len(self.shapes[name])]
-        parts = [layers[name].reshape(*lead, at.stop - at.start) for name, at in self.at.items()]
-        x: Array = namespace(first).concatenate(parts, axis=-1, dtype=dtype)
+        leaves, own = bare_leaves(record), next(iter(self.shapes.values()))
+        lead = leaves[0].shape[: leaves[0].ndim - len(own)]
+        x: Array = namespace(leaves[0]).empty((*lead, self.size), dtype or leaves[0].dtype)
+        for layer, leaf in zip(self.views(x), leaves, strict=True):
+            layer[...] = leaf
         return x
 
     def record(self, x: Array, like: AnyRecord) -> AnyRecord:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -57,9 +58,9 @@ class Joint(NamedTuple):
     factors: Factors
     side_by_side: int = 0
 
-    def take(self, at: Array, outs: Sequence[Array]) -> None:
-        """Write the scaled rows `at` [b] to `outs`: one array [b, p] of all columns, or [b, p_i] of each client's."""
-        scale_columns(self.values, *self.factors(outs[0].dtype), outs, at)
+    def take(self, at: Array, out: Array) -> None:
+        """Write the scaled rows `at` [b], counted over all the clients, to `out` [b, p]."""
+        scale_columns(self.values, *self.factors(out.dtype), out, at)
 
 
 class ClientData(Protocol):
@@ -249,7 +250,7 @@ class Block:
         if X is not None and self._joint is not None and not self._joint[0].side_by_side:
             joint, starts = self._joint
             rows = (at + starts).reshape(-1)
-            joint.take(rows, (X.reshape(len(rows), X.shape[-1]),))
+            joint.take(rows, X.reshape(len(rows), X.shape[-1]))
             y.reshape(-1)[:] = joint.y.take(beside(joint.y, rows))
             return Batch(X, y)
         taken = []
@@ -274,11 +275,13 @@ class Block:
         if self.sparse:
             taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
-            taken = outs = [self.xp.empty((1, len(rows), shard.features), dtype=self.dtype) for shard in self.shards]
-            if self._joint is not None and self._joint[0].side_by_side == len(outs):
-                self._joint[0].take(rows, [out[0] for out in outs])
+            ends = np.cumsum([shard.features for shard in self.shards]).tolist()
+            whole = self.xp.empty((len(rows), ends[-1]), dtype=self.dtype)
+            taken = [whole[None, :, start:end] for start, end in pairwise([0, *ends])]
+            if self._joint is not None and self._joint[0].side_by_side == len(taken):
+                self._joint[0].take(rows, whole)
             else:
-                for shard, out in zip(self.shards, outs, strict=True):
+                for shard, out in zip(self.shards, taken, strict=True):
                     shard.take(rows, out[0])
         few = len(rows) * _FEW <= self._least[0] and not self._seen
         self._cache["alike", 0] = (rows.copy(), taken) if few else (rows[:0], [])

@@ -38,7 +38,7 @@ class Scaling(NamedTuple):
         if not isinstance(X, np.ndarray):
             return scale_sparse(X, self.to(dtype)[0], dtype)
         out = np.empty(X.shape, dtype)
-        scale_columns(X, *self.to(dtype), (out,))
+        scale_columns(X, *self.to(dtype), out)
         return out
 
 

@@ -60,7 +60,7 @@ class Shard:
         if self.sparse:
             self.take_sparse(at, out.dtype).toarray(out=out)
         else:
-            scale_columns(self.values, *self.factors(out.dtype), (out,), at)
+            scale_columns(self.values, *self.factors(out.dtype), out, at)
 
     def take_sparse(self, at: Array, dtype: DTypeLike) -> Piece:
         """The scaled rows `at` [b] of a sparse shard as a CSR matrix [b, p] of `dtype`."""
@@ -93,7 +93,7 @@ class Shard:
                 yield rows, scale_sparse(raw, scale, dtype)
             else:
                 out = np.empty(raw.shape, dtype)
-                scale_columns(raw, scale, shift, (out,))
+                scale_columns(raw, scale, shift, out)
                 yield rows, out
 
     def _cuts(self) -> Iterator[slice]:

@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 
+from mpifed.core import loops
 from mpifed.core.record import AnyRecord, Array, Record, bare_leaves, beside, map_leaves
 from mpifed.core.record import namespace as namespace
 from mpifed.data.block import CsrRows, Features
@@ -95,7 +96,11 @@ def column(values: Array, like: Array) -> Array:
 
 def row_products(X: Array, Y: Array) -> Array:
     """Inner products [...] of rows X, Y [..., p] of float32 in NumPy, added in float64: sixteen sums side by side."""
-    x, y = (rows.reshape(-1, rows.shape[-1]) for rows in (X, Y))
+    x, y = (np.ascontiguousarray(rows).reshape(-1, rows.shape[-1]) for rows in (X, Y))
+    if loops.compiled is not None:
+        products: Array = np.empty(X.shape[:-1])
+        loops.compiled.row_products(x, y, products)
+        return products
     width = x.shape[1]
     terms = -(-width // _ABREAST)  # of each sum; zeros fill the last ones
     parts = np.zeros((len(x), terms * _ABREAST))
@@ -104,7 +109,7 @@ def row_products(X: Array, Y: Array) -> Array:
     while sums.shape[1] > 1:
         half = sums.shape[1] // 2
         sums = sums[:, :half] + sums[:, half:]
-    products: Array = sums.reshape(X.shape[:-1])
+    products = sums.reshape(X.shape[:-1])
     return products
 
 
