@@ -113,7 +113,8 @@ def _typical_round(job: Job, clients: int, exchanges: Sequence[Exchange]) -> Rou
     """A round without drop-outs: after the first, in which no client returns, one in which some do."""
     indices = range(1, min(job.rounds, 16)) or range(1)
     rounds = [next_round(job, clients, exchanges, index)._replace(leaving=None) for index in indices]
-    rounds.sort(key=lambda now: not now.present.any())  # where clients are away, not one without any
+    if job.unsteady:
+        rounds.sort(key=lambda now: -len(now.ids))
     if (arrivals := rounds[0].arrivals) is not None:
         return rounds[0]._replace(arrivals=arrivals._replace(lost=0, late=0))
     return next((now for now in rounds if now.rejoining is not None and now.rejoining.any()), rounds[0])

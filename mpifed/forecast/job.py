@@ -53,7 +53,8 @@ _DENSE = (
     "[compression]: masked and encrypted uploads travel whole, and are counted so; only what they say is compressed"
 )
 _PASSING = (
-    "[simulated_network]: in {} of {} rounds too few are there, or too few answers come, and the model stays as it was"
+    "[simulated_network]: rounds differ; those above are of many clients, and the bytes of all are counted one by one; "
+    "in {} of {} too few are there, or too few answers come, and the model stays as it was"
 )
 
 
@@ -108,7 +109,7 @@ def forecast(job: Job, ranks: int) -> Table:
         "warnings": [
             *algorithm.warnings(),
             *([_DENSE] if job.compression is not None and job.channel != "plain" else []),
-            *([_PASSING.format(passing, job.rounds)] if passing else []),
+            *([_PASSING.format(passing, job.rounds)] if job.unsteady else []),
             *warnings_of(job, algorithm.problem.privacy, without_epsilon(algorithm)),
         ],
         **{f"{key}_per_round": value for key, value in per_round.items()},

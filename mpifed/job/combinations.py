@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-import numpy as np
-
 from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.certificate import is_convex, strong_convexity
@@ -206,13 +204,6 @@ def _of_network(job: JobSettings) -> Iterator[Refusal]:
         f"{table} loss = {network.loss:g}",
         "a round would wait for ever",
         "give deadline_s, how long it waits",
-    )
-    spread = network.delay_spread or network.client_spread
-    yield Refusal(
-        delayed and not spread and (network.deadline_s or np.inf) < (network.delay_s or 0),
-        f"{table} deadline_s = {network.deadline_s}",
-        f"no answer comes before delay_s = {network.delay_s}",
-        "raise it, or give delay_spread",
     )
     yield Refusal(
         network.over_selection > 1 and part.clients_per_round is None,

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mpifed.core.errors import DataError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.record import Flags, Integers
-from mpifed.files.reading import reading
+from mpifed.text import shown
 
 _HEADER = "client,first,last"
 _REMEDY = f"its first line is {_HEADER}, and others say that a client, from 0, is there in rounds first to last, from 1"
@@ -42,9 +43,9 @@ def trace_of(path: str) -> Trace:
 
     It is read once: `trace_of.cache_clear()` before a run.
     """
-    with reading(f'[simulated_network] trace = "{path}"', _REMEDY, OSError, ValueError):
+    try:
         if Path(path).is_symlink():
-            raise ValueError("it is a link, which is not followed")
+            raise ValueError("is a link, which is not followed")
         with open_regular(path) as file:
             content = file.read()
         header, *lines = content.decode("utf-8-sig").splitlines() or [""]
@@ -55,4 +56,6 @@ def trace_of(path: str) -> Trace:
         wrong = (client < 0) | (first < 1) | (last < first) | (last > 10**8)
         if wrong.any():
             raise ValueError(f"says {','.join(map(str, table[wrong.argmax()]))}")
+    except (OSError, ValueError) as error:
+        raise DataError(f'[simulated_network] trace = "{path}": {shown(str(error))}; {_REMEDY}') from error
     return Trace(client, first - 1, last - 1, hashlib.sha256(content).hexdigest())

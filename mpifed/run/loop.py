@@ -93,9 +93,11 @@ class RunLoop:
             if returned is not None:
                 self.results.about["returned_round"] = returned
                 self.results.write_clients(evaluation.clients)
-            rounded = outcome.rounded_away(steps_by_rank, evaluation.uncertain)
+            remarks = [*outcome.rounded_away(steps_by_rank, evaluation.uncertain)]
+            if self.job.unsteady and not (self.round_s or resume):
+                remarks.append("[simulated_network]: no round had enough answers, and the model is the first one")
             last = evaluation.row if evaluation.row.get("round") == self.progress.round else {}
-            self.results.close(end, {**last, **evaluation.late}, evaluation.late, rounded)
+            self.results.close(end, {**last, **evaluation.late}, evaluation.late, remarks)
             self.results.write(self.progress, code, self.round_s, sum(seconds), peaks)
             columns = evaluation.last_columns()
             result = Result(self.out, self.progress.round, columns, self.algorithm.model(end))

@@ -133,14 +133,14 @@ class Results:
             return {}
         return {"simulated_s": virtual_seconds(job, clients, progress.round)}
 
-    def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None], rounded: Iterable[str]) -> None:
+    def close(self, server: Record, last: ReadOnlyTable, late: dict[str, float | None], remarks: Iterable[str]) -> None:
         """Write the model, and report the algorithm's remarks.
 
         Parameters
         ----------
         last : columns of the last model
         late : those of them that are not in the history
-        rounded : of `mpifed.run.outcome.rounded_away`
+        remarks : beside those of the algorithm
         """
         job = self.ready.job
         names = {"name": job.name, "objective": job.model["name"], "algorithm": job.algorithm["name"]}
@@ -151,11 +151,11 @@ class Results:
             replace_text(self.out / APPLIED, json.dumps(asdict(applied(self.ready.data))))
         rows = read_history(self.out) if (self.out / HISTORY).exists() else {}
         worse = worse_than_measured(job.table(), rows, self.about.get("returned_round"))
-        remarks = [*self.ready.algorithm.remarks(server, last), *map(str, worse), *rounded]
-        for remark in remarks:
+        said = [*self.ready.algorithm.remarks(server, last), *map(str, worse), *remarks]
+        for remark in said:
             self.reporter.warn(remark)
         if not job.released_only:  # they may depend on the server's state beside its model
-            self.about["warnings"] += remarks
+            self.about["warnings"] += said
         self.about["warnings"] += self.observation.failures
         self.about |= {name: value if value is None or math.isfinite(value) else None for name, value in late.items()}
 
