@@ -39,10 +39,7 @@ class Trace(NamedTuple):
 
 @lru_cache(maxsize=4)
 def trace_of(path: str) -> Trace:
-    """The trace in a file, which must not be a link; DataError where it is none, or damaged.
-
-    It is read once: `trace_of.cache_clear()` before a run.
-    """
+    """The trace in a file, which must not be a link; DataError where it is none, or damaged. It is read once."""
     try:
         if Path(path).is_symlink():
             raise ValueError("is a link, which is not followed")

@@ -32,9 +32,8 @@ from mpifed.data.memory import room
 from mpifed.data.shards import common_shard, hosted_blocks
 from mpifed.job.combinations import device_pays, wrong_data
 from mpifed.job.job import Job
-from mpifed.job.participation import arithmetic, first_rounds, is_secret, is_secure, left_out, steps_in_time
+from mpifed.job.participation import arithmetic, first_rounds, forget, is_secret, is_secure, left_out, steps_in_time
 from mpifed.job.schema import COMPRESSION
-from mpifed.job.trace import trace_of
 from mpifed.maths.parameters import Parameters
 from mpifed.maths.problem import Problem
 from mpifed.run.scoring import TestRows
@@ -66,7 +65,7 @@ def problem_of(job: Job, data: store.Federation, given: Mapping[str, Array] | No
     """The public description of the job's task; `given`: the arrays of `[model] start`, where they were read before."""
     objective = job.make_objective().of_shape(data.shape)
     outputs = data.classes or data.targets
-    trace_of.cache_clear()  # what another run has read
+    forget()
     regularizer = job.make_regularizer()
     if wrong := wrong_data(job, objective, regularizer, data) or objective.check(data.features, outputs):
         raise UsageError("\n".join(wrong))

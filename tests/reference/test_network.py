@@ -197,6 +197,7 @@ def test_traces_that_are_none(digits: Path, tmp_path: Path, spoil: Callable[[Pat
     late = {"trace": str(path), "delay_s": 1.0}
     asynchrony = {"buffer": 1, "concurrency": 1}
     task = traced(digits, path, HEADER + "0,1,9\n", simulated_network=late, asynchrony=asynchrony)
+    forecast(task, 1)  # though it was read before
     spoil(path)
     with pytest.raises((DataError, UsageError), match=re.escape(said)):
         run(task, Solo(), tmp_path / "run")
