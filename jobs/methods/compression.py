@@ -5,7 +5,7 @@
 20 clients hold the rows of a9a of $MPIFED_DATA in the order of their labels. Gradients are of whole shards. Left:
 logistic regression with l2 = L / 58, steps of 1 / L, 12 numbers of 123 sent: how far the loss is from its minimum, as
 L-BFGS has it apart from the package, by bytes sent. Right: the experiment of EF21 (arXiv:2106.05203), logistic loss +
-.1 sum w^2 / (1 + w^2), 1 number of 123 sent, steps of 1, 16 and 256 times the largest that is proven there, 1 / (L + L'
+.1 sum w^2 / (1 + w^2), 1 number of 123 sent, steps of 1 and 256 times the largest that is proven there, 1 / (L + L'
 sqrt(beta / theta)); the squared norm of the gradient, relative to the first. Ends with 1 where EF21 and DIANA do not
 come to the optimum, or the others do.
 """
@@ -76,11 +76,11 @@ def main(out: str) -> bool:
     theta = 1 - np.sqrt(1 - delta)
     beta = (1 - delta) / theta
     proven = 1 / (L + 0.2 + np.sqrt(np.mean(np.square(own))) * np.sqrt(beta / theta))
-    for times, style in ((1, "-"), (16, "--"), (256, ":")):
+    for times, style in ((1, "--"), (256, "-")):
         for name, color in (("error feedback", "C2"), ("EF21", "C3")):
             compression = mf.TopK(k=1, memory=MEMORIES[f"top-k, {name}"].memory)
             model = mf.Logistic(nonconvex_penalty=0.1, bias=False)
-            run = played(compression, model, times * proven, 1500, record={"certify_every": 10})
+            run = played(compression, model, times * proven, 600, record={"certify_every": 10})
             square = (run.history["kkt_residual"] / run.history["kkt_residual"].iloc[0]) ** 2
             right.semilogy(run.history["round"], square, style, color=color, label=f"{name}, {times} x")
             ends[f"{name}, {times} x"] = square.iloc[-1]
@@ -90,7 +90,7 @@ def main(out: str) -> bool:
     right.legend(fontsize=8, loc="lower left")
     figure.savefig(out, metadata={"Date": None})
     come = all(ends[name] < 1e-9 for name in ("top-k, EF21", "rand-k, DIANA"))
-    ahead = ends["EF21, 256 x"] < 1e-9 and ends["error feedback, 256 x"] > 1e-2
+    ahead = ends["EF21, 256 x"] < 1e-6 and ends["error feedback, 256 x"] > 1e-2
     return come and ahead and all(ends[name] > 1e-3 for name in ("top-k", "rand-k", "top-k, error feedback"))
 
 

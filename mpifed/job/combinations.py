@@ -188,16 +188,10 @@ def _of_network(job: JobSettings) -> Iterator[Refusal]:
         "give delay_s",
     )
     yield Refusal(
-        network.deadline_s and not (delayed or network.speeds),
-        f"{table} deadline_s",
-        "nothing says what clients need their time for",
-        "give delay_s, how long answers take, or speeds of local steps",
-    )
-    yield Refusal(
-        network.speeds and not network.deadline_s,
-        f"{table} speeds",
-        "no step is too late without deadline_s",
-        "give both, or neither",
+        not network.deadline_s if network.speeds else network.deadline_s and not delayed,
+        f"{table} deadline_s, speeds",
+        "a deadline is of answers that take delay_s, or of local steps at these speeds, which need one",
+        "give delay_s or both",
     )
     yield Refusal(
         network.loss and not network.deadline_s and job.asynchrony is None,
@@ -229,12 +223,6 @@ def _of_network(job: JobSettings) -> Iterator[Refusal]:
         f"[participation] dropout_rate = {part.dropout_rate:g}",
         "[simulated_network] says whose answers do not come",
         "leave out one of the two",
-    )
-    yield Refusal(
-        network.loses and job.channel != "plain" and not part.max_dropouts and job.asynchrony is None,
-        f'{table} loss, deadline_s and over_selection, with security = "{job.channel}"',
-        "a single answer that does not come would make the round void",
-        "give [participation] max_dropouts, how many need not come",
     )
     yield Refusal(
         privacy is not None and job.unsteady,
@@ -294,18 +282,12 @@ def _of_clients(job: JobSettings, data: Federation) -> Iterator[Refusal]:
     """What `[simulated_network]` says of more clients than there are; DataError where the trace cannot be read."""
     if (network := job.simulated_network) is None:
         return
-    clients, asked = data.clients, job.asked or 0
+    clients = data.clients
     yield Refusal(
         len(network.speeds) > clients,
         "[simulated_network] speeds",
         f"{len(network.speeds)} numbers for {clients} clients",
         "give one for each, or fewer, of which each client has one",
-    )
-    yield Refusal(
-        network.over_selection > 1 and asked > clients,
-        f"[simulated_network] over_selection = {network.over_selection:g}",
-        f"{asked} clients would be asked, and {job.data.path} has {clients}",
-        "lower it, or clients_per_round",
     )
     last = -1 if network.trace is None else int(trace_of(network.trace).client.max())
     yield Refusal(
@@ -436,7 +418,7 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
     absent = f"[participation] dropout_rate = {part.dropout_rate:g}"
     if lost:
         absent = "[simulated_network] loss, deadline_s or over_selection"
-    some, leaving = f"[participation] clients_per_round = {present}", f"[participation] max_dropouts = {most}"
+    some, leaving = f"[participation] clients_per_round = {job.per_round}", f"[participation] max_dropouts = {most}"
     slow = f"[participation] stragglers = {part.stragglers or 0:g}"
     everybody = f'"{name}" needs all {clients} clients in every round, since {algorithm.why_everybody}'
     if privacy is not None:
@@ -464,7 +446,8 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
             f'"{name}" takes no local steps on rows',
             "leave it out",
         )
-    yield Refusal((job.per_round or 0) > clients, some, f"{job.data.path} has {clients} clients", "lower it")
+    over = "" if present == (job.per_round or clients) else ", or over_selection"
+    yield Refusal(present > clients, some, f"{job.data.path} has {clients} clients", f"lower it{over}")
     timed = problem.steps_in_time is not None
     for fewer, key in (part.stragglers, slow), (timed, "[simulated_network] speeds"):
         yield Refusal(
@@ -511,11 +494,12 @@ def _of_data(job: JobSettings, algorithm: Algorithm) -> Iterator[Refusal]:
         absent,
         f'clients of "{name}" must hear what became of their uploads, and those who leave within a round would not',
     )
+    least_lost = max(present - (job.per_round or clients), 1)
     yield Refusal(
-        lost and job.channel != "plain" and present - (job.per_round or clients) > most,
+        lost and job.channel != "plain" and most < least_lost,
         leaving,
-        f"{present} clients are asked, the answers of {job.per_round} count, and of all others too many do not",
-        "raise it, or lower [simulated_network] over_selection",
+        f"answers that do not count are dropouts, of which there will be {least_lost} or more",
+        "raise it",
     )
     there = f"there are {present} clients in a round"
     few = job.channel != "plain" and present - most < least

@@ -217,6 +217,7 @@ def test_a_run_is_resumed_with_its_own_trace(digits: Path, tmp_path: Path) -> No
 
 TIMED = {"delay_s": 1.0, "delay_spread": 0.5, "deadline_s": 2.0}
 MASKED = {"aggregation": {"security": "masked"}}
+FEW_MASKED = MASKED | {"participation": FOUR | {"max_dropouts": 3}}
 
 
 @pytest.mark.parametrize(("network", "tables", "said"), [
@@ -236,11 +237,11 @@ MASKED = {"aggregation": {"security": "masked"}}
     (TIMED | {"speeds": [1.0]}, {}, "delay_s and speeds: a delay has the whole time"),
     (TIMED | {"over_selection": 1.5}, {}, "all clients are asked already"),
     (TIMED | {"over_selection": 0.5}, {}, "over_selection = 0.5: expected a number of at least 1"),
-    (TIMED | {"over_selection": 4.0}, {"participation": FOUR}, "16 clients would be asked, and"),
+    (TIMED | {"over_selection": 4.0}, {"participation": FOUR}, "clients; lower it, or over_selection"),
     (TIMED, {"participation": {"dropout_rate": 0.1, "max_dropouts": 2}}, "says whose answers do not come"),
     (TIMED, {"asynchrony": {"buffer": 2, "concurrency": 3}}, "the first answers fill the buffer"),
-    (TIMED, MASKED, "give [participation] max_dropouts, how many need not come"),
-    (TIMED | {"over_selection": 2.0}, MASKED | {"participation": FOUR | {"max_dropouts": 3}}, "8 clients are asked"),
+    (TIMED, MASKED, "of which there will be 1 or more"),
+    (TIMED | {"over_selection": 2.0}, FEW_MASKED, "of which there will be 4 or more"),
     (TIMED, PRIVATE["gradients"], "no accounting is proven of clients who are away"),
     ({"availability": 0.5}, PRIVATE["gradients"], "no accounting is proven of clients who are away"),
     ({"availability": 0.5}, {"algorithm": HYPER | {"name": "fedsplit", "s": 1.0}}, "needs all"),
