@@ -77,12 +77,14 @@ class DualVariables(NamedTuple):
     """Dual variables of one client's rows, or steps of these: the weights of rows in a `DualSum` of the same round.
 
     Where several clients send values of a row, they add up. The weights are the values plus `before` times the weights
-    of the round before and of the one before that: (1, 0) where values are steps, (0, 0) where they are whole.
+    of the round before, and `earlier` times those of the one before that: 1 and 0 where values are steps, 0 and 0 where
+    they are whole.
     """
 
     rows: Array  # [b] indices among all rows
     values: Array  # [b]
-    before: tuple[float, float] = (1.0, 0.0)
+    before: float = 1.0
+    earlier: float = 0.0
     lasting: bool = False  # whether the last values of who is absent go on counting
 
 

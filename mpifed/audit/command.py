@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from mpifed.audit.equations import equation_attacks
 from mpifed.audit.exact import ExactChecks, exact_checks
-from mpifed.audit.findings import NAMES, AttackResult, Finding, check_names
+from mpifed.audit.findings import NAMES, AttackResult, Finding
 from mpifed.audit.gradients import MOST_CLIENTS, gradient_attacks
 from mpifed.audit.membership import membership_attack
-from mpifed.audit.received import Reader
 from mpifed.audit.recording import LIMIT_BYTES, Replay, replay_job
 from mpifed.audit.reveals import undeclared
 from mpifed.core.errors import DataError, LeakFound, UsageError
@@ -53,7 +52,8 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None) -> Audit
     if target.is_dir() and not path.exists():
         raise DataError(f"{target}: no job.toml; give a run directory or a job file")
     job = points(read_table(path, changes), str(path))[0].job
-    check_names(job.audit.accept)
+    if unknown := [name for name in job.audit.accept if name not in NAMES]:
+        raise UsageError(f"[audit] accept: {', '.join(unknown)} not known; the findings are {', '.join(NAMES)}")
     if job.asynchrony is not None:
         raise UsageError(
             "[asynchrony]: the attacks know answers to the newest model alone; audit the job without that table, with "
@@ -62,12 +62,9 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None) -> Audit
     if (target / RUN).exists() and not changes:
         check_same_data(target, open_federation(job.data.path))
     replay = replay_job(job, rounds or ROUNDS, float("inf") if rounds else LIMIT_BYTES)
-    reader, exact = Reader(replay), exact_checks(replay)
-    attacks = [*gradient_attacks(reader), *equation_attacks(reader), membership_attack(replay)]
+    exact = exact_checks(replay)
+    attacks = [*gradient_attacks(replay), *equation_attacks(replay), membership_attack(replay)]
     remarks = [*replay.algorithm.trust(replay.channel == "plain")]
-    if rounds is None and replay.rounds < min(ROUNDS, job.rounds):
-        more = f"more fill {LIMIT_BYTES >> 20} MiB; see --rounds"
-        remarks.append(f"only {counted(replay.rounds, 'round')} recorded: {more}")
     recorded, found = {"rounds": replay.rounds, "bytes": replay.nbytes}, list(_findings(replay, attacks, exact))
     return Audit(job.name, replay.channel, recorded, remarks, attacks, exact.text, found)
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, ScoreDerivatives
-from mpifed.audit.findings import AttackResult
-from mpifed.audit.received import EACH, Reader
+from mpifed.audit.findings import EACH, AttackResult
+from mpifed.audit.recording import Replay
 from mpifed.core.record import Array
 
 FEW = 4  # most clients that are attacked
@@ -38,19 +38,19 @@ class _Equations(NamedTuple):
     right: Array  # [e, s], or [e, p]
 
 
-def equation_attacks(reader: Reader) -> Iterator[AttackResult]:
+def equation_attacks(replay: Replay) -> Iterator[AttackResult]:
     """Attacks that solve the linear equations which the server collects over the recorded rounds."""
-    yield _solved(reader, "inner-products", list(_products(reader)))
-    yield _solved(reader, "linear-system", [*_derivatives(reader), *_dual_sums(reader)])
+    yield _solved(replay, "inner-products", list(_products(replay)))
+    yield _solved(replay, "linear-system", [*_derivatives(replay), *_dual_sums(replay)])
 
 
-def _solved(reader: Reader, name: str, systems: list[_Equations]) -> AttackResult:
+def _solved(replay: Replay, name: str, systems: list[_Equations]) -> AttackResult:
     """How many of the rows that equations determine are those of the data."""
     if not systems:
         return AttackResult(name, EACH, "no such products, or sums, and their factors to read")
     recovered, there, most, needed = 0, 0, 0, 0
     for client, rows, left, right in systems:
-        shard = reader.replay.shards[client]
+        shard = replay.shards[client]
         there, needed = there + len(rows), max(needed, left.shape[1])
         if len(rows) * shard.features > LARGEST:
             continue
@@ -59,55 +59,54 @@ def _solved(reader: Reader, name: str, systems: list[_Equations]) -> AttackResul
         solution, known, most = inverse @ right, reached > 1 - FIXED, max(most, round(reached.sum()))
         if name == "inner-products":
             solution, known = solution.T, np.repeat(known.all(), len(rows))
-        truth = reader.replay.features(client, np.searchsorted(shard.rows, rows))
+        truth = replay.features(client, np.searchsorted(shard.rows, rows))
         near = np.linalg.norm(solution - truth, axis=1) < CLOSE * np.linalg.norm(truth, axis=1)
         recovered += int((known & near).sum())
     text = f"{recovered} of {there} rows recovered in a client's columns; {most} equations, {needed} needed"
     return AttackResult(name, EACH, text, True, recovered > 0, recovered, there)
 
 
-def _products(reader: Reader) -> Iterator[_Equations]:
+def _products(replay: Replay) -> Iterator[_Equations]:
     """A client's rows, in its columns, from their inner products with weights that the server has broadcast.
 
     With as many independent products as the client has columns a single round is enough; rows that are in one round
     after the other are determined by several.
     """
     collected = defaultdict[tuple[int, bytes], list[InnerProducts]](list)
-    for _, client, item in reader.of_clients(InnerProducts, FEW):
+    for _, client, item in replay.of_clients(InnerProducts, FEW):
         collected[client, item.rows.tobytes()].append(item)
     for (client, _), items in collected.items():
         weights, products = (np.hstack([item[part] for item in items]).T for part in (1, 2))
         yield _Equations(client, items[0].rows, weights, products)
 
 
-def _derivatives(reader: Reader) -> Iterator[_Equations]:
+def _derivatives(replay: Replay) -> Iterator[_Equations]:
     """Gradients of columns, X'D, and the derivatives D of the loss by the scores that were sent in the same round.
 
     A minibatch of no more rows than scores is determined in a single round.
     """
-    told = {play.round: item for play, _, item in reader.of_clients(ScoreDerivatives)}
-    for play, client, mean in reader.of_clients(MeanGradient, FEW) if told else ():
+    told = {play.round: item for play, _, item in replay.of_clients(ScoreDerivatives)}
+    for play, client, mean in replay.of_clients(MeanGradient, FEW) if told else ():
         if mean.parts and play.round in told:
             rows, slopes = told[play.round]
             yield _Equations(client, rows, slopes.T, mean.gradient.first.T)
 
 
-def _dual_sums(reader: Reader) -> Iterator[_Equations]:
+def _dual_sums(replay: Replay) -> Iterator[_Equations]:
     """X'alpha and the dual variables themselves; rows whose dual variables never changed are not determined."""
-    weights = before = np.zeros(reader.replay.problem.samples)
+    weights = before = np.zeros(replay.problem.samples)
     last, current = dict[int, Array](), None
     sums = defaultdict[int, list[tuple[Array, Array]]](list)  # by client, weights of its rows and their sums
-    for play in reader.replay.plays:
-        if steps := list(reader.of_clients(DualVariables, plays=[play])):
+    for play in replay.plays:
+        if steps := list(replay.of_clients(DualVariables, plays=[play])):
             item, current = steps[0][2], play.round
             own = {client: np.float64(np.bincount(one.rows, one.values, len(weights))) for _, client, one in steps}
             last = (last if item.lasting else {}) | own
-            by, by_last = item.before
-            weights, before = np.sum([*last.values()], axis=0) + by * weights + by_last * before, weights
+            weights, before = sum(last.values()) + item.before * weights + item.earlier * before, weights
         if play.round == current:  # else sent before the steps of this round
-            for _, client, total in reader.of_clients(DualSum, FEW, [play]):
-                sums[client].append((weights[reader.replay.shards[client].rows], total.values))
+            for _, client, total in replay.of_clients(DualSum, FEW, [play]):
+                sums[client].append((weights[replay.shards[client].rows], total.values))
     for client, several in sums.items():
         left, right = map(np.array, zip(*several, strict=True))
         at = np.flatnonzero(left.any(axis=0))  # rows that are in an equation
-        yield _Equations(client, reader.replay.shards[client].rows[at], left[:, at], right)
+        yield _Equations(client, replay.shards[client].rows[at], left[:, at], right)

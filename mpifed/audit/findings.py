@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
-
-from mpifed.core.errors import UsageError
 
 NAMES = {
     "undeclared": "the algorithm declares nothing of what its uploads reveal, so that they were not attacked",
@@ -20,6 +17,9 @@ NAMES = {
     "linear-system": "rows were reconstructed by solving linear equations between messages",
     "membership": "the last model distinguishes rows that entered from others",
 }
+
+
+EACH, SUM = "each client's upload", "the decoded sum"  # what an attacker is given
 
 
 class AttackResult(NamedTuple):
@@ -40,10 +40,3 @@ class Finding(NamedTuple):
     name: str
     text: str
     accepted: bool
-
-
-def check_names(accepted: Sequence[str]) -> None:
-    """UsageError where a job accepts a name that is no finding."""
-    unknown = [name for name in accepted if name not in NAMES]
-    if unknown:
-        raise UsageError(f"[audit] accept: {', '.join(unknown)} not known; the findings are {', '.join(NAMES)}")

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms.reveals import MeanGradient
-from mpifed.audit.findings import AttackResult
-from mpifed.audit.received import EACH, SUM, Reader
+from mpifed.audit.findings import EACH, SUM, AttackResult
 from mpifed.audit.recording import Replay
 from mpifed.core.record import Array, bare_leaves
 from mpifed.maths.objectives import NeuralNetwork
@@ -54,31 +53,31 @@ class Target(NamedTuple):
     rows: list[Array]  # numbers, among all, of those that entered, or may have; and of as many of the same clients
 
 
-def gradient_attacks(reader: Reader) -> Iterator[AttackResult]:
+def gradient_attacks(replay: Replay) -> Iterator[AttackResult]:
     """Reconstruction of one row and inversion of few, from single clients' uploads as they can be read, and the sum."""
-    targets = list(_targets(reader))
+    targets = list(_targets(replay))
     for name, sizes in (("reconstruction", range(2)), ("inversion", range(2, LARGEST_BATCH + 1))):
         for seen in (EACH, SUM):
             here = [target for target in targets if target.seen == seen]
             if chosen := [target for target in here if target.batch in sizes]:
-                yield _attacked(reader.replay, name, chosen)
+                yield _attacked(replay, name, chosen)
             else:
                 why = f"gradients of {here[0].batch} rows, for which it is not made" if here else "no gradient to read"
                 yield AttackResult(name, seen, why)
 
 
-def _targets(reader: Reader) -> Iterator[Target]:
+def _targets(replay: Replay) -> Iterator[Target]:
     """Gradients of whole rows, in the first and last occurrence of each exchange."""
-    shards = reader.replay.shards
-    for exchange in reader.replay.algorithm.exchanges:
-        plays = [play for play in reader.replay.plays if play.exchange.name == exchange.name and play.uploads]
+    shards = replay.shards
+    for exchange in replay.algorithm.exchanges:
+        plays = [play for play in replay.plays if play.exchange.name == exchange.name and play.uploads]
         for play in plays[:1] + plays[1:][-1:]:
-            total = reader.of_sum(play)
-            uploads = [reader.of_client(play, client) for client in sorted(play.uploads)[:MOST_CLIENTS]]
+            total = replay.of_sum(play)
+            uploads = [replay.of_client(play, client) for client in sorted(play.uploads)[:MOST_CLIENTS]]
             for received in filter(None, (*uploads, total)):
                 clients, columns = received.clients, received.columns
                 held = {len(shards[client].columns) for client in clients}
-                for mean in reader.revealed(received, MeanGradient):
+                for mean in replay.revealed(received, MeanGradient):
                     whole = len(clients) > 1 if mean.parts else held == {len(columns)}
                     if not whole or (mean.first and play is not plays[0]):
                         continue

@@ -37,7 +37,7 @@ def membership_attack(replay: Replay) -> AttackResult:
         why = f"{members} rows of clients who trained entered, and {strangers} did not; {FEWEST} are needed of each"
         return AttackResult("membership", seen, why)
     model = map_leaves(np.float64, replay.algorithm.model(replay.server))
-    scores = problem.objective.scores_of(model, replay.full_rows(np.concatenate(drawn))[None])
+    scores = problem.objective.scores_of(model, np.concatenate([*map(replay.full_rows, drawn)])[None])
     losses = np.float64(problem.objective.loss(model.head, scores, y[np.concatenate(drawn)][None])[0])
     if not np.isfinite(losses).all():
         raise UsageError("membership: the last model has losses that are not finite")

@@ -1,4 +1,4 @@
-"""A short recorded run with all parties in this process: what is sent, which rows are read, what the auditor knows.
+"""A short recorded run with all parties in this process: what is sent, which rows are read, what can be read of it.
 
 Uploads are put down client by client, in the clear and as they are sent; sums are made as the job has it. What never
 leaves a party, such as a secret key, is not a message, and so is never recorded.
@@ -6,15 +6,18 @@ leaves a party, such as a secret key, is not a message, and so is never recorded
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mpifed.algorithms.algorithm import Algorithm
+from mpifed.algorithms.local_method import LocalSteps
+from mpifed.algorithms.reveals import Received, Revealed
+from mpifed.audit.reveals import revealed
 from mpifed.comm.channels.base import Channel, Plan
 from mpifed.comm.mpi import Comm, Solo
 from mpifed.comm.rounds import Ranks, play
@@ -25,11 +28,12 @@ from mpifed.core.record import Array, Flags, Record, bare_leaves, map_leaves, nb
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData
 from mpifed.job.job import Job
-from mpifed.job.participation import next_round
+from mpifed.job.participation import next_round, round_of
 from mpifed.maths.problem import Problem
 from mpifed.run.evaluation import measure
 from mpifed.run.setup import measures_of, prepare
 
+Kind = TypeVar("Kind", bound=Revealed)
 LIMIT_BYTES = 2**28  # of messages, from which on no further round is recorded unless it is asked for
 
 
@@ -142,7 +146,7 @@ class ObservedShard:
 
 
 class Replay(NamedTuple):
-    """A recorded run, and what the auditor knows about it."""
+    """A recorded run, and what the auditor knows about it; messages are decoded on demand, and sealed ones not."""
 
     job: Job
     algorithm: Algorithm
@@ -157,23 +161,57 @@ class Replay(NamedTuple):
     def problem(self) -> Problem:
         return self.algorithm.problem
 
-    def features(self, client: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[b, p_i] rows of a client, dense, in float64, by position."""
-        shard = self.shards[client]
-        if shard.sparse:
-            return np.asarray(shard.take_sparse(rows, np.float64).toarray())
-        out = np.empty((len(rows), shard.features))
-        shard.take(rows, out)
-        return out
+    def features(self, client: int, rows: Array) -> NDArray[np.float64]:
+        """[b, p_i] rows of a client, dense, in float64, by position, in order."""
+        (X,) = Block((self.shards[client],), "float64").take(rows[None]).X
+        dense: NDArray[np.float64] = X if isinstance(X, np.ndarray) else X.toarray()
+        return dense
 
-    def full_rows(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[b, p] samples with all columns, from all clients that hold parts of them."""
+    def full_rows(self, rows: Array) -> NDArray[np.float64]:
+        """[b, p] samples with all columns, from all clients that hold parts of them; `rows` in order."""
         values = np.zeros((len(rows), self.problem.features))
         for client, shard in self.shards.items():
-            _, here, positions = np.intersect1d(rows, shard.rows, return_indices=True)
-            order = np.argsort(positions)  # files are read in order
-            values[np.ix_(here[order], shard.columns)] = self.features(client, positions[order])
+            here = np.isin(rows, shard.rows)
+            values[np.ix_(here, shard.columns)] = self.features(client, np.searchsorted(shard.rows, rows[here]))
         return values
+
+    def of_client(self, play: Play, client: int) -> Received | None:
+        """One client's upload; None if it cannot be read."""
+        if client not in play.uploads or play.sealed:
+            return None
+        numbers = np.zeros(play.message.size, np.int64)
+        numbers[play.message.own(client)] = play.uploads[client]
+        earlier = None if play.before is None else self.of_client(play.before, client)
+        return self._received(play, play.message.decode(numbers), [client], self.shards[client].columns, earlier)
+
+    def of_sum(self, play: Play) -> Received | None:
+        """The sum that the server decodes, over all columns; None where there is none."""
+        if play.total is None or not play.uploads or play.exchange.hear is not None:
+            return None
+        earlier = None if play.before is None else self.of_sum(play.before)
+        return self._received(play, play.total, sorted(play.uploads), np.arange(self.problem.features), earlier)
+
+    def _received(
+        self, play: Play, answer: Record, clients: list[int], columns: Array, earlier: Received | None
+    ) -> Received:
+        rows = np.unique(np.concatenate([self.shards[client].rows for client in clients]))
+        now, wide = round_of(self.job, self.problem.clients, play.round), map_leaves(np.float64, answer)
+        return Received(play.exchange, play.round, play.asked, wide, tuple(clients), rows, columns.copy(), now, earlier)
+
+    def revealed(self, received: Received, kind: type[Kind]) -> Iterator[Kind]:
+        """What of a kind a message reveals; UsageError where the algorithm's own declaration is wrong."""
+        method = self.algorithm
+        here = method.in_round(received.now) if isinstance(method, LocalSteps) else method
+        yield from (item for item in revealed(here, received) if isinstance(item, kind))
+
+    def of_clients(
+        self, kind: type[Kind], most: int | None = None, plays: Sequence[Play] = ()
+    ) -> Iterator[tuple[Play, int, Kind]]:
+        """(occurrence, client, item) of a kind in uploads of the first `most` clients of each occurrence, in order."""
+        for at in plays or self.plays:
+            for client in sorted(at.uploads)[:most]:
+                if received := self.of_client(at, client):
+                    yield from ((at, client, item) for item in self.revealed(received, kind))
 
 
 def replay_job(job: Job, rounds: int, limit: float = float("inf")) -> Replay:

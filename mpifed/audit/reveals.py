@@ -56,7 +56,7 @@ def revealed(method: Algorithm, received: Received) -> list[Revealed]:
         functions = line if answer in line else [answer]  # what is overridden reveals what it did
         known = [_OF_ANSWERS[function] for function in functions if function in _OF_ANSWERS]
         items = list(known[0](method, received)) if known else []
-    return [item for item in items if _finite(item)]
+    return [item for item in items if all(np.isfinite(leaf).all() for leaf in bare_leaves(cast("Record", item)))]
 
 
 def undeclared(method: Algorithm) -> Iterator[str]:
@@ -188,8 +188,8 @@ def _duals(method: HyFDCA, received: Received) -> Iterator[DualVariables]:
     """Steps of alpha, or their sum so far."""
     beta = float(received.question.number) if method.rule == "accelerated" else 0.0
     lasting = bool(received.exchange.keeps)
-    before = (0.0, 0.0) if lasting or method.rule == "line-search" else (1 + beta, -beta)
-    yield DualVariables(received.rows, received.answer.value[received.rows], before, lasting)
+    before, earlier = (0.0, 0.0) if lasting or method.rule == "line-search" else (1 + beta, -beta)
+    yield DualVariables(received.rows, received.answer.value[received.rows], before, earlier, lasting)
 
 
 _OF_ANSWERS: dict[object, Declaration] = {
@@ -230,9 +230,3 @@ def _own(method: Algorithm, received: Received) -> list[Revealed]:
             "mpifed/algorithms/reveals.py says what is expected"
         ) from error
     return items
-
-
-def _finite(item: Revealed) -> bool:
-    """Whether all numbers of an item are finite."""
-    records = cast("list[Record]", [part for part in item if type(part) is not tuple])
-    return all(bool(np.isfinite(leaf).all()) for part in records for leaf in bare_leaves(part))
