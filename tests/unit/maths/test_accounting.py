@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from lengths import covering, long_unless
-from scipy.optimize import brentq
 from scipy.stats import norm
 
 from mpifed.core.errors import UsageError
@@ -102,13 +101,6 @@ def textbook_delta(eps: float, m: float) -> float:
     return float(norm.cdf(1 / (2 * m) - eps * m) - math.exp(eps) * norm.cdf(-1 / (2 * m) - eps * m))
 
 
-@pytest.mark.parametrize(("m", "q"), [(0.8, 0.1), (0.5, 0.3), (2.0, 0.01)])
-def test_a_single_amplified_mechanism(m: float, q: float) -> None:
-    """delta'(log(1 + q (e^eps - 1))) = q delta(eps): rounded up, and by no more than a grid."""
-    exact = math.log1p(q * math.expm1(brentq(lambda e: q * textbook_delta(e, m) - DELTA, 0, 200)))
-    assert exact <= epsilon(m, q, 1, DELTA) <= exact * 1.003
-
-
 @SAMPLING
 def test_what_has_a_closed_form(sampling: str) -> None:
     """No amplification: one Gaussian, also for a delta below the rounding of convolutions. Nothing, and no noise."""
@@ -163,11 +155,6 @@ def test_calibrate_is_the_inverse(sampling: str, target: float) -> None:
     assert target * 0.998 <= cost(multiplier) <= target < cost(multiplier / 1.0002)
     if target == 7.0:
         assert calibrate(cost, cost(1.3)) == pytest.approx(1.3, rel=2e-4)
-
-
-def test_calibrate_without_amplification() -> None:
-    delta = textbook_delta(1.0, calibrate(lambda z: unamplified(z, 4, DELTA), 1.0) / 2)
-    assert DELTA * (1 - 3e-3) <= delta <= DELTA
 
 
 @pytest.mark.parametrize("spent", [(1.0, 0.05, 0), (0.0, 0.05, 3), (math.inf, 0.05, 3)])
