@@ -20,7 +20,7 @@ from mpifed.core.round import Round
 from mpifed.job.job import Job
 from mpifed.job.participation import next_round
 from mpifed.maths.arrays import flat
-from mpifed.maths.privacy.mechanism import Noise
+from mpifed.maths.privacy.discrete import draw, levels_of
 from mpifed.run.environment import keep_freed_memory
 from mpifed.run.setup import prepare
 
@@ -66,9 +66,7 @@ class Rounds:
         start = time.process_time()
         for _ in range(steps):
             for client in range(CLIENTS):
-                noise, left = Noise(sigma, now.words("gradient", client), size), size
-                while left:
-                    left -= len(noise.piece(left))
+                draw(levels_of(sigma), now.words("gradient", client), np.empty(size, np.int64))
         return time.process_time() - start
 
 

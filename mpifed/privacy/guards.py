@@ -34,7 +34,7 @@ from mpifed.maths.arrays import assign, power_of_two
 from mpifed.maths.clipping import clip_record, clipped_gradient, gradient_alone, has_own_code, record_factors
 from mpifed.maths.objectives import LinearScores
 from mpifed.maths.parameters import Parameters
-from mpifed.maths.privacy.mechanism import Mechanism, Noise, may_be_narrow, mechanism, release
+from mpifed.maths.privacy.mechanism import Mechanism, may_be_narrow, mechanism, release
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.maths.problem import Weighted, mean
@@ -305,14 +305,12 @@ def on_grid(
     gain: float | None, dtype: str,
 ) -> AnyRecord:  # fmt: skip
     """Each client's part of `record`, leaves [n, ...], times `each` [n], released; see `mechanism.release`."""
-    values = map_leaves(lambda leaf: np.ascontiguousarray(on_host(leaf)), record)
-    noisy, n = map_leaves(lambda leaf: np.empty(leaf.shape, dtype), values), len(clients)
-    pairs = list(zip(bare_leaves(values), bare_leaves(noisy), strict=True))
-    size = sum(leaf.size for leaf, _ in pairs)
-    together = n == 1 or (now.secure and np.all(each == each[0]))
-    parts = [(0, slice(None))] if together else [(i, i) for i in range(n)]
-    for i, at in parts:
-        noise = Noise(sigma, now.words(purpose, int(clients[i])), size // len(parts))
-        for leaf, out in pairs:
-            release(how, leaf[at], float(each[i]), noise, gain, out[at])
-    return map_leaves(beside, record, noisy)
+    parts, n = bare_leaves(record), len(clients)
+    values = np.concatenate([on_host(leaf).reshape(n, -1) for leaf in parts], axis=1)
+    noisy = np.empty(values.shape, dtype)
+    one = now.secure and np.all(each == each[0])  # whose noise is whose does not matter
+    rows, out = (array.reshape(1 if one else n, -1) for array in (values, noisy))
+    for i, row in enumerate(rows):
+        release(how, row, float(each[i]), sigma, now.words(purpose, int(clients[i])), gain, out[i])
+    left = iter(np.split(noisy, np.cumsum([leaf[0].size for leaf in parts])[:-1], axis=1))
+    return map_leaves(lambda leaf: beside(leaf, next(left).reshape(leaf.shape)), record)

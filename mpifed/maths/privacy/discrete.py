@@ -39,7 +39,7 @@ WIDEST = 2.0**40  # the largest sigma
 _TAIL = 13  # standard deviations that a table covers at least
 _THRESHOLD_BITS = 144
 _PRECISE_BITS = 320  # of the weights from which a table is computed
-_TOGETHER = 2**13  # samples drawn at a time: intermediate results stay in the cache
+TOGETHER = 2**13  # samples drawn at a time: intermediate results stay in the cache
 # (2^{m_j} sigma_j / 2^{m_{j+1}})^2 of every level but the last; all levels above have at least 5 times its variance,
 # hence r^2 >= 6 * 5 / 6
 _SQUARE = 6
@@ -131,9 +131,9 @@ def _alias(weights: list[int]) -> tuple[list[int], list[int]]:
 
 
 def draw(levels: tuple[Level, ...], words: Words, out: Integers) -> None:
-    """Fill `out` [m] with independent samples, using m random words for every two levels, of which there are some."""
-    for start in range(0, len(out), _TOGETHER):
-        numbers = out[start : start + _TOGETHER]
+    """Fill `out` [m] with independent samples, using m random words for every two levels; without levels it stays."""
+    for start in range(0, len(out), TOGETHER):
+        numbers = out[start : start + TOGETHER]
         random_words = np.empty(0, np.uint64)
         for j, level in enumerate(levels):
             if j % 2 == 0:

@@ -9,17 +9,15 @@ docs/explanation/private-noise.md proves that the accountants for continuous noi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.core import loops
 from mpifed.core.record import Array
 from mpifed.core.refusals import Refusal
 from mpifed.maths.clipping import MODERATE
-from mpifed.maths.privacy.discrete import WIDEST, Level, Words, draw, levels_of
+from mpifed.maths.privacy.discrete import TOGETHER, WIDEST, Words, draw, levels_of
 from mpifed.maths.privacy.settings import Privacy
 
 # upper bound of sqrt(values) * 2^-k: how far rounding can move neighbours apart, in sensitivities. It raises epsilon
@@ -32,7 +30,6 @@ _REACH = 13  # standard deviations of noise for which there must be no integer o
 _LITTLE = 1e-3  # the largest error of sums in float32, in sensitivities
 _DOUBLES = 2.0**-20  # upper bound, in sensitivities, of all other rounding errors in float64
 _LARGEST = 2.0**50  # bound of integers that doubles represent, with room for their sum
-_TOGETHER = 2**13  # numbers to which noise is added at a time: intermediate results stay in the cache
 
 
 @dataclass(frozen=True)
@@ -123,47 +120,24 @@ def mechanism(privacy: Privacy, values: int, rows: int, clients: int, narrow: bo
     return Mechanism(fine, z, most, False, math.sqrt(values) * 2.0**-fine + summed + _DOUBLES, shares)
 
 
-class Noise:
-    """A stream of `count` discrete Gaussian samples, which do not depend on how it is cut into pieces."""
-
-    def __init__(self, sigma: float, words: Words, count: int) -> None:
-        """`sigma` is 0 or at least 1; `words` gives the random words."""
-        self._chunks, self._left = _drawn(levels_of(sigma), words, count), np.empty(0, np.int64)
-
-    def piece(self, most: int) -> NDArray[np.int64]:
-        """The next samples, between 1 and `most`; valid until the next call."""
-        if not len(self._left):
-            self._left = next(self._chunks)
-        numbers, self._left = self._left[:most], self._left[most:]
-        return numbers
-
-
-def _drawn(levels: tuple[Level, ...], words: Words, count: int) -> Iterator[NDArray[np.int64]]:
-    """All of them, in chunks that stay in the cache and are valid until the next one."""
-    buffer = np.zeros(min(_TOGETHER, count), np.int64)
-    while count:
-        chunk = buffer[:count]
-        if levels:
-            draw(levels, words, chunk)
-        yield chunk
-        count -= len(chunk)
-
-
-def release(how: Mechanism, values: Array, each: float, noise: Noise, gain: float | None, out: Array) -> None:
-    """Write `values` times `each`, rounded to the grid, plus noise to `out`.
+def release(
+    how: Mechanism, values: Array, each: float, sigma: float, words: Words, gain: float | None, out: Array
+) -> None:
+    """Write `values` times `each`, rounded to the grid, plus discrete Gaussian noise to `out`.
 
     Parameters
     ----------
-    values : contiguous, in memory; NaN counts as 0, which reveals nothing
+    values : [m] contiguous, in memory; NaN counts as 0, which reveals nothing
     each : 1 / sensitivity
+    sigma : of the noise, in steps of the grid: 0 or at least 1
+    words : gives the random words
     gain : unit of `out` per sensitivity; None: `out` gets the integers, in float64
-    out : of the shape of `values`, contiguous, in memory
+    out : [m] contiguous, in memory
     """
     factor, scale = 2.0**how.exponent * each, 1.0 if gain is None else gain * 2.0**-how.exponent
-    most = how.most * 2.0**how.exponent
-    flat, flat_out, start = values.reshape(-1), out.reshape(-1), 0
-    while start < len(flat):
-        piece = noise.piece(len(flat) - start)
-        stop = start + len(piece)
-        loops.noisy(flat[start:stop], factor, most, how.truncate, piece, scale, flat_out[start:stop])
-        start = stop
+    levels, buffer = levels_of(sigma), np.zeros(min(TOGETHER, len(values)), np.int64)
+    for start in range(0, len(values), TOGETHER):
+        few = slice(start, start + TOGETHER)
+        noise = buffer[: len(values[few])]
+        draw(levels, words, noise)
+        loops.noisy(values[few], factor, how.most * 2.0**how.exponent, how.truncate, noise, scale, out[few])

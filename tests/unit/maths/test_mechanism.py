@@ -18,7 +18,7 @@ from mpifed.core import loops
 from mpifed.core.refusals import messages
 from mpifed.core.round import secret_words
 from mpifed.maths.privacy.discrete import draw, levels_of
-from mpifed.maths.privacy.mechanism import FINE, Mechanism, Noise, may_be_narrow, mechanism, release
+from mpifed.maths.privacy.mechanism import FINE, Mechanism, may_be_narrow, mechanism, release
 
 VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("privacy_vectors.json").read_text(encoding="utf-8"))
 
@@ -36,7 +36,7 @@ def privacy(**changes: Any) -> Privacy:
 
 def integers(how: Mechanism, values: Any, sigma: float = 0.0, each: float = 1.0, words: Any = None) -> Any:
     out = np.empty(values.shape)
-    release(how, values, each, Noise(sigma, words or np.random.Philox(1).random_raw, values.size), None, out)
+    release(how, values, each, sigma, words or np.random.Philox(1).random_raw, None, out)
     return out
 
 
@@ -99,8 +99,8 @@ def test_compiled_or_not_the_bits_are_the_same(monkeypatch: pytest.MonkeyPatch) 
     expected, gain = integers(how, values, how.sigma, 0.3), float(np.float32(how.multiplier))
     for _ in range(2):
         assert np.array_equal(integers(how, values, how.sigma, 0.3), expected)
-        out, noise = np.empty(values.shape, "f4"), Noise(how.sigma, np.random.Philox(1).random_raw, values.size)
-        release(how, values, 0.3, noise, gain, out)
+        out = np.empty(values.shape, "f4")
+        release(how, values, 0.3, how.sigma, np.random.Philox(1).random_raw, gain, out)
         assert np.array_equal(out, (expected * (gain * 2.0**-how.exponent)).astype("f4"))
         monkeypatch.setattr(loops, "compiled", None)
 
