@@ -36,7 +36,7 @@ from mpifed.job.reading import check_data
 from mpifed.job.sweep import points
 from mpifed.maths.objectives.torch_model import PASS_BYTES
 from mpifed.privacy.calibration import budget_of, rounds_within, settle, spending_of, with_noise
-from mpifed.privacy.protection import from_whom, not_private, shares, warnings_of, what_is_protected
+from mpifed.privacy.protection import not_private, shares, warnings_of, what_is_protected
 from mpifed.privacy.spending import Spending, without_epsilon
 from mpifed.run.agreement import begin_call, settings
 from mpifed.run.api import run
@@ -206,7 +206,6 @@ def _privacy(job: Job, algorithm: Algorithm) -> Table | None:
     return {
         **asdict(privacy),
         "protects": what_is_protected(privacy),
-        "from": from_whom(privacy, job.protection()),
         "not_private": not_private(privacy),
         "noise_on": "gradients" if privacy.on_gradients else "upload",
         "rates": [float(rate.min()), float(rate.max())],

@@ -87,8 +87,7 @@ def _both(sent: Table) -> str:
 
 
 def _privacy(privacy: ReadOnlyTable, rounds: int) -> Iterator[str]:
-    yield f"protects {privacy['protects']} (level {privacy['level']})"
-    yield f"from {privacy['from']} (trust {privacy['trust']})"
+    yield f"protects {privacy['protects']} (level {privacy['level']}, trust {privacy['trust']})"
     if privacy["not_private"]:
         yield f"NOT PRIVATE: {privacy['not_private']}"
     (least, most), (client, rows) = privacy["rates"], privacy["most_sampled"]

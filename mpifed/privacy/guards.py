@@ -163,7 +163,7 @@ class NoisyUploads(_Private):
         at = self.of_clients(at)
         for i in range(len(clients)):
             own = map_leaves(lambda leaf, i=i: leaf[[i % len(leaf)]], at)
-            found = gradient_alone(objective, own, *batch.only(slice(i, i + 1)).arguments)
+            found = gradient_alone(objective, own, *[part[i : i + 1] for part in batch.arguments])
             assign(map_leaves(lambda leaf, i=i: leaf[i : i + 1], out), found)
 
     def fields(self, like: Record, degrees: Record) -> Weighted:

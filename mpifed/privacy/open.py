@@ -38,10 +38,6 @@ class Minibatch(NamedTuple):
         """What `Objective.gradient` takes after the model."""
         return self.X, self.y, self.weights, *self.keys
 
-    def only(self, at: slice) -> Minibatch:
-        """Those of some clients."""
-        return Minibatch(self.X[at], self.y[at], self.weights[at], tuple(key[at] for key in self.keys))
-
 
 class LocalWork(NamedTuple):
     """What a guard must know of a method's local steps, x <- x - step (gradient + pull x) + what is public."""

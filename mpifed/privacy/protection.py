@@ -9,7 +9,6 @@ from mpifed.core.tables import ReadOnlyTable
 from mpifed.maths.privacy.settings import Privacy
 
 if TYPE_CHECKING:
-    from mpifed.comm.channels.base import Protection
     from mpifed.job.job import Job
 
 _NEIGHBOURS = {
@@ -18,8 +17,8 @@ _NEIGHBOURS = {
 }
 _FROM = {
     "local": "from everybody else, the server too: local noise",
-    "distributed": "from who sees sums alone: distributed noise",
-    "central": "from who sees the models: central noise",
+    "distributed": "from who sees sums alone, where clients keep their shares to themselves: distributed noise",
+    "central": "from who sees the models, and trusts the server: central noise",
 }
 SWEPT = (
     "[privacy]: losses and what else is measured over training data are computed without noise, so epsilon does not "
@@ -33,37 +32,11 @@ _ADVERSARIES = {
     "epsilon_colluding": "against a server whom {} of a round's {} clients tell their noise, which no budget covers",
     "epsilon_paper": "by the formula of the FedPDM-DP paper, which is no bound",
 }
-_SUM = "sees the sum alone, without noise"
 
 
 def what_is_protected(privacy: Privacy) -> str:
-    """How two data sets that cannot be distinguished differ."""
-    return _NEIGHBOURS[privacy.level]
-
-
-def in_short(privacy: Privacy) -> str:
-    """What is protected, and from whom, for the lines of epsilon in run.json."""
-    return f"{what_is_protected(privacy)}, {_FROM[privacy.trust]}"
-
-
-def from_whom(privacy: Privacy, how: Protection) -> str:
-    """From whom the data are protected, with the job's channel and what its observers see."""
-    if privacy.trust == "local":
-        return "the server and everybody else: each client adds its own noise before it uploads"
-    if privacy.trust == "central":
-        sees = "it sees the clients' uploads" if how.channel == "plain" else f"of the clients' uploads it {_SUM}"
-        return f"whoever sees the models. The server is trusted: {sees}, and adds the noise"
-    if how.channel == "plain":
-        return (
-            "whoever sees nothing but the sum. The plain channel shows the server each client's upload, with its part "
-            "of the noise alone: in a plain deployment the server is NOT covered"
-        )
-    without = "the key that all clients hold, or its" if how.channel == "encrypted" else "its"
-    stays = ". There is enough noise also without those who may leave" if how.max_dropouts else ""
-    return (
-        f"whoever sees nothing but the sum: in the {how.channel} channel the server as well, if all follow the "
-        f"protocol and no client gives it {without} part of the noise{stays}"
-    )
+    """How two data sets that cannot be distinguished differ, and by whom they cannot be."""
+    return f"{_NEIGHBOURS[privacy.level]}, {_FROM[privacy.trust]}"
 
 
 def shares(job: Job, clients: int) -> int:

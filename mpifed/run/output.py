@@ -29,7 +29,7 @@ from mpifed.job.participation import virtual_seconds
 from mpifed.job.time_model import described, figures, played_once, simulate
 from mpifed.privacy.disclosure import mark
 from mpifed.privacy.ledger import Ledger
-from mpifed.privacy.protection import in_short, not_private, warnings_of
+from mpifed.privacy.protection import not_private, warnings_of, what_is_protected
 from mpifed.privacy.spending import without_epsilon
 from mpifed.results.run_warnings import worse_than_measured
 from mpifed.run import environment
@@ -73,7 +73,7 @@ class Results:
         if privacy is not None:
             private = {
                 "private": not_private(privacy) is None and not infinite,
-                "protects": in_short(privacy),
+                "protects": what_is_protected(privacy),
                 "delta": privacy.delta,
                 "noise_multiplier": privacy.noise_multiplier,
             }
