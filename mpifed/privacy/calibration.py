@@ -62,43 +62,42 @@ def rounds_within(job: Job, spending: Spending, first: int = 0) -> range:
     return range(first, first + within)
 
 
-def settle(job: Job, algorithm: Algorithm) -> float:
-    """The noise multiplier of the job, given or calibrated; UsageError when one round costs more than the budget."""
+def settle(job: Job, algorithm: Algorithm, header: Header | None = None) -> float:
+    """The noise multiplier of the job, given or calibrated; of a run that goes on it is that in its ledger's `header`.
+
+    Raises
+    ------
+    UsageError
+        when one round costs more than the budget; when the noise was computed for other `rounds` than the job has now,
+        unless its [stop] has a budget.
+    DataError
+        when the header has other noise than the job.
+    """
     assert job.privacy is not None
-    multiplier, budget = job.privacy.noise_multiplier, job.stop.epsilon
-    if multiplier is None:
-        multiplier = _calibrated(job, algorithm)
-        if wrong := with_noise(algorithm, multiplier).check():  # the job was checked before without it
-            raise UsageError("\n".join(wrong))
-    if budget is not None and (once := Spending.of(with_noise(algorithm, multiplier)).after(True).worst()) > budget:
+    given, budget = job.privacy.noise_multiplier, job.stop.epsilon
+    rounds = job.rounds if header is None else header.job["rounds"]
+    if given is None and rounds != job.rounds and budget is None:
+        raise UsageError(
+            f"rounds = {job.rounds}: the noise of [privacy] epsilon was computed for {rounds} rounds; others have "
+            "another: start anew, or go on with this noise and a budget: --set stop.epsilon=... --resume"
+        )
+    multiplier = _calibrated(replace(job, rounds=rounds), algorithm) if given is None else given
+    if header is not None:
+        tolerance = 2 * CALIBRATED if given is None else 0.0  # each of the two is within it of the least noise
+        if not math.isclose(header.noise_multiplier, multiplier, rel_tol=tolerance):
+            raise DataError(
+                f"{LEDGER}: line 1 has noise_multiplier = {header.noise_multiplier!r}, and [privacy] gives "
+                f"{multiplier!r} for the {rounds} rounds that it has; {REMEDY}"
+            )
+        return header.noise_multiplier
+    private = with_noise(algorithm, multiplier)
+    if wrong := private.check():  # the job was checked before without it
+        raise UsageError("\n".join(wrong))
+    if budget is not None and (once := Spending.of(private).after(True).worst()) > budget:
         raise UsageError(
             f"[stop] epsilon = {budget:g}: a budget already spent: one single round costs {once:.3g} at "
             f"delta = {job.privacy.delta:g}; raise it, or add noise by a larger [privacy] noise_multiplier "
             f"(now {multiplier:.4g}) or a smaller epsilon there"
-        )
-    return multiplier
-
-
-def settled_before(job: Job, algorithm: Algorithm, header: Header) -> float:
-    """The noise multiplier in the header of the ledger of a run that goes on; DataError when the job has another.
-
-    UsageError where it was computed for other `rounds` than the job has now, unless its [stop] has a budget.
-    """
-    assert job.privacy is not None
-    expected, multiplier, tolerance = job.privacy.noise_multiplier, header.noise_multiplier, 0.0
-    if expected is None:
-        before = header.job["rounds"]
-        if job.rounds != before and job.stop.epsilon is None:
-            raise UsageError(
-                f"rounds = {job.rounds}: the noise of [privacy] epsilon was computed for {before} rounds; others have "
-                "another: start anew, or go on with this noise and a budget: --set stop.epsilon=... --resume"
-            )
-        expected = _calibrated(replace(job, rounds=before), algorithm)
-        tolerance = 2 * CALIBRATED  # each of the two is within it of the least noise
-    if not math.isclose(multiplier, expected, rel_tol=tolerance):
-        raise DataError(
-            f"{LEDGER}: line 1 has noise_multiplier = {multiplier!r}, and [privacy] gives {expected!r} for the "
-            f"{header.job['rounds']} rounds that it has; {REMEDY}"
         )
     return multiplier
 

@@ -175,9 +175,9 @@ def prepare(
     if job.privacy is not None:
         with agreed(comm):
             if comm.rank == 0:
-                from mpifed.privacy.calibration import settle, settled_before
+                from mpifed.privacy.calibration import settle
 
-                multiplier = settle(job, algorithm) if header is None else settled_before(job, algorithm, header)
+                multiplier = settle(job, algorithm, header)
         algorithm = replace(algorithm, problem=algorithm.problem.with_noise(comm.bcast(multiplier)))
         with agreed(comm):
             secret = is_secret(job, algorithm)
