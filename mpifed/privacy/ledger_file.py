@@ -158,10 +158,11 @@ def spent(run_dir: Path) -> Table | None:
         return None
     ledger = read_ledger(run_dir)
     begun = ledger.header.job["privacy"]
-    now = written.get("privacy", {}) if written else begun
-    if other := sorted(key for key in {**begun, **now} if begun.get(key) != now.get(key)):
-        shown = "; ".join(f"privacy.{key}: {begun.get(key)!r} before, {now.get(key)!r} now" for key in other)
-        raise DataError(f"{run_dir / JOB}: is not the job in line 1 of {path} ({shown}); {REMEDY}")
+    now = written.get("privacy")
+    if written and now != begun:
+        raise DataError(
+            f"{run_dir / JOB}: is not the job in line 1 of {path}, whose [privacy] is {begun}, and {now} now; {REMEDY}"
+        )
     epsilons = ledger.spending.epsilons(ledger.header.shares)
     if not about:
         return epsilons

@@ -58,14 +58,19 @@ def epsilon(multiplier: float, rate: float, count: int, delta: float, *, samplin
     return min(plain, _by_losses(float(multiplier), float(rate), int(count), delta, sampling))
 
 
+@lru_cache(maxsize=4096)
 def unamplified(multiplier: float, count: float, delta: float) -> float:
     """Epsilon against an adversary who knows which records, or clients, were drawn: exact.
 
     Gaussian mechanisms of multiplier m compose to a single one of m / sqrt(count).
     """
+    from dp_accounting import get_epsilon_gaussian
+
     if not count or multiplier == math.inf:
         return 0.0
-    return _of_gaussian(1 / math.sqrt(count / multiplier**2), delta) if multiplier else math.inf
+    if not multiplier:
+        return math.inf
+    return float(get_epsilon_gaussian(1 / math.sqrt(count / multiplier**2), delta)) * (1 + 1e-12)
 
 
 def calibrate(cost: Callable[[float], float], target: float) -> float:
@@ -106,13 +111,6 @@ def calibrate(cost: Callable[[float], float], target: float) -> float:
     while excess(high) > 0:
         high += CALIBRATED / 4
     return math.exp(high)
-
-
-@lru_cache(maxsize=4096)
-def _of_gaussian(multiplier: float, delta: float) -> float:
-    from dp_accounting import get_epsilon_gaussian
-
-    return float(get_epsilon_gaussian(multiplier, delta)) * (1 + 1e-12)
 
 
 def _farthest(multiplier: float, rate: float) -> float:
