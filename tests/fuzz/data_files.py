@@ -73,7 +73,7 @@ def formats() -> dict[str, bytes]:
     rng = np.random.default_rng(1)
     table = pd.DataFrame({"age": [30.5, np.nan, 60, 20] * 3, "sex": ["m", "f", None] * 4, "ward": [7, 8, 8] * 4,
                           "ill": ["no", "yes"] * 6})  # fmt: skip
-    content, files = pa.Table.from_pandas(table, preserve_index=False), dict[str, bytes]()
+    content, files = pa.Table.from_pandas(table, preserve_index=False), {"a.csv": CSV, "a.svm": SVMLIGHT}
 
     def saved(name: str, save: Callable[[io.BytesIO], object]) -> None:
         save(file := io.BytesIO())

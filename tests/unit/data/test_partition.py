@@ -89,20 +89,6 @@ def test_sizes_follow_their_laws() -> None:
     assert abs(np.sort(by_rows(Y, 1, 10, skew="power:1").counts)[::-1] - expected).max() <= 1
 
 
-@pytest.mark.parametrize(("clients", "how", "skew", "words"), [
-    (1001, "iid", None, "give 1 to 1000"),
-    (5, "iid", 0.0, "--skew 0"),
-    (5, "dirichlet:0", None, "dirichlet:A with A > 0"),
-    (5, "classes:11", None, "give K from 2 to 10"),
-    (5, "sorted", None, "no partition; expected iid"),
-    (5, "shards:2", 1.0, "and no --skew"),
-    (5, "iid", "gamma:1", "--skew gamma:1: expected A, dirichlet:A or power:A"),
-])  # fmt: skip
-def test_impossible_wishes(clients: int, how: str, skew: str | float | None, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        by_rows(Y, 1, clients, how, skew)
-
-
 def test_held_out_rows_are_stratified() -> None:
     rows = np.arange(len(Y), dtype="f4")[:, None]
     held = hold_out(Samples(rows, Y), 0.2, 4).test

@@ -23,14 +23,13 @@ from federations import common, hdf5, held, idx, in_order, labelled, leaf, make,
 from pyarrow import parquet
 from scipy import sparse
 
-import mpifed as mf
 from mpifed.core.errors import DataError
 from mpifed.data.labels import encode
 from mpifed.data.samples import Samples, stored_samples
 from mpifed.data.shards import shard_of
 from mpifed.data.sources import CsvTable, Mnist, Svmlight, Synthetic
 from mpifed.data.sources import idx as idx_source
-from mpifed.data.store import Federation, open_federation
+from mpifed.data.store import Federation
 from mpifed.data.summary import summary
 
 RNG = np.random.default_rng(5)
@@ -165,17 +164,6 @@ def test_cifar(files: dict[str, int], tmp_path: Path) -> None:
     (tmp_path / "in" / test).write_bytes(b"0")
     with pytest.raises(DataError, match=r"test.*bin: 1 bytes; expected 307\d of each image; get it again"):
         make(tmp_path / "out", "cifar", tmp_path / "in", *ONE)
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_images_of_npz(tmp_path: Path, save: Callable[..., None]) -> None:
-    """As Keras has MNIST: channels last, or none."""
-    X, y = RNG.integers(0, 256, (20, 5, 4), np.uint8), RNG.integers(0, 3, 20)
-    save(tmp_path / "a.npz", x_train=X[:15], y_train=y[:15], x_test=X[15:], y_test=y[15:])
-    folder = make(tmp_path / "out", "npz", tmp_path / "a.npz", *ONE, "--scale", "none")
-    assert folder.shape == (5, 4) and folder.nbytes()[0] == 15 * 20 + 15  # bytes as they came
-    np.testing.assert_array_equal(read(folder)[0], X[:15].reshape(15, -1))
-    np.testing.assert_array_equal(common(folder, "f4")[1], y[15:])
 
 
 def test_fashion_mnist(tmp_path: Path) -> None:
@@ -420,10 +408,3 @@ def test_synthetic_classes(dtype: Any) -> None:
     centred = data.X.astype(np.float64) - data.X.mean(axis=0)
     weights = np.linalg.lstsq(centred, np.eye(4)[data.y], rcond=None)[0]
     assert np.mean(np.argmax(centred @ weights, axis=1) == data.y) > 0.7
-
-
-def test_data_of_python_are_what_files_give(tmp_path: Path) -> None:
-    of_arrays = mf.FederatedDataset.from_arrays(PIXELS, KINDS, clients=1, out=tmp_path / "a")
-    of_file = make(tmp_path / "b", "npz", as_npz(tmp_path, PIXELS, KINDS), *ONE)
-    assert open_federation(of_arrays.path).sha256 == of_file.sha256
-    assert json.loads((tmp_path / "b/federation.json").read_text())["provenance"]["scale"].startswith("bytes divided")
