@@ -83,11 +83,11 @@ class Options:
                 )
         if self.grid and not self.groups:
             raise UsageError(f"--grid {self.grid[:40]}: expected R groups of rows and C of columns, as 5x2")
-        for name in ("test_fraction", "client_test_fraction"):
-            fraction = getattr(self, name)
-            if fraction is not None and not (isinstance(fraction, Real) and 0 < float(fraction) < 1):
-                words = f"--{name.replace('_', '-')} {str(fraction)[:80]}"
-                raise UsageError(f"{words}: expected a number above 0 and below 1, as 0.2")
+        for name, fraction in (("test", self.test_fraction), ("client-test", self.client_test_fraction)):
+            if fraction is not None and not (isinstance(fraction, Real) and 0 < fraction < 1):
+                raise UsageError(
+                    f"--{name}-fraction {str(fraction)[:80]}: expected a number above 0 and below 1, as 0.2"
+                )
         if not 0 <= self.seed < 2**64:
             raise UsageError(f"--seed {self.seed}: expected 0 or more, and less than 2^64")
 

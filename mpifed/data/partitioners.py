@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from zlib import crc32
 
 import numpy as np
 from numpy.random import Generator
 
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.record import Array, Integers
 
-KINDS = ("iid", "dirichlet", "classes", "shards")
 _FORMS = r"iid|dirichlet:.+|(classes|shards):0*[1-9]\d{0,17}"
 
 
@@ -29,12 +26,17 @@ def deal(y: Array, clients: int, how: str, skew: str | float | None = None, seed
     """
     if not 1 <= clients <= len(y):
         raise UsageError(f"{clients} clients for {len(y)} rows: every client needs one; give 1 to {len(y)} clients")
-    name, parameter = _parsed(how)
+    name, _, text = how.partition(":")
+    if not re.fullmatch(_FORMS, how) or (text and not _positive(text)):
+        raise UsageError(
+            f"--partition {how[:40]}: no partition; expected iid, dirichlet:A with A > 0, classes:K or shards:K with "
+            "K = 1, 2, ..."
+        )
     if name != "iid" and not np.issubdtype(y.dtype, np.integer):
         raise UsageError(
             f"--partition {how}: the labels are real targets, or several of a row, not classes; use --partition iid"
         )
-    rng = stream(seed, "rows")
+    rng, parameter = stream(seed, "rows"), _positive(text)
     if name == "shards":
         if skew is not None or parameter * clients > len(y):
             raise UsageError(
@@ -44,13 +46,26 @@ def deal(y: Array, clients: int, how: str, skew: str | float | None = None, seed
         runs = np.array_split(np.argsort(y, kind="stable"), int(parameter) * clients)
         holders = rng.permutation(len(runs)).reshape(clients, -1)
         return [np.sort(np.concatenate([runs[i] for i in numbers])) for numbers in holders]
+    sizes = _sizes(clients, skew, rng)
+    kind, shares = np.zeros(len(y), np.int64), sizes[None]  # [kinds, N] of each kind, for each client, up to a factor
+    if name != "iid":
+        kind, classes = y, int(y.max()) + 1
+        if name == "dirichlet":
+            shares = (rng.dirichlet(np.full(clients, parameter), size=classes) + np.finfo(float).tiny) * sizes
+        else:
+            shares = _holders(how, int(parameter), classes, clients, rng) * sizes
     owner = np.empty(len(y), dtype=np.int64)
-    kind, shares = _shares(y, how, name, parameter, _sizes(clients, skew, rng), rng)
     for rows, share in zip(by_kind(kind, len(shares)), shares, strict=True):
         ends = np.rint(np.cumsum(share)[:-1] / share.sum() * len(rows))
         owner[rng.permutation(rows)] = np.searchsorted(ends, np.arange(len(rows)), side="right")
-    _leave_nobody_out(owner, clients)
-    return list(by_kind(owner, clients))
+    counts = np.bincount(owner, minlength=clients)
+    rows, first = np.argsort(owner, kind="stable"), np.cumsum(counts) - counts
+    for client in np.flatnonzero(counts == 0):  # gets a row of the largest one
+        giver = counts.argmax()
+        owner[rows[first[giver]]] = client
+        first[giver] += 1
+        counts[[giver, client]] += (-1, 1)
+    return by_kind(owner, clients)
 
 
 def _sizes(clients: int, skew: str | float | None, rng: Generator) -> Array:
@@ -58,33 +73,21 @@ def _sizes(clients: int, skew: str | float | None, rng: Generator) -> Array:
     if skew is None:
         return np.full(clients, 1.0)
     name, _, text = str(skew).rpartition(":")
-    A = _positive(text)
-    if name not in ("", "dirichlet", "power") or np.isnan(A):
+    if name not in ("", "dirichlet", "power") or not (A := _positive(text)):
         raise UsageError(f"--skew {str(skew)[:40]}: expected A, dirichlet:A or power:A, with a number A above 0")
-    if name == "power":
-        sizes = rng.permutation(np.arange(1.0, clients + 1) ** -A)
-    else:
-        sizes = rng.dirichlet(np.full(clients, A))
+    power = name == "power"
+    sizes = rng.permutation(np.arange(1.0, clients + 1) ** -A) if power else rng.dirichlet(np.full(clients, A))
     drawn: Array = sizes + np.finfo(float).tiny
     return drawn
 
 
-def by_kind(kind: Array, kinds: int) -> Iterator[Array]:
+def by_kind(kind: Array, kinds: int) -> list[Array]:
     """The ascending rows of each kind in kind [s], from 0 to kinds - 1."""
-    order, ends = np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind, minlength=kinds))
-    for start, stop in zip([0, *ends.tolist()], ends.tolist(), strict=False):
-        yield order[start:stop]
+    return np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind, minlength=kinds))[:-1])
 
 
-def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: Generator) -> tuple[Array, Array]:
-    """(kind [s] of each row, share [kinds, N] of each kind for each client, up to a factor)."""
-    clients = len(sizes)
-    if name == "iid":
-        return np.zeros(len(y), dtype=np.int64), sizes[None]
-    classes = int(y.max()) + 1
-    if name == "dirichlet":
-        return y, (rng.dirichlet(np.full(clients, parameter), size=classes) + np.finfo(float).tiny) * sizes
-    each = int(parameter)
+def _holders(how: str, each: int, classes: int, clients: int, rng: Generator) -> Array:
+    """[classes, N] 1 where a client holds rows of a class: K of `each` client, and all equally often."""
     least = -(-classes // clients)
     if not least <= each <= classes:
         raise UsageError(
@@ -95,36 +98,12 @@ def _shares(y: Array, how: str, name: str, parameter: float, sizes: Array, rng: 
     # clients in random order take the next K classes of a random cycle, so that all classes have equally many clients
     circle = np.arange(clients * each).reshape(clients, each) % classes
     holders[rng.permutation(classes)[circle], rng.permutation(clients)[:, None]] = 1
-    return y, holders * sizes
-
-
-def _parsed(how: str) -> tuple[str, float]:
-    """(name, parameter) of a partition."""
-    name, _, parameter = how.partition(":")
-    number = _positive(parameter)
-    if not re.fullmatch(_FORMS, how) or (parameter and np.isnan(number)):
-        raise UsageError(
-            f"--partition {how[:40]}: no partition{'' if name in KINDS else nearest(name, KINDS)}; expected iid, "
-            "dirichlet:A with A > 0, classes:K or shards:K with K = 1, 2, ..."
-        )
-    return name, number
+    return holders
 
 
 def _positive(text: str) -> float:
-    """A number above 0; NaN for anything else."""
+    """A number above 0; 0 for anything else."""
     try:
-        return number if 0 < (number := float(text)) < np.inf else np.nan
+        return number if 0 < (number := float(text)) < np.inf else 0.0
     except ValueError:
-        return np.nan
-
-
-def _leave_nobody_out(owner: Array, clients: int) -> None:
-    """Give each client without rows a row of the largest client, in `owner` [s]."""
-    counts = np.bincount(owner, minlength=clients)
-    rows, first = np.argsort(owner, kind="stable"), np.cumsum(counts) - counts
-    for client in np.flatnonzero(counts == 0):
-        giver = counts.argmax()
-        owner[rows[first[giver]]] = client
-        first[giver] += 1
-        counts[giver] -= 1
-        counts[client] = 1
+        return 0.0

@@ -60,7 +60,7 @@ def prepare(options: Options) -> Federation:
         if options.test_fraction is None and options.client_test_fraction is None:
             data = with_owners_tests(data)
         present, owner = np.unique(data.ids, return_inverse=True)
-        ids, rows = [data.owners[at] for at in present.tolist()], list(by_kind(owner, len(present)))
+        ids, rows = [data.owners[at] for at in present.tolist()], by_kind(owner, len(present))
         holds = np.stack([np.arange(len(rows)), np.zeros(len(rows), int)], axis=1)
         partition = Partition("rows", rows, [np.arange(data.features)], holds)
     elif options.natural and data.partition is not None:

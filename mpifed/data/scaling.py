@@ -77,18 +77,15 @@ def fit(kind: str, parts: Iterable[Piece], top: float | None) -> Scaling:
     for X in parts:
         is_sparse, size = not isinstance(X, np.ndarray), X.shape[0]
         low, high = np.minimum(low, _row(X.min(axis=0))), np.maximum(high, _row(X.max(axis=0)))
-        if kind == "minmax":
-            continue
         its_mean = _row(X.mean(axis=0))
         its_squares = _row(X.multiply(X).sum(axis=0)) - size * its_mean**2 if is_sparse else X.var(axis=0) * size
         total = count + size  # updated piece by piece (Chan, Golub and LeVeque 1979)
         squares = squares + its_squares + (its_mean - mean) ** 2 * count * size / total
         mean = mean + (its_mean - mean) * size / total
         count = total
-    if kind == "minmax":
-        center, spread = low, high - low
-    else:
-        varies, deviation = high > low, np.sqrt(np.maximum(squares, 0) / max(count, 1))
+    center, spread = low, high - low
+    if kind == "standard":
+        varies, deviation = spread > 0, np.sqrt(np.maximum(squares, 0) / max(count, 1))
         center, spread = np.where(varies, mean, low), np.where(varies, deviation, 0.0)  # else rounding errors of sums
     if is_sparse and np.any(center != 0):
         raise UsageError(
