@@ -159,40 +159,39 @@ class ColumnUses:
         Raises UsageError for one that is not there, or has two roles.
         """
         names, index = table.column_names, _metadata(table, b"pandas", "index_columns")
-        labels, by, ignored = (self._named(what, names, option) for option in ("label", "by", "ignore"))
+        stored = [name for name in names if numbers_rows(name) or name in index]
+        labels, by, ignored = (self._named(what, names, option, stored) for option in ("label", "by", "ignore"))
         if not labels or len(by) > 1:
             raise UsageError(
                 f"{f'--by {self.by}: several columns' if labels else '--label is missing'}: {what} has the columns "
                 f"{listed(names)}; name one"
             )
-        said = f"{self.label},{self.by}".split(",") if isinstance(self.label, str) else [*(self.label or ()), self.by]
-        stored = [name for name in names if (numbers_rows(name) or name in index) and name not in said]
-        for name, count in Counter([*labels, *by, *{*ignored, *stored}]).items():
+        for name, count in Counter([*labels, *by, *ignored]).items():
             if count > 1:
-                raise UsageError(
-                    f"column {name!r} has two roles of --label, --by and --ignore, or numbers rows; name it"
-                )
+                raise UsageError(f"column {name!r} has two roles of --label, --by and --ignore; give it one")
         features = [name for name in names if name not in (*labels, *by, *ignored, *stored)]
         if not features:
             raise DataError(f"{what}: no column besides the label's; expected at least one feature")
-        return labels, by, features, stored
+        return labels, by, features, [name for name in stored if name not in (*labels, *by)]
 
-    def _named(self, what: str, names: list[str], option: str) -> list[str]:
-        """The columns of an option: a list of names or, in one text, names or positions, separated by commas."""
+    def _named(self, what: str, names: list[str], option: str, stored: Collection[str] = ()) -> list[str]:
+        """The columns of an option: a list of names or, in one text, names or positions, separated by commas.
+
+        Those that number rows, as `stored`, have no position.
+        """
         value: Any = getattr(self, option)  # a number from Python
-        value = () if value is None else value if isinstance(value, (str, Iterable)) else [value]
-        parts = (
-            [value] if str(value) in names else value.split(",") if isinstance(value, str) else list(map(str, value))
-        )
-        positions = range(-len(names), len(names)) if isinstance(value, str) else ()
-        known = {**{str(at): names[at] for at in positions}, **{name: name for name in names}}
-        for part in parts:
+        value = [] if value is None else value if isinstance(value, (str, Iterable)) else [value]
+        known = {name: name for name in names}
+        if isinstance(value, str):
+            places = {str(at): names[at] for at in range(-len(names), len(names)) if names[at] not in stored}
+            value, known = [value] if value in names else value.split(","), places | known
+        for part in map(str, value):
             if part not in known:
                 raise UsageError(
                     f"--{option} {part}: {what} has no such column; expected the names {listed(names)}, or places, of "
                     f"which the last is -1; a first line of numbers is a row{nearest(part, names)}"
                 )
-        return [known[part] for part in parts]
+        return [known[str(part)] for part in value]
 
 
 @dataclass(frozen=True)
