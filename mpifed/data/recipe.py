@@ -283,7 +283,10 @@ class Cells(NamedTuple):
             texts = (*known, *(sorted(others, key=float) if all(map(is_decimal, others)) else others))
             column = pc.index_in(words, pa.array(texts, words.type))
         elif textual:
-            raise self.not_a_number(f"encode categories, by --categorical one-hot, or {LEAVE_OUT}")
+            raise self.not_a_number(
+                f"encode categories, by --categorical one-hot; {LEAVE_OUT}; or, where fractions have a comma, give "
+                "--decimal ','"
+            )
         try:
             column = pc.cast(column, pa.float64()).fill_null(np.nan)
         except pa.ArrowInvalid as error:

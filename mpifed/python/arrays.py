@@ -168,15 +168,15 @@ class FederatedDataset:
         options
             `scale` and `seed`, as in `from_arrays`.
         """
-        fractions = {"test_fraction": _fraction(test), "client_test": _fraction(client_test)}
+        fraction = _fraction(client_test)
 
         def read(options: Table) -> Samples:
             each = _by_client(clients)
             if label is not None:
-                options["label"] = label
+                options |= {"label": label, "client_test": client_test}  # which is a fraction
                 frames = {f"from_clients: client {name}": frame for name, frame in each.items()}
                 return _of_frames(frames, test, options, [*each])
-            own = {} if client_test is None or fractions["client_test"] is not None else _by_client(client_test)
+            own = {} if client_test is None or fraction is not None else _by_client(client_test)
             if own and (differing := sorted({*own} ^ {*each})):
                 raise UsageError(
                     f"client_test: {len(own)} pairs for {len(each)} clients; {listed(differing, 5)} differ"
@@ -188,7 +188,9 @@ class FederatedDataset:
             named = None if names is None else tuple(map(str, names))
             return replace(data, test=_test_pair(test), own_tests=own_tests if own else None, names=named)
 
-        return cls(_make_data(out, overwrite, read, {**options, **fractions}))
+        return cls(
+            _make_data(out, overwrite, read, {**options, "test_fraction": _fraction(test), "client_test": fraction})
+        )
 
     @classmethod
     def from_dataframe(
@@ -342,7 +344,8 @@ def _make_data(out: str | Path | None, overwrite: bool, read: Callable[[Table], 
         chosen["client_test_fraction"] = chosen.pop("client_test", None)
         for name in chosen:
             if name not in known:
-                raise UsageError(f"{name}: no argument here{nearest(name, known)}; known are {', '.join(known)}")
+                near = nearest(name, [*known, *(field.name for field in fields(ColumnUses))])
+                raise UsageError(f"{name}: no argument here{near}; known are {', '.join(known)}")
         for name in ("clients", "seed"):
             if chosen.get(name) is not None:
                 chosen[name] = integer(chosen[name], name)

@@ -247,6 +247,11 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: From.from_clients({"a": FRAME, "b": FRAME.drop(columns="c")}, label="ill"), "client b: other .*: c dif"),
     (lambda: From.from_clients({"a": FRAME, "b": (X, Y)}, label="ill"), "client b: a tuple: .*expected a DataFrame"),
+    (
+        lambda: From.from_clients({"a": FRAME}, label="ill", client_test={"a": FRAME}),
+        r"client_test = (.|\n)*a number above 0",
+    ),
+    (lambda: of_frame(categorcal="one-hot"), "categorcal: no argument here; did you mean .categorical"),
     (lambda: From.from_clients([], label="ill"), "from_clients: no clients; expected a frame of each"),
     (lambda: From.from_clients(PAIRS, scael="unit"), "scael: no argument here; did you mean .scale"),
     (lambda: of_frame(FRAME.assign(by="b")), "column 'by': 'b' is not a number"),
