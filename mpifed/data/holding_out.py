@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from mpifed.core.errors import DataError, UsageError
+from mpifed.core.errors import UsageError
 from mpifed.core.record import Array, Flags
 from mpifed.data.partition import Partition
 from mpifed.data.partitioners import by_kind, stream
@@ -71,7 +71,6 @@ def own_tests(partition: Partition, y: Array, given: Flags | None, fraction: flo
     Raises
     ------
     UsageError : when the fraction gives no client a row, or does not go with the partition or the source.
-    DataError : when a client would have no row to train on.
     """
     if given is None and fraction is None:
         return None
@@ -83,13 +82,9 @@ def own_tests(partition: Partition, y: Array, given: Flags | None, fraction: flo
             f"{what}: the data are split by {partition.split}, so a sample is not one client's alone, and its holders "
             "would have to test together; use --test-fraction, or --split rows"
         )
-    groups = [partition.rows[group] for group in partition.holds[:, 0]]
     if fraction is None:
-        assert given is not None
-        for number, held in enumerate(groups):
-            if given[held].all():
-                raise DataError(f"client {number}: all its {len(held)} rows are test rows; keep one to train on")
         return given
+    groups = [partition.rows[group] for group in partition.holds[:, 0]]
     rows, counts = np.concatenate(groups), partition.counts
     starts, of_client = np.cumsum(counts) - counts, np.repeat(np.arange(len(groups)), counts)
     classes = y[rows] if np.issubdtype(y.dtype, np.integer) else np.zeros(len(rows), dtype=np.int64)

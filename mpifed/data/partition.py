@@ -73,12 +73,12 @@ def check_partition(partition: Partition, samples: int, features: int) -> None:
 
 
 def training_rows(partition: Partition, keep: Flags) -> Partition:
-    """The partition of the rows where `keep` [s] is True, numbered anew; UsageError when a client has none of them."""
+    """The partition of the rows where `keep` [s] is True, numbered anew; DataError when a client has none of them."""
     number = np.cumsum(keep) - 1
     groups = [number[group[keep[group]]] for group in partition.rows]
-    empty = [len(groups[group]) == 0 for group in partition.holds[:, 0]]
-    if any(empty):
-        raise UsageError(f"--test-fraction: all rows of client {empty.index(True)} would be test rows; lower it")
+    for client, group in enumerate(partition.holds[:, 0]):
+        if not len(groups[group]):
+            raise DataError(f"client {client}: all its rows are test rows; keep one to train on")
     return partition._replace(rows=groups)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -92,10 +91,7 @@ def prepare(options: Options) -> Federation:
         "classes": list(meaning),
         "named": data.classes is not None,
         "labels": list(data.labels),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("mpifed", "numpy", "scipy", "h5py")},
-        },
+        "versions": {name: version(name) for name in ("mpifed", "numpy", "scipy", "h5py")},
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "fitted": _fitted(options, data, recipe, kinds, top, ["classes"] * (bool(meaning) > given_classes)),
         "given": [*recipe.given, *["classes"] * given_classes],

@@ -107,5 +107,5 @@ def test_rows_that_the_source_determines(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="own test rows; leave the option out"):
         made(tmp_path / "both", Numbered(tests=tuple(tests.tolist())))
-    with pytest.raises(DataError, match=r"all its \d+ rows are test rows"):
+    with pytest.raises(DataError, match=r"all its rows are test rows"):
         made(tmp_path / "none", Numbered(tests=(True,) * ROWS), client_test_fraction=None)

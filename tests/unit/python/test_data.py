@@ -243,7 +243,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: From.from_clients({"a": (X, Y), "b": (BYTES, Y)}), "client b: samples are uint8, .* on float32"),
     (
         lambda: From.from_clients({"a": (X, Y), "b": ([], [])}, client_test={"a": (X, Y), "b": (X, Y)}),
-        "client 1: all its 60 rows are test rows",
+        "client 1: all its rows are test rows",
     ),
     (lambda: From.from_clients({"a": FRAME, "b": FRAME.drop(columns="c")}, label="ill"), "client b: other .*: c dif"),
     (lambda: From.from_clients({"a": FRAME, "b": (X, Y)}, label="ill"), "client b: a tuple: .*expected a DataFrame"),
