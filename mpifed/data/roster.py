@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 
 from mpifed.core.record import Integers
 from mpifed.data.block import Block
-
-_FIRST = np.zeros(1, dtype=np.int64)
 
 
 class Roster(Sequence[Block]):
@@ -54,33 +53,26 @@ class Roster(Sequence[Block]):
 
     def among(self, chosen: Integers) -> Iterator[tuple[int, Integers]]:
         """(number of a block, positions in it of the clients chosen) for each block with any; `chosen` [n] ascend."""
-        where = located(chosen, self.clients)
-        if len(self) == len(self.clients):  # each client has a block of its own
-            yield from ((i, _FIRST) for i in where.tolist())
-            return
-        if len(where) == len(self.clients):
+        if np.array_equal(chosen, self.clients):  # as in most jobs, round by round
             yield from self._all
             return
-        blocks = np.searchsorted(self.bounds, where, side="right") - 1
-        starts = np.flatnonzero(np.diff(blocks, prepend=-1)).tolist()
-        for start, stop in zip(starts, [*starts[1:], len(where)], strict=False):
-            i = int(blocks[start])
+        where = located(chosen, self.clients)
+        blocks, start = np.searchsorted(self.bounds, where, side="right") - 1, 0
+        for i, group in groupby(blocks.tolist()):
+            stop = start + len(list(group))
             yield i, where[start:stop] - self.bounds[i]
+            start = stop
 
     @cached_property
     def _all(self) -> list[tuple[int, Integers]]:
         """What `among` yields where all clients are chosen."""
-        return [(i, np.arange(size)) for i, size in enumerate(np.diff(self.bounds).tolist()) if size]
+        return [(i, np.arange(size)) for i, size in enumerate(np.diff(self.bounds).tolist())]
 
 
 def located(chosen: Integers, clients: Integers) -> Integers:
     """Positions in `clients` [n] of those of them who are among `chosen` [k]; both ascend, and so do these."""
-    if not len(clients) or not len(chosen):
+    if not len(clients):
         return chosen[:0]
-    first, last, start, stop = int(clients[0]), int(clients[-1]), 0, len(chosen)
-    if chosen[0] < first or chosen[-1] > last:
-        start, stop = chosen.searchsorted((first, last + 1)).tolist()
-    if last - first < len(clients):  # they are neighbours
-        at: Integers = chosen[start:stop] - first
-        return at
-    return np.flatnonzero(np.isin(clients, chosen[start:stop], assume_unique=True))
+    at = np.minimum(clients.searchsorted(chosen.astype(clients.dtype)), len(clients) - 1)
+    here: Integers = at[clients[at] == chosen]
+    return here

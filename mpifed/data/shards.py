@@ -84,7 +84,7 @@ class Shard:
         scale, shift = self.factors(dtype := np.dtype(dtype))
         as_stored = self.values.dtype == dtype and scale is None and shift is None
         for rows in self._cuts():
-            raw = self.values[rows]
+            raw = self.values if self.sparse and rows.stop - rows.start == self.samples else self.values[rows]
             if as_stored:
                 if not self.sparse:
                     raw.flags.writeable = False
