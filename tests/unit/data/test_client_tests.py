@@ -26,7 +26,6 @@ CLASSES = np.arange(ROWS) % 4
 class Numbered(Source):
     """Rows that tell their number."""
 
-    labels: Any = None  # a tuple
     sparse: bool = False
     tests: tuple[bool, ...] | None = None
     natural: bool = False
@@ -36,10 +35,9 @@ class Numbered(Source):
         return self.natural
 
     def read(self, seed: int) -> Samples:
-        labels = CLASSES if self.labels is None else np.array(self.labels)
         tests = None if self.tests is None else np.array(self.tests)
         ids = np.arange(ROWS) ** 2 % 11 if self.natural else None  # of six clients
-        return Samples(csr_matrix(X) if self.sparse else X, labels, own_tests=tests, ids=ids)
+        return Samples(csr_matrix(X) if self.sparse else X, CLASSES, own_tests=tests, ids=ids)
 
 
 def made(out: Path, source: Source | None = None, **options: Any) -> Federation:
@@ -100,11 +98,10 @@ def test_test_rows_of_natural_clients(sparse: bool, tmp_path: Path) -> None:
 
 
 def test_rows_that_the_source_determines(tmp_path: Path) -> None:
-    tests = np.arange(ROWS) % 3 == 0
-    folder = made(tmp_path / "data", Numbered(tests=tuple(tests.tolist())), client_test_fraction=None, skew=None)
-    assert (
-        sorted(row for client in range(7) for row in numbers(folder, client, False)) == np.flatnonzero(~tests).tolist()
-    )
+    tests, rows = np.arange(ROWS) % 3 == 0, {"client_test_fraction": None, "skew": None}
+    folder = made(tmp_path / "data", Numbered(tests=tuple(tests.tolist())), **rows)
+    trained = sorted(row for client in range(7) for row in numbers(folder, client, False))
+    assert trained == np.flatnonzero(~tests).tolist()
     with pytest.raises(UsageError, match="own test rows; leave the option out"):
         made(tmp_path / "both", Numbered(tests=tuple(tests.tolist())))
     with pytest.raises(DataError, match=r"all its rows are test rows"):
