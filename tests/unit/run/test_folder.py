@@ -53,39 +53,19 @@ def out(job: Callable[..., Path], tmp_path: Path, launch: Launch) -> Path:
 # --- one run at a time -----------------------------------------------------------------------------------------------
 
 HOLD = """
-import fcntl, sys
+import sys
 from pathlib import Path
 from mpifed.run.folder import locked
-
-def missing(*arguments):
-    raise OSError(int(sys.argv[2]), "no flock")
-
-if int(sys.argv[2]):
-    fcntl.flock = missing
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
-WAYS = {"flock": 0, "none": errno.ENOLCK, "Lustre": errno.EOPNOTSUPP, "no call": errno.ENOSYS}
-
-
-@pytest.fixture(params=WAYS)
-def number(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """What flock fails by, if it does; and nobody waits long for a run of another process to end."""
-
-    def missing(*arguments: Any) -> None:
-        raise OSError(WAYS[request.param], "no flock")
-
-    monkeypatch.setattr(run_folder, "ENDING_S", 0.2)
-    if number := WAYS[request.param]:
-        monkeypatch.setattr(fcntl, "flock", missing)
-    return number
 
 
 @contextmanager
-def holding(folder: Path, number: int = 0) -> Iterator[subprocess.Popen[str]]:
+def holding(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds a folder."""
-    words = [sys.executable, "-c", HOLD, str(folder), str(number)]
+    words = [sys.executable, "-c", HOLD, str(folder)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "held\n"
         try:
@@ -99,22 +79,32 @@ def hold(folder: Path) -> None:
         assert set(contents(folder)) <= {LOCK, HELD}
 
 
-def test_a_folder_is_free_when_its_process_is_killed(number: int, tmp_path: Path) -> None:
-    """Without locks, one that a process of another machine has left is removed by hand."""
-    with holding(tmp_path / "run", number) as other:
+def test_a_folder_is_free_when_its_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_folder, "ENDING_S", 0.2)
+    with holding(tmp_path / "run") as other:
         with pytest.raises(UsageError, match=r"run: in use by .*; let it end.*, or choose another --out"):
             hold(tmp_path / "run")
         os.kill(other.pid, signal.SIGKILL)
         other.wait()
         hold(tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_without_flock(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Lustre that was mounted without: what a process of another machine has left is removed by hand."""
+
+    def missing(*arguments: Any) -> None:
+        raise OSError(number, "no flock")
+
+    monkeypatch.setattr(run_folder, "ENDING_S", 0.2)
+    monkeypatch.setattr(fcntl, "flock", missing)
     with locked(tmp_path / "run"), pytest.raises(UsageError):
         hold(tmp_path / "run")
-    if number:
-        (held := tmp_path / HELD).write_text("7\nelsewhere\n")
-        said = f"in use by process 7 on elsewhere; let it end or, where it was killed, remove {held}, or choose"
-        with pytest.raises(UsageError, match=re.escape(said)):
-            hold(tmp_path)
+    (held := tmp_path / HELD).write_text("7\nelsewhere\n")
+    said = f"in use by process 7 on elsewhere; let it end or, where it was killed, remove {held}, or choose"
+    with pytest.raises(UsageError, match=re.escape(said)):
+        hold(tmp_path)
 
 
 @pytest.mark.launch

@@ -125,23 +125,18 @@ def test_without_a_checkpoint_results_stand(lost: str, ended: Path, tmp_path: Pa
     assert ("finished already, and its checkpoint is gone" in again.err) == bool(lost), again.text
 
 
-READERS = {
-    "show": ("show",), "show --json": ("show", "--json"), "compare": ("compare",), "plot": ("plot", "--out", "f.png"),
-}  # fmt: skip
-READ = {
-    "history.csv": READERS, "model.safetensors": ("show", "compare"), "run.json": ("show", "compare", "plot"),
-    "ledger.jsonl": ("show", "show --json", "compare"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "reader"), [(name, reader) for name, all_of in READ.items() for reader in all_of])
-def test_readers_compare(name: str, reader: str, ended: Path, tmp_path: Path, launch: Launch) -> None:
-    out = shutil.copytree(ended / ("private" if name == "ledger.jsonl" else "plain"), tmp_path / "run")
-    (out / name).write_bytes(flipped((out / name).read_bytes()))
-    command, *options = READERS[reader]
-    shown = launch(None, command, out, *options, cwd=tmp_path)
-    said = "" if name == "ledger.jsonl" else "was changed or damaged"
-    assert shown.code == 3 and f"{name}: {said}" in shown.err, shown.text
+def test_readers_compare(ended: Path, tmp_path: Path, launch: Launch) -> None:
+    of_all = ("show",), ("show", "--json"), ("compare",), ("plot", "--out", "f.png")
+    for name, readers in (
+        ("history.csv", of_all), ("model.safetensors", (of_all[0], of_all[2])),
+        ("run.json", (of_all[0], *of_all[2:])), ("ledger.jsonl", of_all[:3]),
+    ):  # fmt: skip
+        out = shutil.copytree(ended / ("private" if name == "ledger.jsonl" else "plain"), tmp_path / name)
+        (out / name).write_bytes(flipped((out / name).read_bytes()))
+        said = "" if name == "ledger.jsonl" else "was changed or damaged"
+        for command, *options in readers:
+            shown = launch(None, command, out, *options, cwd=tmp_path)
+            assert shown.code == 3 and f"{name}: {said}" in shown.err, shown.text
 
 
 def test_a_run_that_goes_on_is_read(ended: Path, tmp_path: Path, launch: Launch) -> None:
@@ -177,18 +172,15 @@ def test_a_folder_of_version_0_1(ended: Path, tmp_path: Path, launch: Launch) ->
 
 SPOILT: list[tuple[Callable[[str], str], str]] = [
     (lambda text: text.replace("0.5", "0.25"), "was changed or damaged: its sha256 is .*was expected"),
-    (lambda text: text.replace("{\n", "{ \n", 1), "was changed or damaged"),
-    (lambda text: text.rstrip(), "was changed or damaged"),
-    (lambda text: text[:-20], "cannot be read"), (lambda text: "", "cannot be read"),
+    (lambda text: text.rstrip(), "was changed or damaged"), (lambda text: text[:-20], "cannot be read"),
     (lambda text: '{"a":' * 5000, "recursion limit"), (lambda text: '{"a": NaN}', "cannot be read"),
-    (lambda text: '{"a": "\\ud800"}', "cannot be read"),
+    (lambda text: '{"a": "\ud800"}', "cannot be read"),
 ]  # fmt: skip
 VALUES: list[tuple[dict[str, Any], str]] = [
-    ({"exit": "0"}, 'exit = "0"'), ({"exit": 0, "rounds": -1}, "rounds = -1: expected a number of at least 0"),
+    ({"exit": 0, "rounds": -1}, "rounds = -1: expected a number of at least 0"), ({"rounds": 1}, "exit missing"),
     ({"exit": 0, "rounds": 2**64}, "rounds = 18446744073709551616"), ({"exit": 0, "rounds": True}, "rounds = true"),
-    ({"rounds": 1}, "exit missing"), ({"exit": 0, "name": "\x1b[31m"}, "name = "),
-    ({"exit": 0, "process": {"host": "x", "pid": "1", "started": None}}, "process.pid"),
-    ({"exit": 0, "slurm_job": "--all"}, "slurm_job"), ({"exit": 0, "elapsed_s": 10**400}, "elapsed_s = 1000"),
+    ({"exit": 0, "name": "\x1b[31m"}, "name = "), ({"exit": 0, "slurm_job": "--all"}, "slurm_job"),
+    ({"exit": 0, "elapsed_s": 10**400}, "elapsed_s = 1000"),
     ({"exit": 0, "exchanges": {"x": {"up_bytes": 1}}}, "exchanges.x.down_bytes missing"),
 ]  # fmt: skip
 
@@ -232,13 +224,10 @@ def spoil(folder: Path, **changes: Any) -> None:
     write_json(folder / "manifest.json", read_json(folder / "manifest.json") | changes)
 
 
-FIRST = {"objective": 1.0, "gradient": 1.0, "excess": [], "length": None}
 MANIFESTS: list[tuple[dict[str, Any], str]] = [
-    ({"round": "2"}, 'round = "2"'), ({"round": 1}, "is of round 1"), ({"up_bytes": -1}, "up_bytes = -1"),
-    ({"attempt": 10**400}, "attempt = 1000"), ({"files": {"../../x": "0" * 64}}, "files"),
-    ({"files": {}}, "does not name all files"), ({"exchanges": {"x": {"y": {}}}}, "exchanges.x"),
+    ({"round": "2"}, 'round = "2"'), ({"round": 1}, "is of round 1"), ({"attempt": 10**400}, "attempt = 1000"),
+    ({"files": {"../../x": "0" * 64}}, "files"), ({"files": {}}, "does not name all files"),
     ({"run": {"job": {}, "identity": {}}}, "run.identity.data missing"), ({"first": {"objective": 1.0}}, "first"),
-    ({"first": FIRST | {"x": 1.0}}, "first"),
 ]  # fmt: skip
 
 
@@ -384,16 +373,21 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def interrupted(task: Job, out: Path) -> None:
-    """A run that has come to its first checkpoint."""
+@pytest.mark.parametrize("changed", ["own_mine.py", "own_package/late.py"])
+def test_changed_sources_and_libraries_are_refused_unless_accepted(
+    own: Path, digits: Path, tmp_path: Path, changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, out = job(digits, regularizer={"name": "own_mine:Mine", "weight": 0.1}), tmp_path / "run"
     with pytest.raises(Interrupted):
         run(task, Solo(), out, max_hours=0)
-
-
-@pytest.mark.parametrize("changed", ["own_mine.py", "own_package/late.py"])
-def test_changed_sources_are_refused_unless_accepted(own: Path, digits: Path, tmp_path: Path, changed: str) -> None:
-    task, out = job(digits, regularizer={"name": "own_mine:Mine", "weight": 0.1}), tmp_path / "run"
-    interrupted(task, out)
+    for name, now, said in (
+        ("versions", {"numpy": "0.1", "python": "2"}, rf"numpy: {np.__version__} before, 0.1 now"),
+        ("blas", ["other 1"], "BLAS: .* before, other 1 now"), ("blas", [], "BLAS: .* before, none known now"),
+    ):  # fmt: skip
+        with monkeypatch.context() as patch, pytest.raises(UsageError, match=said) as caught:
+            patch.setattr(environment, name, lambda now=now: now)
+            run(task, Solo(), out, resume=True)
+        assert "python" not in str(caught.value)
     (own / changed).write_text(FILES[changed] + "# edited\n")
     said = rf"other sources or libraries.*\({changed}: \w{{12}} before, .*--accept-changed"
     with pytest.raises(UsageError, match=said):
@@ -405,24 +399,6 @@ def test_changed_sources_are_refused_unless_accepted(own: Path, digits: Path, tm
     assert change.startswith(f"after round 0: {changed}: ")
     assert told["sources"].keys() == FILES.keys() - {"own_package/unused.py"}
     assert told["distributions"]["numpy"] == np.__version__
-
-
-@pytest.mark.parametrize(
-    ("name", "now", "said"),
-    [
-        ("versions", {"numpy": "0.1", "python": "2"}, rf"numpy: {np.__version__} before, 0.1 now"),
-        ("blas", ["other 1"], "BLAS: .* before, other 1 now"),
-        ("blas", [], "BLAS: .* before, none known now"),
-    ],
-)
-def test_other_libraries_are_refused(
-    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, now: Any, said: str
-) -> None:
-    interrupted(job(digits), tmp_path / "run")
-    monkeypatch.setattr(environment, name, lambda: now)
-    with pytest.raises(UsageError, match=said) as caught:
-        run(job(digits), Solo(), tmp_path / "run", resume=True)
-    assert "python" not in str(caught.value)
 
 
 def test_private_runs_do_not_tell_the_checksum_of_their_data(digits: Path, tmp_path: Path) -> None:
