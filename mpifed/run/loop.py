@@ -122,7 +122,8 @@ class RunLoop:
             self.server, self.clients = play(exchanges, self.server, self.clients, now, ranks)
             if ranks.order:
                 return
-            again, elapsed_s = next_attempt(self.job, now, exchanges, attempt), time.perf_counter() - start
+            elapsed_s = time.perf_counter() - start
+            again = next_attempt(self.job, now, exchanges, attempt)
             if again is not None:
                 self.progress = self.progress.after(elapsed_s, ranks, attempt=again)
                 continue
