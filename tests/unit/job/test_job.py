@@ -268,26 +268,18 @@ def test_set_of_a_constraint(tmp_path: Path) -> None:
     assert Job.read(path, ["constraint=[]"]).make_constraints() == ()
 
 
-@pytest.mark.parametrize(
-    ("change", "swept"),
-    [
-        ("algorithm.batch_size=3", "algorithm.batch_size"),  # a value
-        ("model.l2=0.1", "model"),  # a whole table
-        ("client_optimizer.learning_rate=0.1", "client_optimizer"),  # of methods
-        ("seed=2", ""),  # where the seeds begin
-        ("sweep.seeds=3", ""),
-    ],
-)
-def test_set_of_what_a_sweep_varies(change: str, swept: str, tmp_path: Path) -> None:
+def test_set_of_what_a_sweep_varies(tmp_path: Path) -> None:
+    """A value, a whole table, a table of methods; and what says how many seeds there are, and where they begin."""
     grid = {"seeds": 2, "algorithm.batch_size": [1, 2], "model": [{"name": "softmax"}]}
     methods = [{"client_optimizer": {"learning_rate": 0.2}}]
-    (tmp_path / "job.toml").write_text(tomli_w.dumps({"sweep": {**grid, "methods": methods}}))
-    if not swept:
-        read_table(tmp_path / "job.toml", [change])
-        return
-    said = rf"--set {change.partition('=')[0]}: \[sweep\] varies {swept}, and each point"
-    with pytest.raises(UsageError, match=said):
-        read_table(tmp_path / "job.toml", [change])
+    (path := tmp_path / "job.toml").write_text(tomli_w.dumps({"sweep": {**grid, "methods": methods}}))
+    read_table(path, ["seed=2", "sweep.seeds=3"])
+    for key, swept in (
+        ("algorithm.batch_size", "algorithm.batch_size"), ("model.l2", "model"),
+        ("client_optimizer.learning_rate", "client_optimizer"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=rf"--set {key}: \[sweep\] varies {swept}, and each point"):
+            read_table(path, [f"{key}=3"])
 
 
 # --- the user's own classes ------------------------------------------------------------------------------------------

@@ -133,13 +133,13 @@ def test_write_sync_rename_sync(tmp_path: Path, classes: Path, write_job: Callab
 HEADER = "# A job.\n# Make the shards:  mpifed data mnist --split rows \\\n#   --clients 10 --out data/mnist-rows-10\n"
 
 
-@pytest.mark.parametrize("command", ["run", "check"])
-def test_data_that_are_not_there_are_named_with_the_command(command: str, tmp_path: Path, launch: Any) -> None:
+def test_data_that_are_not_there_are_named_with_the_command(tmp_path: Path, launch: Any) -> None:
     (tmp_path / "job.toml").write_text(HEADER + job(Path("data/mnist-rows-10")).text())
-    ended = launch(None, command, "job.toml", cwd=tmp_path)
-    assert ended.code == 3 and "data/mnist-rows-10: no such folder; as job.toml says" in ended.text
-    assert "`mpifed data mnist --split rows --clients 10 --out data/mnist-rows-10`" in ended.text
-    ended = launch(None, command, "job.toml", "--set", "data.path=elsewhere", cwd=tmp_path)
+    for command in ("run", "check"):
+        ended = launch(None, command, "job.toml", cwd=tmp_path)
+        assert ended.code == 3 and "data/mnist-rows-10: no such folder; as job.toml says" in ended.text
+        assert "`mpifed data mnist --split rows --clients 10 --out data/mnist-rows-10`" in ended.text
+    ended = launch(None, "run", "job.toml", "--set", "data.path=elsewhere", cwd=tmp_path)
     assert ended.code == 3 and "`mpifed data SOURCE ... --out elsewhere`" in ended.text
 
 
