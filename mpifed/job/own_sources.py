@@ -18,8 +18,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import NamedTuple
 
-from mpifed.contract import SESSION, own_module, remembered
-from mpifed.core.tables import Table
+from mpifed.contract import SESSION, remembered
 from mpifed.job.schema import JobSettings
 
 if sys.version_info >= (3, 11):
@@ -39,8 +38,7 @@ class Sources(NamedTuple):
 
 def sources_of(job: JobSettings) -> Sources:
     """The sources of all "module:Class" and "module:function" of a job, which must have been imported."""
-    tables: list[Table | None] = [job.model, job.minimize, job.regularizer, job.algorithm, *job.constraint]
-    names = {module for table in tables if table for value in table.values() if (module := own_module(value))}
+    names = job.own_modules
     files, tops = dict[str, str](), set[str]()
     if SESSION in names:
         files |= {name: source_of(remembered[name]) for name in sorted(remembered)}

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channels.base import Protection
-from mpifed.contract import fields_of
+from mpifed.contract import fields_of, own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.columns import HistoryTarget, target_of
@@ -360,6 +360,12 @@ class JobSettings(Settings):
     def released_only(self) -> bool:
         """Whether the run's folder must disclose no more of the data than the private releases."""
         return self.privacy is not None and self.record.released_only
+
+    @property
+    def own_modules(self) -> set[str]:
+        """The modules of the user's own classes and functions that the job names."""
+        tables = self.model, self.minimize, self.regularizer or {}, self.algorithm, *self.constraint
+        return {module for table in tables for value in table.values() if (module := own_module(value))}
 
     @property
     def method(self) -> type[Algorithm]:

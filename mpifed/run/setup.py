@@ -19,7 +19,6 @@ from mpifed.comm.mpi import Comm, agreed
 from mpifed.comm.placement import place
 from mpifed.comm.rounds import Ranks
 from mpifed.comm.states import ClientStates
-from mpifed.contract import own_module
 from mpifed.core.device import Device
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.exchange import Exchange, ServerRecord
@@ -34,6 +33,7 @@ from mpifed.job.combinations import device_pays, wrong_data
 from mpifed.job.job import Job
 from mpifed.job.participation import arithmetic, first_rounds, forget, is_secret, is_secure, left_out, steps_in_time
 from mpifed.job.schema import COMPRESSION
+from mpifed.maths.objectives import Objective
 from mpifed.maths.parameters import Parameters
 from mpifed.maths.problem import Problem
 from mpifed.run.scoring import TestRows
@@ -71,8 +71,7 @@ def problem_of(job: Job, data: store.Federation, given: Mapping[str, Array] | No
         raise UsageError("\n".join(wrong))
     start = None
     if arrays := start_arrays(job) if given is None else given:
-        like = objective.start(data.features, outputs, np.random.default_rng(0), job.compute.dtype)
-        start = first_model(job, arrays, like)
+        start = first_model(job, arrays, _some_model(job, objective, data))
     part, network = job.participation, job.simulated_network
     present = job.per_round or data.clients
     if network is not None and network.unsteady:
@@ -98,17 +97,19 @@ def block_of(job: Job, data: store.Federation) -> int:
     """
     if isinstance(job.data.block, int):
         return job.data.block
-    objective, parameters, batch = job.make_objective().of_shape(data.shape), 0, job.algorithm.get("batch_size")
+    parameters, batch = 0, job.algorithm.get("batch_size")
     with suppress(Exception):  # of a model that does not fit, or of the user's own: what follows says so
-        start = objective.start(
-            data.features, data.classes or data.targets, np.random.default_rng(0), job.compute.dtype
-        )
-        parameters = sum(leaf.size for leaf in bare_leaves(start))
+        model = _some_model(job, job.make_objective().of_shape(data.shape), data)
+        parameters = sum(leaf.size for leaf in bare_leaves(model))
     rows = np.minimum(data.counts, batch) if isinstance(batch, int) else data.counts
     products = int(rows @ data.widths) * parameters // data.features  # in a step of all clients
     block = min(_PRODUCTS * data.clients // max(products, 1), -(-data.clients // 2))
     present = min(job.per_round or data.clients, data.clients)
     return block if block * present >= 2 * data.clients else 1
+
+
+def _some_model(job: Job, objective: Objective, data: store.Federation) -> Parameters:
+    return objective.start(data.features, data.classes or data.targets, np.random.default_rng(0), job.compute.dtype)
 
 
 def start_arrays(job: Job) -> Mapping[str, Array]:
@@ -193,8 +194,7 @@ def prepare(
             from mpifed.maths.device import open_device
 
             device = open_device(wanted, comm.node_rank)
-    tables = (job.algorithm, job.model, job.minimize, *job.constraint, job.regularizer or {})
-    if any(own_module(value) for table in tables for value in table.values()):
+    if job.own_modules:
         from mpifed.run.own_classes import check_shapes, refuse_other_sources, refuse_own
 
         refuse_other_sources(job, comm)
