@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
+import pydoc
 import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +52,18 @@ def test_public_names_are_there_and_import_starts_nothing() -> None:
         "assert not {'mpi4py.MPI', 'torch', 'pandas', 'matplotlib'} & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr == ""
+
+
+def test_help_signature_and_an_error_without_our_frames(data: mf.FederatedDataset) -> None:
+    """Whatever of the package `mpifed.run` was imported before."""
+    import_module("mpifed.run.command")
+    for function in (mf.run, mf.check, mf.sweep, mf.tune, mf.submit):
+        assert {"rounds", "seed", "observers", "privacy"} <= set(inspect.signature(function).parameters)
+        assert inspect.isfunction(function) and (function.__doc__ or "").split()[0] in pydoc.render_doc(function)
+    for wrong in (lambda: mf.run(FEDAVG, "nowhere", mf.Softmax(), rounds=2), lambda: mf.load("nowhere")):
+        with pytest.raises(mf.DataError) as caught:
+            wrong()
+        assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][-2:] == ["<lambda>", "call"]
 
 
 def test_a_run_has_its_history_model_and_predictions(data: mf.FederatedDataset) -> None:
@@ -120,7 +136,7 @@ def test_methods_are_compared_over_equal_seeds(data: mf.FederatedDataset, here: 
     ):  # fmt: skip
         with pytest.raises(mf.UsageError, match=said):
             wrong()
-    assert str(mf.compare([sweep])) in launch(None, "compare", here / "sweep").out
+    assert str(sweep) == str(mf.compare([sweep])) and str(sweep) in launch(None, "compare", here / "sweep").out
 
 
 def test_a_run_that_diverges_does_not_end_a_sweep(here: Path, capsys: Any) -> None:
