@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,21 +11,15 @@ import click
 from mpifed.text import shown, wrong_line
 
 Given: TypeAlias = Any  # a value on the command line, before click has converted it and after
-_NAME_BYTES, _PATH_BYTES = 255, 4000  # of file systems
 
 
 class _Path(click.Path):
-    """A path that fits on one line of a script or message, and within the limits of file systems."""
+    """A path that fits on one line of a script or message."""
 
     def convert(self, value: Given, param: click.Parameter | None, ctx: click.Context | None) -> Given:
         text = str(value)
         if why := wrong_line(text):
             self.fail(f"{shown(text)!r} {why}", param, ctx)
-        longest = max(len(os.fsencode(part)) for part in text.split("/"))
-        if longest > _NAME_BYTES or len(os.fsencode(text)) > _PATH_BYTES:
-            self.fail(
-                f"{shown(text)!r} is too long: a name may have {_NAME_BYTES} bytes, a path {_PATH_BYTES}", param, ctx
-            )
         return super().convert(value, param, ctx)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, time
 from itertools import chain
 from pathlib import Path
@@ -172,12 +172,3 @@ def where_is(place: Sequence[object]) -> str:
     if rest and isinstance(place[1], int):
         table, *rest = f"{table} {rest[0]}", *rest[1:]
     return (f"[{table}] {'.'.join(rest)}" if rest else table) + position
-
-
-def dotted(table: ReadOnlyTable, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The ("table.key", value) pairs of nested tables."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from dotted(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

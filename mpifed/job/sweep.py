@@ -19,9 +19,9 @@ from annotated_types import Ge, Le
 
 from mpifed.contract import fields_of
 from mpifed.core.errors import UsageError
-from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.core.tables import ReadOnlyTable, Table, dotted
 from mpifed.job.job import Job
-from mpifed.job.reading import dotted, put_key
+from mpifed.job.reading import put_key
 from mpifed.job.schema import ALGORITHM, CLIENT, SERVER
 from mpifed.job.settings import Settings, Wrong, errors_of, key_of
 from mpifed.text import counted, shown, wrong_line

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from mpifed.core.errors import Interrupted
-from mpifed.core.tables import ReadOnlyTable
+from mpifed.core.tables import dotted
 from mpifed.files.ends import FINISHED
 from mpifed.files.json_file import read_json, write_json
 from mpifed.observers.base import ObservedRun, Observer, RunOutcome
@@ -61,7 +61,7 @@ class MLflow(Observer):
         tags = {"mpifed.folder": str(run.folder.absolute())}
         self._run_id = client.create_run(number, tags=tags, run_name=run.full_name).info.run_id
         write_json(path, {**noted, key: self._run_id})
-        parameters = [Param(key, str(value)[:_LONGEST]) for key, value in _flat(run.settings)]
+        parameters = [Param(key, str(value)[:_LONGEST]) for key, value in dotted(run.settings)]
         for start in range(0, len(parameters), _BATCH):
             client.log_batch(self._run_id, params=parameters[start : start + _BATCH])
 
@@ -81,12 +81,3 @@ class MLflow(Observer):
 
     def _uri(self) -> str:
         return self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or Path("mlruns").absolute().as_uri()
-
-
-def _flat(table: ReadOnlyTable, above: str = "") -> Iterator[tuple[str, object]]:
-    """("table.key", value) of nested tables."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value

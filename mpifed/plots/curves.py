@@ -123,9 +123,10 @@ def lines_of(
         lines[label] = histories[[bool(places & each) for each in within]]
         rest = rest.drop(lines[label].index, errors="ignore")
     lines |= {str(setting): history for setting, history in rest.groupby("setting", sort=False)}
-    for label, history in lines.items():
-        count = history["folder"].nunique()
-        common = history.groupby("round")["folder"].nunique() == count
+    for label, each in lines.items():  # runs of one job and seed, as of a run beside its sweep, are their mean
+        lines[label] = history = each.groupby(["setting", "seed", "round"], as_index=False).mean(numeric_only=True)
+        count = _count(history)
+        common = history.groupby("round").size() == count
         last = common[common].index.max()
         if not last >= history["round"].max():
             where = f"round {last:g}, the last" if common.any() else "no round, since none is one"
@@ -152,8 +153,8 @@ def curve(history: DataFrame, x: str, y: str, band: Band = "range") -> DataFrame
     if not {x, y} <= set(history):
         return DataFrame(columns=["x", "y", "low", "high"], dtype=float)
     finite = history[np.isfinite(history[x]) & np.isfinite(history[y])].groupby("round")
-    count = history["folder"].nunique()
-    points = finite[y].agg(["mean", "std", "min", "max"])[finite["folder"].nunique() == count]
+    count = _count(history)
+    points = finite[y].agg(["mean", "std", "min", "max"])[finite.size() == count]
     across = finite[x].mean()[points.index]
     if band == "range":
         low, high = points["min"], points["max"]
@@ -164,14 +165,18 @@ def curve(history: DataFrame, x: str, y: str, band: Band = "range") -> DataFrame
     return DataFrame({"x": across, "y": points["mean"], "low": low, "high": high}, dtype=float)
 
 
+def _count(history: DataFrame) -> int:
+    """How many runs it is of."""
+    return int(history.groupby(["setting", "seed"]).ngroups)
+
+
 def _title(lines: Lines, band: Band) -> str:
     """What lines and bands are, as "mean and range of 5 seeds"; empty where every line is a single run."""
-    counts = sorted({history["folder"].nunique() for history in lines.values()})
+    counts = sorted(map(_count, lines.values()))
     if counts[-1] == 1:
         return ""
-    alike = all(history["setting"].nunique() == 1 and history["seed"].nunique() == history["folder"].nunique()
-                for history in lines.values())  # fmt: skip
-    how_many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    alike = all(history["setting"].nunique() == 1 for history in lines.values())
+    how_many = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
     return f"mean{BANDS[band]} of {how_many} {'seeds' if alike else 'runs'}"
 
 

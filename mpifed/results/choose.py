@@ -17,9 +17,8 @@ import numpy as np
 from pandas import DataFrame, Series
 
 from mpifed.core.errors import UsageError
-from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.core.tables import ReadOnlyTable, Table, dotted
 from mpifed.files.columns import of_kind
-from mpifed.job.reading import dotted
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.compare import check_columns, costs_of, end_lines, records, sign_of
 from mpifed.results.frames import FAILED, RunFrames, listed, table_text

@@ -288,15 +288,15 @@ def _of(counts: DataFrame, always: bool = False) -> Series:
 def _cells(rows: DataFrame, whole: Series) -> DataFrame:
     """0.123 +- 0.004 by label and column; with the count, where not all of the `whole` seeds have the column."""
 
-    def text(row: Series) -> str:
-        column, mean, deviation = row["column"], float(row["mean"]), float(row["std"])
-        spread = f" +- {value_of(column, deviation, 2)}" if deviation > _ROUNDING * abs(mean) else ""
-        of = whole[row["label"]]
-        return f"{value_of(column, mean)}{spread}" + (f" ({row['n']} of {of:g})" if row["n"] < of else "")
-
-    measured = rows[rows["n"] > 0]
-    texts = measured.assign(text=[text(row) for _, row in measured.iterrows()])
-    return texts.pivot(index="label", columns="column", values="text")
+    measured, texts = rows[rows["n"] > 0], []
+    for row in measured.itertuples():
+        text = value_of(row.column, row.mean)
+        if row.std > _ROUNDING * abs(row.mean):
+            text += f" +- {value_of(row.column, row.std, 2)}"
+        if row.n < whole[row.label]:
+            text += f" ({row.n} of {whole[row.label]:g})"
+        texts.append(text)
+    return measured.assign(text=texts).pivot(index="label", columns="column", values="text")
 
 
 def _of_models(runs: DataFrame) -> DataFrame:

@@ -16,12 +16,11 @@ import pandas as pd
 from pandas import DataFrame, Series
 
 from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.core.tables import ReadOnlyTable, Table, dotted
 from mpifed.files.ends import FINISHED
 from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.run_folder import JOB, RUN, job_of, read_run, summary
-from mpifed.job.reading import dotted
 from mpifed.job.schema import free_in, is_free
 from mpifed.job.sweep import LABEL
 from mpifed.privacy.ledger_file import spent

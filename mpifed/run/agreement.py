@@ -18,10 +18,9 @@ from mpifed.comm.gate import enter
 from mpifed.comm.mpi import Comm, connect, launched_ranks
 from mpifed.contract import remembered
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.tables import Table
+from mpifed.core.tables import Table, dotted
 from mpifed.data.store import open_federation
 from mpifed.job.job import Job
-from mpifed.job.reading import dotted
 
 T = TypeVar("T")
 _RUNNING = threading.RLock()

@@ -16,13 +16,12 @@ import mpifed
 from mpifed.core.device import Device
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Record
-from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.core.tables import ReadOnlyTable, Table, dotted
 from mpifed.data.store import Federation
 from mpifed.files.model_file import model_arrays, model_sha256
 from mpifed.files.run_folder import read_run
 from mpifed.job.job import Job
 from mpifed.job.own_sources import sources_of
-from mpifed.job.reading import dotted
 from mpifed.job.schema import is_free
 from mpifed.job.trace import trace_of
 from mpifed.run import environment

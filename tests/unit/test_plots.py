@@ -75,7 +75,8 @@ def test_one_run_is_one_line_in_every_panel_cut_at_the_second_measured_round(tmp
 
 def test_runs_that_differ_in_seed_are_a_mean_and_a_range(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / str(seed), seed=seed, scale=seed) for seed in (1, 2, 6)]
-    picture = mf.plot(runs)
+    again = write_run(tmp_path / "again", seed=6, scale=6)  # a copy counts no seed twice
+    picture = mf.plot([*runs, again])
     assert legend(picture) == (["job"], "mean and range of 3 seeds")
     halved = 2.0**-ROUNDS
     np.testing.assert_allclose(lines(picture.axes[0])["job"], np.stack([ROUNDS, 3 * halved]))
