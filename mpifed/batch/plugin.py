@@ -30,25 +30,23 @@ def plugin(name: str | None = None, environment: Mapping[str, str] = os.environ,
     name = name or library()
     if name is None:
         raise MpifedError("mpi4py can load no MPI library, so srun cannot start several ranks; install one")
-    supported = next((words for kind, words in _PLUGINS if kind.lower() in name.lower()), None)
-    if supported is None:
+    supported = next((words for kind, words in _PLUGINS if kind.lower() in name.lower()), ())
+    if not supported:
         raise MpifedError(
             f"{name}: the value of `srun --mpi=` that it needs is not known; set it: export MPIFED_MPI=..."
         )
-    offered = plugins(environment) if listed is None else listed
-    if not offered:
-        return supported[0]
+    offered = (plugins(environment) if listed is None else listed) or supported
     chosen = next((word for word in supported if word in offered), None)
     if chosen is None:
         raise MpifedError(
-            f"{name} needs srun --mpi={supported[0]}, and this Slurm has {', '.join(sorted(offered)) or 'none'}; use "
+            f"{name} needs srun --mpi={supported[0]}, and this Slurm has {', '.join(sorted(offered))}; use "
             "the library's own mpiexec (export MPIFED_LAUNCHER=mpiexec), or another library"
         )
     return chosen
 
 
 def plugins(environment: Mapping[str, str] = os.environ, limit_s: float = 30.0) -> set[str] | None:
-    """The plugins that `srun --mpi=list` names; None if there is no srun or it does not respond in time."""
+    """Those of the plugins that `srun --mpi=list` names; None if there is no srun or it does not answer in time."""
     srun = has("srun", environment)
     if srun is None or misconfigured(environment):
         return None
@@ -58,10 +56,5 @@ def plugins(environment: Mapping[str, str] = os.environ, limit_s: float = 30.0) 
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    words: set[str] = set()
-    for line in (listing.stdout + listing.stderr).splitlines():  # the stream depends on the version
-        if match := re.fullmatch(r"(?:srun: )?\s*([a-z][a-z0-9_]*)\s*", line):
-            words.add(match[1])
-        elif match := re.search(r"versions available: (.*)", line):
-            words.update(match[1].replace(" ", "").split(","))
-    return words or None
+    said = listing.stdout + listing.stderr  # the stream depends on the version
+    return set(re.findall(r"\b(?:cray_shasta|pmi2|pmix)\b", said)) or None

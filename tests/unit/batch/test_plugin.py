@@ -17,7 +17,7 @@ CASES = [  # library, what srun lists and says on its standard error, what is pr
     ("Intel(R) MPI Library 2021.12 for Linux* OS", None, "", "pmi2\n"), ("MVAPICH2 Version : 2", None, "", "pmi2\n"),
     (MPICH, LIST, "", "pmi2\n"), (OPEN_MPI, LIST, "", "pmix\n"), (CRAY, LIST, "", "pmi2\n"),
     (CRAY, "", OLD_LIST, "cray_shasta\n"), (OPEN_MPI, "", "srun: error: Unable to contact\n", "pmix\n"),
-    (OPEN_MPI, "", OLD_LIST, "needs srun --mpi=pmix, and this Slurm has cray_shasta, none, pmi2; use the"),
+    (OPEN_MPI, "", OLD_LIST, "needs srun --mpi=pmix, and this Slurm has cray_shasta, pmi2; use the"),
     ("something else", None, "", "export MPIFED_MPI="), (None, None, "", "no MPI library"),
 ]  # fmt: skip
 
