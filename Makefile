@@ -28,7 +28,7 @@ LAUNCH = PATH="$$(realpath $(BIN)):$$PATH"; MPIEXEC=mpiexec; export PATH MPIEXEC
 OWN_MPI = $(shell grep -qF '$(BIN)/mpiexec' $(VENV)/launcher && echo ,mpich)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-pythons test-gpu bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce clean
+.PHONY: help run test serial mpi test-pythons test-gpu gpu-drill bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -80,8 +80,19 @@ test-long: $(VENV)/test.done ## the tests that take long: statistics over many r
 	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi -m long --numprocesses $(WORKERS) $(IN_ORDER)
 	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 2 $(BIN)/python -m pytest --with-mpi tests/mpi -m long
 
-test-gpu: $(VENV)/test,gpu.done ## every algorithm on a CUDA device against the processor; fails without one
+test-gpu: $(VENV)/test,torch,gpu.done ## every algorithm on a CUDA device against the processor; fails without one
 	$(LAUNCH) $(BIN)/python -m pytest tests/device -m gpu
+
+# wheels of this Python, that of the machine with the device, for Linux since 2018; of what that has, none
+GPU_PYTHON ?= python3.12
+PLATFORMS = linux $(addprefix manylinux,_2_28 _2_27 _2_24 _2_17 2014 _2_5 1)
+THERE = numpy scipy h5py torch cupy pytest hypothesis click rich scikit_learn threadpoolctl iniconfig packaging pluggy pygments
+gpu-drill: ## wheels in build/wheels for a machine with a GPU and without a network, where benchmarks/gpu_drill.sh runs
+	rm -rf build/wheels
+	$(GPU_PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheels .
+	$(GPU_PYTHON) -m pip download --quiet --only-binary=:all: $(PLATFORMS:%=--platform %_x86_64) --dest build/wheels \
+	  "$$(ls build/wheels/mpifed-*.whl)[mpich]" pytest-mpi pytest-timeout
+	cd build/wheels && rm -f $(THERE:%=%-*) && du -sh .
 
 # EXAMPLES=1000: of each test
 fuzz: EXAMPLES ?= 300
@@ -145,8 +156,8 @@ bench: $(VENV)/data,encrypted,plot,torch.done ## ends with 1 if slower than the 
 	then set -x; apt-get update --quiet && apt-get install --yes --quiet valgrind; fi
 	$(LAUNCH) $(BIN)/python benchmarks/bench.py $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES))
 
-bench-gpu: $(VENV)/data,plot,gpu.done ## a CUDA device against the processor, and against what the device can do
-	$(LAUNCH) $(BIN)/python benchmarks/device.py $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE))
+bench-gpu: $(VENV)/data,torch,gpu.done ## seconds a round on one core, on all cores, and on a CUDA device
+	$(LAUNCH) $(BIN)/python benchmarks/device.py --device $(or $(DEVICE),cuda)
 
 bench-rivals: $(VENV)/data,plot.done ## install Flower, pfl-research, PyTorch; the same work, beside ours
 	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --verify

@@ -1,48 +1,41 @@
-"""The first contact with a GPU, as far as it goes without one: its scripts can be imported, and play on the CPU."""
+"""The first contact with a GPU, as far as it goes without one: what its script names is there; times are measured."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
 from launching import ROOT
 
-DRILL = ROOT / "benchmarks" / "gpu-drill"
+DRILL = ROOT / "benchmarks" / "gpu_drill.sh"
 
 
-def script(name: str) -> Any:
-    """A script of it as a module."""
-    spec = importlib.util.spec_from_file_location(f"drill_{name}", DRILL / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize("path", sorted(DRILL.glob("*.py")), ids=lambda path: str(path.name))
-def test_every_script_is_imported(path: Path) -> None:
-    assert callable(script(path.stem).main)
-
-
-@pytest.mark.parametrize("path", sorted(DRILL.glob("*.sh")), ids=lambda path: str(path.name))
-def test_every_script_of_bash_is_one(path: Path) -> None:
-    read = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
+def test_the_script_names_what_there_is() -> None:
+    """Files, and tests of `test_gpu.py`: each word of -k is in the name of some, and they choose all of them."""
+    read = subprocess.run(["bash", "-n", DRILL], capture_output=True, text=True, check=False)
     assert read.returncode == 0, read.stderr
-    words = path.read_text().split()
-    named = {word for word in words if word.startswith(("tests/", "benchmarks/")) and ".cache" not in word}
-    assert not [word for word in named if not (ROOT / word).exists()]
+    text = DRILL.read_text()
+    assert all((ROOT / name).exists() for name in re.findall(r"(?:tests|benchmarks)/[\w/.]+\.py", text))
+    found = re.findall(r"^def (test_\w+)", (ROOT / "tests/device/test_gpu.py").read_text(), re.MULTILINE)
+    words = [word for chosen in re.findall(r"'tests \"?([\w ]+)\"?'", text) for word in chosen.split(" or ")]
+    assert len(words) == 6
+    assert all(any(word in name for name in found) for word in words)
+    assert all(any(word in name for word in words) for name in found)
+    limits = [int(limit) for limit in re.findall(r"^stage \w+ (\d+)", text, re.MULTILINE)]
+    assert len(limits) == 7 and sum(limits) <= 490
 
 
-def test_rounds_are_played_and_timed(tmp_path: Path) -> None:
-    probe = script("probe")
-    (case, *_) = probe.CASES
-    seconds, w = probe.timed(tmp_path, case._replace(clients=3), "cpu", 2)
-    assert len(seconds) == 2
-    assert w.shape == (784 * 128 + 128 + 128 * 10 + 10,)
-    assert np.isfinite(w).all()
-    again = probe.timed(tmp_path, case._replace(clients=3), "cpu", 1)[1]
-    assert not np.array_equal(w, again)  # a round has changed it
+def test_seconds_of_a_round(tmp_path: Path, make_data: Any, monkeypatch: Any) -> None:
+    spec = importlib.util.spec_from_file_location("device", ROOT / "benchmarks" / "device.py")
+    assert spec is not None and spec.loader is not None
+    device = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "device", device)
+    spec.loader.exec_module(device)
+    made = "synthetic --samples 120 --features 9 --task classification --classes 3 --split rows --clients 4"
+    make_data(tmp_path / "data", *made.split())
+    monkeypatch.setattr(device, "PRESENT", 2)
+    assert 0 < device.seconds({"model": {"name": "softmax"}}, 1, "cpu", tmp_path) < 10
