@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +67,13 @@ def test_no_message_has_a_record_s_numbers(released_only: bool, tmp_path: Path) 
     """Whatever is measured without noise may end a run, and says neither whose number it was, nor which."""
     X, y = np.ones((8, 2)), np.append(np.ones(7), 3e38)
     data, privacy = mf.FederatedDataset.from_arrays(X, y, clients=2), mf.Privacy(delta=1e-5, clip=1, noise_multiplier=1)
-    run = partial(
-        mf.run, mf.FedAvg(batch_size=2, client_optimizer=mf.SGD(0.1)), data, mf.LeastSquares(), rounds=1,
-        privacy=privacy, record=mf.Record(released_only=released_only), out=tmp_path / "run", progress="none",
-    )  # fmt: skip
-    if released_only:
-        run()
-        return
-    with pytest.raises(NumericalError, match="released_only = true, which measures none of it") as caught:
-        run()
-    assert "client" not in str(caught.value) and "e+" not in str(caught.value)
+    said = nullcontext() if released_only else pytest.raises(NumericalError, match="true, which measures none of it")
+    with said as caught:
+        mf.run(
+            mf.FedAvg(batch_size=2, client_optimizer=mf.SGD(0.1)), data, mf.LeastSquares(), rounds=1, privacy=privacy,
+            record=mf.Record(released_only=released_only), out=tmp_path / "run", progress="none",
+        )  # fmt: skip
+    assert caught is None or not re.search(r"client|e\+", str(caught.value))
 
 
 # --- sums ------------------------------------------------------------------------------------------------------------
