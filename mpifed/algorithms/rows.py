@@ -70,7 +70,8 @@ def lazy_change(local: Method, model: Array, push: Array | None) -> Lazy | None:
         weight = local.weight
         if not (weight == 1).all():
             return parts()
-        common = Weighted(local.penalized(np.zeros_like(model), model), np.zeros(1))
+        counted, free = local.method.keeps(local.step)
+        common = Weighted(guard.layout.combination((counted - 1,), (free - 1,), (model,)), np.zeros(1))
         return ((who, Weighted(change, weight[who]), common) for who, change in steps())
 
     return Lazy(parts, partial(_total_change, local, model, push), apart if xp is np else None)
