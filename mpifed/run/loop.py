@@ -94,7 +94,7 @@ class RunLoop:
                 self.results.about["returned_round"] = returned
                 self.results.write_clients(evaluation.clients)
             remarks = [*outcome.rounded_away(steps_by_rank, evaluation.uncertain)]
-            if self.job.unsteady and not (self.round_s or resume):
+            if self.job.unsteady and self.progress.round and not (self.round_s or resume):
                 remarks.append("[simulated_network]: no round had enough answers, and the model is the first one")
             last = evaluation.row if evaluation.row.get("round") == self.progress.round else {}
             self.results.close(end, {**last, **evaluation.late}, evaluation.late, remarks)
