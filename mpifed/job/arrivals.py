@@ -14,7 +14,7 @@ import numpy as np
 from mpifed.core.errors import UsageError
 from mpifed.core.record import Array, Flags, Integers
 from mpifed.core.round import SETUP, Arrivals, Round, uniform
-from mpifed.job.schema import Asynchrony, SimulatedNetwork
+from mpifed.job.schema import Asynchrony, JobSettings, SimulatedNetwork
 from mpifed.job.trace import trace_of
 
 _NOBODY = np.zeros(0, bool)
@@ -73,13 +73,16 @@ class Answers(NamedTuple):
     seconds: float  # that it lasts
 
 
-def answers(network: SimulatedNetwork, seed: int, index: int, clients: Integers, wanted: int) -> Answers:
-    """What comes of asking these clients in round `index`, which ends with the first `wanted` answers, or when time is
-    up. Of answers of one instant some are first by chance."""
-    turn = Round(index, seed, _NOBODY)
+def answers(job: JobSettings, now: Round) -> Answers:
+    """What comes of a synchronous round, which ends with the first `clients_per_round` answers, or when time is up.
+
+    Of answers of one instant some are first by chance.
+    """
+    network, clients = job.simulated_network or SimulatedNetwork(), now.ids
+    turn = Round(now.index, job.seed, _NOBODY)
     lost = _levels(turn, "loss", clients) < network.loss
-    seconds = delays(network, seed, index, clients)
-    first = np.lexsort((turn.words_of_clients("first", clients), seconds, lost))[:wanted]
+    seconds = delays(network, job.seed, now.index, clients)
+    first = np.lexsort((turn.words_of_clients("first", clients), seconds, lost))[: job.per_round]
     counted = np.zeros(len(clients), dtype=bool)
     counted[first] = ~lost[first] & (seconds[first] <= (network.deadline_s or np.inf))
     whole = len(first) > 0 and counted[first].all()

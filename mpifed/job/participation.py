@@ -12,7 +12,7 @@ from mpifed.comm.sums import Arithmetic
 from mpifed.core.exchange import Exchange
 from mpifed.core.record import Integers
 from mpifed.core.round import SETUP, Arrivals, Leaving, Round, below, secret_words, uniform
-from mpifed.job.arrivals import Answers, answers, available, buffers
+from mpifed.job.arrivals import answers, available, buffers
 from mpifed.job.schema import JobSettings, Participation
 from mpifed.job.trace import trace_of
 
@@ -70,13 +70,6 @@ def needed(job: JobSettings) -> int:
     return max(job.min_clients + most, 2 * most + 2 if most else 1)  # as many as masks need, in every channel
 
 
-def answered(job: JobSettings, now: Round) -> Answers:
-    """What comes of a synchronous round over `[simulated_network]`."""
-    assert job.simulated_network is not None
-    wanted = job.participation.clients_per_round or len(now.present)
-    return answers(job.simulated_network, job.seed, now.index, now.ids, wanted)
-
-
 @lru_cache(maxsize=4)
 def _clock(job: str) -> list[float]:
     """Seconds after each round that was looked at, of a job given as text."""
@@ -95,7 +88,7 @@ def virtual_seconds(job: JobSettings, clients: int, rounds: int) -> float:
         return arrived(job, clients, rounds - 1)[1].at_s if rounds else 0.0
     clock = _clock(repr((job.participation, job.aggregation, job.simulated_network, job.seed, clients)))
     while len(clock) <= rounds:
-        clock.append(clock[-1] + answered(job, round_of(job, clients, len(clock) - 1)).seconds)
+        clock.append(clock[-1] + answers(job, round_of(job, clients, len(clock) - 1)).seconds)
     return clock[rounds]
 
 
@@ -186,7 +179,7 @@ def leaving(job: JobSettings, now: Round, exchanges: int, attempt: int = 0) -> R
     table, network = job.participation, job.simulated_network
     if network is not None and job.unsteady and job.asynchrony is None and (network.loses or not now.present.any()):
         here, late = np.zeros_like(now.present), np.zeros_like(now.present)
-        came = answered(job, now)
+        came = answers(job, now)
         here[now.ids], late[now.ids] = came.counted, came.late
         most = table.max_dropouts or len(now.ids)  # alike in every channel
         return now._replace(leaving=Leaving(now.present, np.where(here, 2 * exchanges, 0), most, late))
