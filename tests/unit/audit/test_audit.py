@@ -161,7 +161,7 @@ def test_memory_of_the_model(digits: Path, audit: Callable[..., Audit]) -> None:
 )
 def test_each_method_is_attacked(name: str, audit: Callable[..., Audit], request: pytest.FixtureRequest) -> None:
     successful, folder, rounds, objective, settings, more = METHODS[name].reveals
-    tables = {"rounds": 60, "model": objective, "algorithm": {"name": named(name), **settings}} | more
+    tables = {"rounds": 60, "model": objective, "algorithm": {"name": named(name), **settings}} | PLAIN | more
     found = audit(request.getfixturevalue(folder), rounds, **tables)
     assert {one.attack for one in found.attacks if one.success and one.attack != "membership"} == successful
     assert as_json(found)["exit"] == 71 and "undeclared" not in found.leaks
