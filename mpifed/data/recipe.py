@@ -22,6 +22,7 @@ from mpifed.core.record import Array
 from mpifed.data.natural import plain, text_of
 from mpifed.data.scaling import Scaling
 from mpifed.files.expected import Checked
+from mpifed.files.reading import reading
 from mpifed.text import shown
 
 if sys.version_info >= (3, 11):
@@ -158,7 +159,7 @@ class Recipe(NamedTuple):
                 there = "" if count else nearest(name, table.column_names)
                 columns = ", ".join(table.column_names)
                 raise DataError(f"{what}: {count or 'no'} column{'s' * (count > 1)} {name!r}{there}; of {columns}")
-            known, x = Cells({what: len(table)}, name, cells_of(what, name, table[name])).raw(categories)
+            known, x = column_of({what: table}, name).raw(categories)
             texts.append(known)
             X.append(x.astype(np.float32))
         return self.encode(texts, X)
@@ -220,23 +221,6 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
             fitted.append(f"{missing} of {name}")
         columns.append(replace(column, fill=fill))
     return Recipe(tuple(columns), tuple(fitted), tuple(given))
-
-
-def cells_of(what: str, name: str, values: pa.ChunkedArray, known: Sequence[str] = ()) -> pa.ChunkedArray:
-    """A column of numbers as it is; of texts or categories as texts, null for gaps, unless these words are `known`.
-
-    Raises DataError for a column of another type.
-    """
-    import pyarrow as pa
-
-    if is_text(values.type):
-        return pa.chunked_array([_texts(values, known)])
-    if not re.match("u?int|halffloat|float|double|bool|decimal|null", str(values.type)):
-        raise DataError(
-            f"{what}: column {name!r} is of type {str(values.type)[:80]}; expected numbers or texts; convert it (lists "
-            f"and images: FederatedDataset.from_arrays in Python, see docs/how-to/python.md), or {LEAVE_OUT}"
-        )
-    return values
 
 
 def _texts(values: pa.ChunkedArray, known: Sequence[str]) -> pa.Array:
@@ -302,6 +286,36 @@ class Cells(NamedTuple):
         words = self.values.to_pylist()
         row = next((row for row, cell in enumerate(words) if cell is not None and not is_decimal(cell)), 0)
         return DataError(f"{self.at(row)}: {shown(words[row] or '', 80)!r} is not a number; {remedy}")
+
+
+def column_of(tables: Mapping[str, pa.Table], name: str, known: Sequence[str] = (), of_labels: bool = False) -> Cells:
+    """A column of all tables, one below the other, or nulls where one lacks it; gaps are nulls, unless `known` words.
+
+    Raises DataError for texts in one table and numbers in another one, and for other types.
+    """
+    import pyarrow as pa
+
+    parts, kinds = list[pa.Table](), dict[bool, str]()
+    for what, table in tables.items():
+        values = table[name] if name in table.column_names else pa.chunked_array([pa.nulls(len(table))])
+        if of_labels and "dictionary" in str(values.type):  # categories of numbers are these
+            values = values.cast(values.type.value_type)
+        if is_text(values.type):
+            values = pa.chunked_array([_texts(values, known)])
+        elif not re.match("u?int|halffloat|float|double|bool|decimal|null", str(values.type)):
+            raise DataError(
+                f"{what}: column {name!r} is of type {str(values.type)[:80]}; expected numbers or texts; convert it "
+                f"(lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/python.md), or {LEAVE_OUT}"
+            )
+        if values.null_count < len(values):
+            kinds[is_text(values.type)] = what
+        parts.append(pa.table({name: values}))
+    if len(kinds) > 1:
+        text = Cells({kinds[True]: len(tables[kinds[True]])}, name, tables[kinds[True]][name])
+        raise text.not_a_number(f"{kinds[False]} has numbers there; correct it, or state categories, by --given")
+    with reading(f"{' and '.join([*tables][:3])}: column {name!r}", "give columns of one type", pa.ArrowException):
+        below = pa.concat_tables(parts, promote_options="permissive")
+    return Cells({what: len(table) for what, table in tables.items()}, name, below[name])
 
 
 def check_feature(what: str, name: object, values: Array, stated: bool) -> None:

@@ -21,7 +21,7 @@ from mpifed.core.io_errors import open_regular
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array, Flags
 from mpifed.data.natural import distinct_names, identifiers
-from mpifed.data.recipe import GAPS, Cells, Public, RawColumns, Stated, cells_of, check_feature, is_text
+from mpifed.data.recipe import GAPS, Cells, Public, RawColumns, Stated, check_feature, column_of, is_text
 from mpifed.data.samples import Samples, Source, Task
 from mpifed.data.source_files import check_choices, listed, numbers_rows, open_packed
 from mpifed.files.reading import reading
@@ -88,7 +88,7 @@ class ColumnUses:
         gaps = dict[str, tuple[Cells, Flags]]()
         for name in features:
             stated = public.columns.get(name, Stated())
-            column, known = _column(tables, name, stated.categories or ()), stated.categories
+            column, known = column_of(tables, name, stated.categories or ()), stated.categories
             if known is None and self.categorical and is_text(column.values.type):
                 known = ()
             texts[name], values[name] = column.raw(known)
@@ -96,14 +96,14 @@ class ColumnUses:
                 _check_written(column, texts[name] or ())
             if self.missing == "drop" or (self.missing == "error" and stated.fill is None):
                 gaps[name] = column, np.isnan(values[name])
-        of_labels = [_column(tables, name, public.classes, of_labels=True) for name in labels]
+        of_labels = [column_of(tables, name, public.classes, of_labels=True) for name in labels]
         y, classes = self._labels(of_labels, public, {_class_names(each, labels[0]) for each in tables.values()})
         for column, each in zip(of_labels, y, strict=True):
             gaps[column.name] = column, each == "" if each.dtype.kind == "U" else np.isnan(each)
         ids = np.repeat([*(clients or [""] * len(parts)), *[""] * len(tests)], sizes)
         tested = bool(by) and all(by[0] in each.column_names for each in tests.values())
         for name in by:
-            ids = _identifiers(owners := _column(tables, name, ()))
+            ids = _identifiers(owners := column_of(tables, name, ()))
             gaps[name] = owners, (ids == "") & (trained | tested)
         for name, (column, gap) in gaps.items():
             if gap.any() and self.missing != "drop":
@@ -341,26 +341,6 @@ def check_names(what: str, names: list[str]) -> None:
         why = f"has the name of {names.count(name)} columns" if names.count(name) > 1 else wrong_line(name)
         if (column and not name) or why:
             raise DataError(f"{what}: column {column + 1} {name!r:.80} {why or 'has no name'}; give it one of its own")
-
-
-def _column(tables: Mapping[str, pa.Table], name: str, known: Sequence[str], of_labels: bool = False) -> Cells:
-    """A column of all tables, one below the other, or nulls where one lacks it; DataError for texts among numbers."""
-    import pyarrow as pa
-
-    parts = dict[str, pa.ChunkedArray]()
-    for what, table in tables.items():
-        values = table[name] if name in table.column_names else pa.chunked_array([pa.nulls(len(table))])
-        if of_labels and "dictionary" in str(values.type):  # categories of numbers are these
-            values = values.cast(values.type.value_type)
-        parts[what] = cells_of(what, name, values, known)
-    kinds = {str(values.type): what for what, values in parts.items() if len(values) > values.null_count}
-    text = kinds.pop("large_string", None)
-    if text and kinds:
-        remedy = f"{next(iter(kinds.values()))} has numbers there; correct it, or state categories in a file of --given"
-        raise Cells({text: len(parts[text])}, name, parts[text]).not_a_number(remedy)
-    with reading(listed(tables, 3), "give columns of one type", pa.ArrowException):
-        below = pa.concat_tables([pa.table({name: part}) for part in parts.values()], promote_options="permissive")
-    return Cells({what: len(values) for what, values in parts.items()}, name, below[name])
 
 
 def _identifiers(column: Cells) -> Array:

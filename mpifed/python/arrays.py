@@ -126,9 +126,9 @@ class FederatedDataset:
         """
 
         def read(options: Table) -> Samples:
-            named = None if names is None else tuple(map(str, names))
-            of_sample = tuple(shape) if shape else None
-            data = Samples(*_pair((X, y), "from_arrays"), _test_pair(test), names=named, shape=of_sample)
+            data = _completed(
+                Samples(*_pair((X, y), "from_arrays"), shape=tuple(shape) if shape else None), test, names
+            )
             if np.ndim(clients) == 0:
                 options["clients"] = clients
                 return data
@@ -185,8 +185,7 @@ class FederatedDataset:
             parts += [(name, what := f"client {name}: test", *_pair(pair, what)) for name, pair in own.items()]
             data = of_clients("from_clients", parts, each, shape=tuple(shape) if shape else None)
             own_tests = np.repeat(np.arange(len(parts)) >= len(each), [len(y) for *_, y in parts])
-            named = None if names is None else tuple(map(str, names))
-            return replace(data, test=_test_pair(test), own_tests=own_tests if own else None, names=named)
+            return _completed(replace(data, own_tests=own_tests if own else None), test, names)
 
         return cls(
             _make_data(out, overwrite, read, {**options, "test_fraction": _fraction(test), "client_test": fraction})
@@ -280,8 +279,10 @@ def _pair(value: Values, what: str) -> Pair:
     return value[0], value[1]
 
 
-def _test_pair(test: Values) -> Samples | None:
-    return None if test is None or _fraction(test) is not None else Samples(*_pair(test, "test"))
+def _completed(data: Samples, test: Values, names: Sequence[str] | None) -> Samples:
+    """The data with test samples, if these are given, and names."""
+    tested = None if test is None or _fraction(test) is not None else Samples(*_pair(test, "test"))
+    return replace(data, test=tested, names=None if names is None else tuple(map(str, names)))
 
 
 def _of_frames(frames: Mapping[str, Values], test: Values, options: Table, clients: Sequence[str] = ()) -> Samples:
