@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from federations import command, common, held, make
 from sklearn.datasets import load_digits
@@ -198,19 +197,6 @@ def test_a_gap_that_becomes_zeros_is_no_category_of_that_name(tmp_path: Path) ->
     written(tmp_path / "a.csv", "a,b,y\n1,0.0,0\n2,w,1\n")
     with pytest.raises(DataError, match="column 'b': 'w' is none of the given"):
         of_one(*words, "--categorical", "one-hot")
-
-
-@pytest.mark.parametrize("ignored", ["patient,day", "0,2", "-5,day"])
-@pytest.mark.parametrize("source", ["csv", "parquet"])
-def test_columns_that_are_left_out(tmp_path: Path, source: str, ignored: str) -> None:
-    frame = pd.DataFrame({
-        "patient": ["p1", "p2", "p3"], "age": [30, 40, 50], "day": [None, "mon", "tue"], "ward": [1, 2, 1],
-        "ill": [0, 1, 0],
-    })  # fmt: skip
-    path = tmp_path / f"a.{source}"
-    frame.to_csv(path, index=False) if source == "csv" else frame.to_parquet(path)
-    folder = of_one(source, path, "--ignore", ignored)
-    assert folder.names() == ("age", "ward") and rows(folder) == [[30, 1], [40, 2], [50, 1]]
 
 
 def test_the_job_of_rows_sorted_by_class(tmp_path: Path) -> None:

@@ -383,17 +383,6 @@ def test_columns_with_integers_that_begin_with_0_are_texts(tmp_path: Path) -> No
     assert data.names() == ("zip=01067", "zip=1067", "n")
 
 
-def test_svmlight_regression(tmp_path: Path) -> None:
-    path = tmp_path / "a.svm"
-    path.write_bytes(b"0.5 1:1\n2 1:2\n")
-    labels, names, _ = encode(stored(path), "all")
-    assert (labels[0].tolist(), names) == ([0.5, 2.0], ())
-    with pytest.raises(DataError, match=r"row 1 has the label 0.5, not a class; .*--task regression"):
-        stored(path, task="classification")
-    path.write_bytes(b"1 1:1\n2 1:2\n")
-    assert encode(stored(path, task="regression"), "all")[1:] == ((), 0)
-
-
 # --- synthetic data, data of Python ----------------------------------------------------------------------------------
 
 

@@ -99,7 +99,6 @@ def test_columns_of_files_and_frames(here: Path) -> None:
 @pytest.mark.parametrize(("wrong", "named"), [
     (lambda: From.from_arrays(X, Y + 1, clients=3), r"int64 \(90, 3\), such as 2; .* 0 or 1, several real"),
     (lambda: From.from_arrays(X, Y, clients=3, test=(X, Y[:, :2])), r"\(90, 2\), those to train on int64"),
-    (lambda: From.from_arrays(X, Y, clients=3, test=(X, Y + 0.5)), r"float64 \(90, 3\), .*those to train"),
     (lambda: From.from_arrays(X, Y, clients=3, test=(X, Y[:, 0])), r"int64 \(90,\), those to train on int"),
     (lambda: From.from_arrays(X, Y, clients=3, partition="dirichlet:0.5"), "of a row, not classes; use partition iid"),
     (lambda: run(mf.Softmax()), r"is for classes, and memory:\d+ holds several labels .* y.argmax\(axis=1\)"),
@@ -111,8 +110,6 @@ def test_columns_of_files_and_frames(here: Path) -> None:
                     constraints=[mf.constraint(mf.ErrorRate(), 0.1)]), "error-rate.*is for classes"),
     (lambda: mf.run(mf.CoCoA(local_epochs=1), From.from_clients(PAIRS), mf.MultiLabel(l2=0.1), rounds=2,
                     progress="none"), "dual"),
-    (lambda: mf.run(mf.HyFDCA(), From.from_clients(PAIRS), mf.MultiLabel(l2=0.1), rounds=2, progress="none"), "dual"),
-    (lambda: mf.run(mf.Bundle(), From.from_clients(PAIRS), mf.MultiLabel(l2=0.1), rounds=2, progress="none"), "dual"),
     (lambda: run(mf.MultiLabel(), compute=mf.Compute(device="cuda")), "3 targets of each row, which need the cpu"),
 ])  # fmt: skip
 def test_what_needs_one_label_is_refused_by_name(wrong: Callable[[], object], named: str) -> None:
