@@ -228,7 +228,7 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
     if values.dtype == np.uint8:
         return np.ascontiguousarray(values), shape
     rows = _as_float(values, what, gaps)
-    if values.dtype.kind == "f" and values.dtype.itemsize > rows.itemsize:
+    if values.dtype != rows.dtype:
         low, high = rows.min(axis=0), rows.max(axis=0)
         alike = (low == high) & (values.min(axis=0) != values.max(axis=0))
         for column in np.flatnonzero(alike | (np.maximum(high, -low) > _EXACT)).tolist():
@@ -247,12 +247,6 @@ def _as_float(values: Array, what: str, gaps: bool) -> Array:
                 f"{what}: row {row}, column {column}: {values[row, column]} is not a finite number in float32, as are "
                 f"{wrong.sum() - 1} others; fill them in, or leave their rows out"
             )
-    if values.dtype.kind in "iu" and max(-int(values.min(initial=0)), int(values.max(initial=0))) > _EXACT:
-        column = int(np.argmax(np.abs(rows).max(axis=0)))
-        raise DataError(
-            f"{what}: column {column}: integers up to {np.abs(values[:, column]).max()}, and float32 holds them up to "
-            f"{_EXACT}; dates and identifiers are no features: leave them out; of numbers give floats"
-        )
     return rows
 
 
@@ -351,9 +345,9 @@ def array(values: Values, what: str) -> Array:
 
     Raises DataError for masked entries, which are gaps, and ragged lists.
     """
-    parts = [values]
-    while any(isinstance(part, (list, tuple)) for part in parts):
-        parts = [each for part in parts for each in (part if isinstance(part, (list, tuple)) else [part])]
+    of_python, parts = isinstance(values, (list, tuple)), [values]
+    while isinstance(parts[0], (list, tuple)) and parts[0]:
+        parts = [each for part in parts for each in part]
     if masked := sum(int(part.mask.sum()) for part in parts if isinstance(part, np.ma.MaskedArray)):
         raise DataError(f"{what}: {masked} masked entries; fill them in, or leave their rows out")
     if hasattr(values, "detach"):  # a tensor
@@ -361,13 +355,13 @@ def array(values: Values, what: str) -> Array:
     with reading(what, "expected numbers [samples, ...]", TypeError, ValueError, RuntimeError):
         content = np.asarray(values)
         if content.dtype == object and not any(isinstance(value, str) for value in content.ravel()):
-            content = np.asarray(content.tolist())
+            of_python, content = True, np.asarray(content.tolist())
             content = content.astype(np.float64) if content.dtype == object else content
-    of_python = isinstance(values, (list, tuple)) or np.dtype(object) == getattr(values, "dtype", None)
-    if of_python and content.dtype.kind == "f" and np.abs(content).max(initial=0) >= EXACT:
-        for value in np.asarray(values, object).ravel().tolist():
-            if isinstance(value, int) and abs(value) >= EXACT:
-                raise DataError(f"{what}: {value!s:.80} and others would be rounded to floats; give texts, or floats")
+        large = of_python and content.dtype.kind == "f" and np.abs(content).max(initial=0) >= EXACT
+        if large and any(
+            isinstance(value, int) and abs(value) >= EXACT for value in np.asarray(values, object).ravel()
+        ):
+            raise ValueError("integers beyond 2^53 would be rounded to floats; give texts, or floats")
     return content
 
 
