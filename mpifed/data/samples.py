@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
-from unicodedata import normalize
 
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array, Flags
 from mpifed.data.block import Piece
-from mpifed.data.natural import EXACT, identifiers, owners_of
+from mpifed.data.natural import EXACT, identifiers, owners_of, plain
 from mpifed.data.partition import Partition, training_rows
 from mpifed.data.recipe import RawColumns, check_feature
 from mpifed.files.reading import reading
@@ -267,26 +266,21 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
     values = array(y, what)
     if values.dtype.kind == "U" and isinstance(y, (list, tuple)):  # of which all have become texts
         values = np.array(y, object)
-    if values.dtype == object:
-        for row, label in enumerate(values.ravel().tolist()):
-            if not isinstance(label, str):
-                raise DataError(f"{what}: row {row} has {label!r:.80}, and not a text; give each row a label")
-        values = values.astype(str)
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     kind = values.dtype.kind
-    if kind not in "biufU" or not values.size or not 0 < values.ndim <= (1 if kind == "U" else 2):
+    if kind not in "biufUO" or not values.size or not 0 < values.ndim <= (1 if kind in "UO" else 2):
         raise DataError(
             f"{what}: labels are {_kind(values)}; expected integers or texts of classes, [rows], or real targets, "
             "[rows] or [rows, targets]"
         )
-    if kind == "U":
+    if kind in "UO":
+        for row, label in enumerate(values.tolist()):
+            gap = "is a gap" if str(label).strip() in _NO_LABEL else None  # NumPy makes texts of a list with gaps
+            if why := gap or (wrong_line(label) if isinstance(label, str) else "is no text"):
+                raise DataError(f"{what}: row {row}: the label {shown(repr(label))} {why}; name it, or leave it out")
         if task == "regression":
             raise UsageError(f"{what}: labels that are texts are classes, not real targets; leave --task out")
-        for row in np.flatnonzero([bool(wrong_line(label)) for label in values.tolist()])[:1].tolist():
-            raise DataError(f"{what}: row {row}: the label {shown(repr(str(values[row])))} {wrong_line(values[row])}")
-        texts = np.array([normalize("NFC", label).strip() for label in values.tolist()])
-        for row in np.flatnonzero(np.isin(texts, _NO_LABEL))[:1].tolist():  # NumPy makes texts of a list with gaps
-            raise DataError(f"{what}: row {row} has the label {str(texts[row])!r}, a gap; name it, or leave it out")
+        texts = np.array([plain(label) for label in values.tolist()])
         if task == "auto":
             _check_few(texts, what)
         return texts
@@ -305,14 +299,9 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
     if task in ("regression", "any"):
         values = values.astype(np.float64)
     elif task is not None:
-        if (largest := np.abs(values).max(initial=0)) >= 2**53:
+        for place in np.argwhere((values != np.rint(values)) | (np.abs(values) >= EXACT))[:1]:
             raise DataError(
-                f"{what}: labels up to {largest} can't be told apart as numbers; give texts or, of real targets, "
-                "--task regression"
-            )
-        for place in np.argwhere(values != np.rint(values))[:1]:
-            raise DataError(
-                f"{what}: row {place[0] + 1} has the label {values[tuple(place)]:g}, not a class; correct it, or use "
+                f"{what}: row {place[0] + 1} has the label {values[tuple(place)]}, not a class; correct it, or use "
                 "--task regression"
             )
         values = values.astype(np.int64)
