@@ -15,10 +15,11 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import PathLike
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
-from mpifed.files.history_csv import FIRST, HISTORY, LEDGER, as_csv, cell_of, columns_of, read_lines
+from mpifed.files.history_csv import FIRST, HISTORY, LEDGER, as_csv, cell_of, columns_of, read_csv
 from mpifed.files.json_file import as_written
 from mpifed.files.reading import reading
 from mpifed.files.write import append, replace_text, sync
+from mpifed.text import shown
 
 
 class History:
@@ -120,6 +121,20 @@ def read_history(run_dir: PathLike) -> dict[str, Array]:
 
 
 def _lines(path: Path) -> list[list[str]]:
-    with reading(path, "name the directory of a run that measured a round", OSError):
-        text = as_written(path)
-    return read_lines(path, text)
+    """The header and rows of a history, each as long as the header; text after the last line end is an incomplete row.
+
+    DataError where it is missing, or none: a column is missing or duplicate, or the rounds do not ascend.
+    """
+    remedy = "name the folder of a run that measured a round; restore what was changed, or resume from the checkpoint"
+    with reading(path, remedy, OSError, ValueError):
+        lines = read_csv(as_written(path).rpartition(b"\n")[0])
+        if not lines:
+            return []
+        header, columns = lines[0], columns_of(lines)
+        if (*header[: len(FIRST)],) != FIRST or not {*LEDGER} <= columns.keys() or len(columns) < len(header):
+            expected = f"different columns: {', '.join((*FIRST, '...', *LEDGER))}"
+            raise ValueError(f"its first line has {shown(', '.join(header))}, expected {expected}")
+        rounds = columns[FIRST[0]]
+        if rounds.dtype != np.int64 or (np.diff(rounds, prepend=-1) <= 0).any():
+            raise ValueError(f"column {FIRST[0]} does not ascend from 0 or more")
+        return lines

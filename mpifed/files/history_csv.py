@@ -7,40 +7,14 @@ import io
 from collections.abc import Iterable
 from contextlib import suppress
 from numbers import Integral
-from pathlib import Path
 
 import numpy as np
 
 from mpifed.core.record import Array
-from mpifed.files.reading import reading
-from mpifed.text import shown
 
 HISTORY = "history.csv"
 FIRST = ("round", "elapsed_s", "train_loss", "test_accuracy")
 LEDGER = ("up_bytes", "down_bytes", "epsilon")
-REMEDY = "restore the file as a run wrote it, or resume from the checkpoint"
-
-
-def read_lines(path: Path, text: bytes) -> list[list[str]]:
-    """The header and rows of a history, each as long as the header; text after the last line end is an incomplete row.
-
-    Raises
-    ------
-    DataError
-        when it is not a history: a column is missing or duplicate, or the rounds do not ascend.
-    """
-    with reading(path, REMEDY, ValueError):
-        lines = read_csv(text.rpartition(b"\n")[0])
-        if not lines:
-            return []
-        header, columns = lines[0], columns_of(lines)
-        if (*header[: len(FIRST)],) != FIRST or not {*LEDGER} <= columns.keys() or len(columns) < len(header):
-            expected = f"different columns: {', '.join((*FIRST, '...', *LEDGER))}"
-            raise ValueError(f"its first line has {shown(', '.join(header))}, expected {expected}")
-        rounds = columns[FIRST[0]]
-        if rounds.dtype != np.int64 or (np.diff(rounds, prepend=-1) <= 0).any():
-            raise ValueError(f"column {FIRST[0]} does not ascend from 0 or more")
-        return lines
 
 
 def read_csv(text: bytes) -> list[list[str]]:

@@ -99,20 +99,17 @@ def summary(run_dir: PathLike, spent: ReadOnlyTable | None = None) -> Table:
     hash and the count of nonzero entries come from model.safetensors. What a private run has spent is in `spent`.
     """
     run = Path(run_dir)
-    result = dict.fromkeys(["round", *SUMMARY]) | last_row(run)
-    about = read_run(run)  # null where the last model, over all rows, has no such number
-    if about.get("exit") is None and result["round"] is not None:  # it is as at the start: the last row knows more
-        about = {**about, "rounds": result["round"]} | {
-            name: result[name] for name in _OF_ROW if result[name] is not None
-        }
-    result |= {name: value for name, value in about.items() if value is not None or name not in FIRST + LEDGER}
-    result |= spent or {}
+    last, about = last_row(run), read_run(run)
+    if about.get("exit") is None and last:  # it is as at the start: the last row knows more
+        about |= {"rounds": last["round"]} | {name: last[name] for name in _OF_ROW}
+    about = {name: value for name, value in about.items() if value is not None or name not in FIRST + LEDGER}
     result = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in result.items()
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in (dict.fromkeys(SUMMARY) | last | about | dict(spent or {})).items()
     }
     for name, prefix in (("constraint_values", "constraint_"), ("multipliers", "multiplier_")):
-        numbered = [key for key in result if re.fullmatch(rf"{prefix}\d+", key)]
-        result[name] = [result[key] for key in sorted(numbered, key=lambda key: int(key.removeprefix(prefix)))] or None
+        numbers = sorted(int(found[1]) for key in result if (found := re.fullmatch(rf"{prefix}(\d+)", key)))
+        result[name] = [result[f"{prefix}{m}"] for m in numbers] or None
     if (run / MODEL).exists():
         model = read_model(run / MODEL)
         nonzeros = sum(int(np.count_nonzero(values)) for values in model.values())
