@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -142,14 +142,17 @@ class Checkpoints:
         clients.are_saved(dict.fromkeys(numbers, segments[-1]) if numbers else {})
         self._checksums, self._last = checksums, progress.round
 
-    def load(self, server: Record, clients: ClientStates) -> tuple[Progress, Table, Record, LastAnswers]:
-        """(progress, run, server, last answers) of the newest complete checkpoint, from which `clients` are restored.
+    def load(
+        self, server: Record, clients: ClientStates, check: Callable[[Progress, Table], None]
+    ) -> tuple[Progress, Record, LastAnswers]:
+        """(progress, server, last answers) of the newest complete checkpoint, from which `clients` are restored.
         Collective.
 
         Parameters
         ----------
         server : a state of the right structure, as at the start of a run; None on ranks but 0
         clients : as at the start of a run; a state is read when its clients first participate
+        check : called on rank 0 with the progress and `run`, before states are read; raises where it is another run
 
         Raises
         ------
@@ -158,6 +161,10 @@ class Checkpoints:
         """
         comm = self._comm
         folder, manifest = self._newest_whole()
+        progress = Progress(**{name: manifest[name] for name in Progress._fields if name in manifest})
+        with agreed(comm):
+            if comm.rank == 0:
+                check(progress, manifest["run"])
         with agreed(comm):
             state: Record | None = None
             if server is not None:
@@ -175,8 +182,7 @@ class Checkpoints:
         if manifest["hosting"] != self._hosting:  # these segments hold clients of other ranks, too
             clients.changed |= clients.files.keys()
         self._last = manifest["round"]
-        progress = Progress(**{name: manifest[name] for name in Progress._fields if name in manifest})
-        return progress, manifest["run"], state, last_answers
+        return progress, state, last_answers
 
     def _newest_whole(self) -> tuple[Path, Table]:
         """(folder, manifest) of the newest complete checkpoint; what is wrong with newer ones is `damaged`. Collective.

@@ -254,25 +254,27 @@ class RunLoop:
 
     def _load(self) -> None:
         ranks = self.ranks
-        self.progress, before, self.server, last_answers = self.checkpoints.load(self.server, self.clients)
+        self.progress, self.server, last_answers = self.checkpoints.load(self.server, self.clients, self._check_same)
         if self.checkpoints.damaged and self.serves:
             self.reporter.warn(f"{self.out}: goes on after round {self.progress.round}; {self.checkpoints.damaged}")
-        with agreed(self.comm):
-            if self.identity is not None:  # on rank 0
-                from mpifed.run.folder import same_job
-
-                same_job(self.out, before.get("job", {}), self.settings)
-                if self.job.rounds < self.progress.round:  # job.toml would say fewer than the model has seen
-                    raise UsageError(
-                        f"{self.out}: --resume with rounds = {self.job.rounds}, and {self.progress.round} are done; "
-                        "give as many or more, or start anew into another --out"
-                    )
-                self.identity = self.identity.resumed(self.out, before, self.progress.round, self.accept_changed)
         ranks.restore(last_answers)
         self.spent, self.evaluation.first = self.progress.exchanges, self.progress.first
         if self.serves:
             ranks.up_bytes += self.progress.up_bytes
             ranks.down_bytes += self.progress.down_bytes
+
+    def _check_same(self, done: Progress, before: Table) -> None:
+        """UsageError or DataError where a checkpoint is that of another run; on rank 0."""
+        from mpifed.run.folder import same_job
+
+        assert self.identity is not None
+        same_job(self.out, before.get("job", {}), self.settings)
+        if self.job.rounds < done.round:  # job.toml would say fewer than the model has seen
+            raise UsageError(
+                f"{self.out}: --resume with rounds = {self.job.rounds}, and {done.round} are done; give as many or "
+                "more, or start anew into another --out"
+            )
+        self.identity = self.identity.resumed(self.out, before, done.round, self.accept_changed)
 
     def _open_results(self, resumed: bool) -> None:
         """Open the result files, with the ledger of a private run; on rank 0."""

@@ -329,6 +329,15 @@ def test_the_block_that_it_began_with_and_other_data(
     shutil.rmtree(data)
     before = contents(out)
     assert run(job(data), Solo(), out, resume=True).rounds == 3 and contents(out) == before
+    states = {"algorithm": fedavg(4) | {"name": "scaffold"}, "rounds": 1}
+    run(job(digits, data={"path": str(digits), "block": 1}, **states), Solo(), tmp_path / "states")
+    with pytest.raises(UsageError, match=r"data\.block: 1 before, 2 now"):  # before any state is read
+        run(
+            job(digits, data={"path": str(digits), "block": 2}, **states | {"rounds": 2}),
+            Solo(),
+            tmp_path / "states",
+            resume=True,
+        )
     words = ("digits", "--split", "rows", "--test-fraction", "0.2", "--clients")
     partition = read_json(digits / "federation.json")["provenance"]["options"]["partition"]
     scaled = make_data(tmp_path / "scaled", *words, "8", "--partition", partition, "--scale", "standard")
