@@ -31,7 +31,7 @@ def check_state(
     ------
     UsageError : when a leaf is no NumPy array or scalar of numbers (on a device: no CuPy array), or is not as it was.
     """
-    wrong, specs, found = list[str](), Specs(), list[tuple[str, Any]]()
+    wrong, specs, found = list[str](), Specs(), list[tuple[str, Any]]()  # leaves of any type
     try:
         found += () if state is None else leaves(state)
     except TypeError as error:  # a tuple without the names of fields
