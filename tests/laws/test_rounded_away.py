@@ -33,7 +33,7 @@ SPLITS = {
     "grid": ("grid", "--grid", "2x2"),
 }
 SAYS = "the grid of exact sums rounds these values away"
-SCALES = [1e-16, 1e-14, 1e-10, 1e-6, 1e-2, 1.0, 1e4, 1e8, 1e15]
+SCALES = [1e-16, 1e-14, 1e-10, 1e-6, 1e-2, 1.0, 1e4, 1e8, 1e16]
 LOSSES = ("logistic", "squared-hinge")
 SSCA = {"name": "ssca", "rho": [0.9, 0.1], "gamma": [0.9, 0.1]}
 
@@ -92,7 +92,8 @@ def scaled(shared_path: Path, make_data: Callable[..., Path]) -> Callable[[str, 
 
 def job(name: str, folder: Path, scale: float, loss: str = "logistic", **tables: Any) -> Any:
     method = METHODS[name]
-    algorithm = dict(method.algorithm) | ({"tau": 0.2 * scale**2} if method.algorithm["name"] == "ssca" else {})
+    tau = {"tau": min(0.2 * scale**2, 1e30)}  # the largest number that a job may have
+    algorithm = dict(method.algorithm) | (tau if method.algorithm["name"] == "ssca" else {})
     base = {
         "name": "law", "rounds": method.rounds, "data": {"path": str(folder)},
         "model": {"name": loss, "bias": False, "l2": L2 * scale**2}, "algorithm": algorithm,
