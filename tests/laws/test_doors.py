@@ -282,6 +282,7 @@ def train(data: mf.FederatedDataset, model: mf.Model | None = None) -> mf.Run:
 
 
 def test_what_was_trained_from_a_frame_is_applied_to_a_frame(here: Path) -> None:
+    """Fault 31."""
     run = train(DOORS["pandas"](here))
     labels = run.predict(TABLE)
     assert run.score(TABLE, TABLE["ill"]) == (labels == TABLE["ill"]).mean()

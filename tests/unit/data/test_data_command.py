@@ -180,6 +180,20 @@ def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
     assert tested[0].tolist() == [[2, 0, 0], [9, 0, 1]]  # v, which no training row has
 
 
+def test_own_test_rows_are_not_in_the_preparation(tmp_path: Path) -> None:
+    """Fault 32: the mean is that of the rows to train on, once the clients' own test rows are drawn."""
+    x = np.random.default_rng(0).normal(size=60).round(6)
+    lines = "".join(f"{'' if n % 7 == 0 else x[n]},{n % 3},{n % 2}\n" for n in range(60))
+    table = written(tmp_path / "a.csv", f"x,ward,y\n{lines}")
+    words = ("--by", "ward", "--missing", "mean", "--client-test-fraction", 0.3, "--scale", "none")
+    folder = run("csv", table, "--label", "y", *words)
+    (column,) = folder.about.recipe or ()
+    values = np.concatenate([held(folder, client)[:, 0] for client in range(3)])
+    trained = values[~np.isclose(values, column.fill)]
+    assert folder.test_counts.sum() and len(trained) < len(values)
+    assert column.fill == pytest.approx(trained.mean(), rel=1e-6) and abs(column.fill - x.mean()) > 1e-3
+
+
 def test_rows_to_train_on_may_be_those_to_test_with(tmp_path: Path) -> None:
     table = written(tmp_path / "a.csv", "a,b,y\n1,2,0\n3,5,1\n")
     for paths in ([table], [written(tmp_path / "b.csv", "a,b,y\n4,4,1\n"), table]):

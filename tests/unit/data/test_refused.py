@@ -165,7 +165,7 @@ TABLES: list[Bad] = [
         (f"csv a.csv --label y --categorical one-hot --given given.toml {ONE}", named, {"a.csv": a, "given.toml": toml})
         for a, toml, named in GIVEN
     ),
-    (f"csv a.csv {ONE}", "--label is missing: a.csv has the columns x, y", {"a.csv": TWO}),
+    (f"csv a.csv {ONE}", "--label is missing: a.csv has the columns x, y", {"a.csv": TWO}),  # 38
     ("csv a.csv --label y", "--split is missing; .* or --by NAME for a client of each", {"a.csv": TWO}),
     ("csv \u00e9.csv e\u0301.csv --label y", "2 clients are called '\u00e9'", {"\u00e9.csv": TWO, "e\u0301.csv": TWO}),
     (f"csv none.csv --label y {ONE}", "none.csv: cannot be read .*No such file", {}),
@@ -388,8 +388,8 @@ FRAMES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, se
     "23: time stamps": ({"t": [1_700_000_000_000_000_000 + n // 2 for n in range(30)]}, {}, "column 't': "),
     "23: seconds": ({"t": [1_700_000_000 + n % 9 for n in range(30)]}, {}, r"'t': 9 different numbers, .* are \d in"),
     "23: beyond float32": ({"t": [2**24 + n % 5 for n in range(30)]}, {}, "'t': 5 different numbers.* are 3 in"),
-    "31: numbers of rows": ({"p": [*range(29), None]}, {}, "'p': another integer in each of 29 rows.*ignore.*NAME"),
-    "32: notes": ({"note": [f"n{n % 16}" for n in range(30)]}, {}, "'note': 16 different texts in 30 training rows"),
+    "numbers of rows": ({"p": [*range(29), None]}, {}, "'p': another integer in each of 29 rows.*ignore.*NAME"),
+    "notes": ({"note": [f"n{n % 16}" for n in range(30)]}, {}, "'note': 16 different texts in 30 training rows"),
     "texts as features": ({}, {"categorical": None}, "row 1, column 'sex': 'm' is not a number.*one-hot"),
     "values of several types": ({"sex": ["m", 1] * 15}, {}, "column sex with type object.*; expected a DataFrame"),
     "separated thousands": ({"x": ["1,234.5", "234.5"] * 15}, {}, "'1,234.5' is not a number; .*thousands"),
@@ -400,15 +400,19 @@ FRAMES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, se
     "times": ({"at": ["9:30", "10:15"] * 15}, {}, "'9:30' is not a number; .*leave dates out"),
     "months": ({"at": ["2024-01", "1 Jan 2024", "Feb-24"] * 10}, {}, "'2024-01' is not a number; .*leave dates out"),
     "too large": ({"x": [-1e39, *range(29)]}, {}, r"row 1, column 'x': -1e\+39 is not a finite number"),
-    "35: gaps": ({"x": [0.5, None] * 15}, {"missing": "error"}, "row 2, column 'x' is a missing value, of 15; fill it"),
+    "gaps": ({"x": [0.5, None] * 15}, {"missing": "error"}, "row 2, column 'x' is a missing value, of 15; fill it"),
     "labels with gaps": ({"ill": [0, None, 1] * 10}, {}, "row 2, column 'ill' is a missing value, of 10; leave"),
-    "22: gaps": ({"ward": [None, "a", "b"] * 10}, {}, "row 1, column 'ward' is a missing value, of 10"),
+    "22: identifiers with gaps": (
+        {"ward": [None, "a", "b"] * 10},
+        {},
+        "column 'ward' is a missing value, of 10",
+    ),
     "22: rounded": ({"ward": [2.0**60, 1.0] * 15}, {}, r"'ward': object, such as 1.15\S+e\+18; expected integers"),
     "22: fractions": ({"ward": [0.5, 1.0, 2.0] * 10}, {}, "'ward'.*0.5"),
     "a control character": ({"ward": ["a\x1b[2J", "b", "c"] * 10}, {}, "'ward': .*control character"),
     "what a terminal would obey": ({"ill": ["a\x1b[2J", "b"] * 15}, {}, r"label 'a\\x1b\[2J' has the control"),
     "one class": ({"ill": [1] * 30}, {}, "all rows have the label 1"),
-    "36: many integers": ({"ill": [n % 25 for n in range(30)]}, {}, "the labels are 25 different integers"),
+    "many integers": ({"ill": [n % 25 for n in range(30)]}, {}, "the labels are 25 different integers"),
     "23: labels beyond float64": ({"ill": [2**63 + 5, 1] * 15}, {}, "'ill'|the label 9.*, not a class"),
     "dates as labels": ({"ill": DAY}, {}, "'ill' is of type"),
     "texts as targets": ({"ill": ["a", "b"] * 15}, {"task": "regression"}, "labels that are texts are classes"),
@@ -443,8 +447,11 @@ PIXELS = RNG.integers(0, 256, (6, 1, 4, 3), np.uint8)
 STAMPS = 1_700_000_000_000_000_000 + np.arange(12).reshape(6, 2)
 ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or what is returned in their place
     "no Samples": (("X", "y"), r"given: read\(\) returned tuple; expected mpifed.data.samples.Samples"),
-    "masked": (dict(X=np.ma.masked_array(X, mask=X[2, 1] == X)), "given: X: 1 masked entries; fill them in, or leave"),
-    "masked ids": (dict(ids=np.ma.masked_equal(Y, 1)), "given: ids: 3 masked entries"),
+    "37: masked": (
+        dict(X=np.ma.masked_array(X, mask=X[2, 1] == X)),
+        "given: X: 1 masked entries; fill them in",
+    ),
+    "37: masked ids": (dict(ids=np.ma.masked_equal(Y, 1)), "given: ids: 3 masked entries"),
     "ids with a gap": (dict(ids=[1, 1, 2, None, 2, 2]), "given: ids: 1 rows have no value"),
     "ids of blanks": (dict(ids=[" ", "x", "nan ", "x", "y", "y"]), "given: ids: 2 rows have no value"),
     "ids of fractions": (dict(ids=X[:, 0]), "given: ids: float64, such as .*; expected integers or texts"),
@@ -457,7 +464,7 @@ ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or
     "ragged": (dict(X=[[1, 2], [3]]), "X: cannot be read .*; expected numbers"),
     "one axis": (dict(X=X[:, 0]), r"expected numbers \[samples, ...\]; one sample x is x\[None\]"),
     "gap": (dict(X=np.where(X[4, 1] == X, np.nan, X)), "row 4, column 1: nan is not a finite number in float32, as"),
-    "sparse gap": (dict(X=sparse.coo_array(X * np.nan)), "X: row 0, .*nan is not a finite number"),
+    "37: sparse": (dict(X=sparse.coo_array(X * np.nan)), "X: row 0, .*nan is not a finite number"),
     "labels not finite": (dict(y=np.full(6, np.inf)), "y: label of row 0 is inf; expected finite numbers"),
     "labels with a gap": (dict(y=np.array(["a", "b", None] * 2, object)), "row 2: the label None is "),
     "labels in columns": (dict(y=2 * np.eye(6, dtype=int)), r"labels are int64 \(6, 6\), such as 2; several labels"),
@@ -465,7 +472,7 @@ ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or
     "shape": (dict(shape=(2, 2)), r"shape \(2, 2\) for 2 features; their product must be that number"),
     "own tests": (dict(own_tests=Y), r"own_tests is int64 \(6,\); expected bool \(6,\), as the labels"),
     "test of another width": (dict(test=Samples(X[:2, :1], Y[:2])), r"test: samples of shape \(1,\); expected \(2,\)"),
-    "test with channels last": (
+    "35: test with channels last": (
         dict(X=PIXELS, test=Samples(PIXELS[:2].transpose(0, 2, 3, 1).reshape(2, 3, 4, 1), Y[:2])),
         r"test: samples of shape \(3, 4, 1\); expected \(1, 4, 3\): transpose, or reshape",
     ),

@@ -85,6 +85,7 @@ def test_one_table_by_every_door_is_the_same_data() -> None:
 
 
 def test_names_of_clients_stay_and_who_has_no_samples_is_left_out(here: Path) -> None:
+    """Faults 26 and 39."""
     data = From.from_clients({**PAIRS, "empty": ([], [])}, client_test=0.2, out="d", test=(X[:9], Y[:9]))
     assert stored(data).client_names() == tuple(WARDS) and stored(data).test_samples == 9
     for said in ("empty: no rows to train on, so no client", "features 4", "natural: north, south, west", "9 to test"):
@@ -107,6 +108,7 @@ def test_identifiers_of_many_kinds(ids: Any, expected: tuple[str, ...]) -> None:
 
 
 def test_an_index_is_no_feature_and_said() -> None:
+    """Fault 21."""
     read = FRAME.rename_axis("Unnamed: 0").reset_index()
     with pytest.warns(UserWarning, match="from_dataframe: Unnamed: 0 numbers rows, and is left out"):
         data = of_frame(read)
@@ -126,6 +128,7 @@ def test_an_index_is_no_feature_and_said() -> None:
     lambda: of_frame(NAMED.assign(ill=Y), test=REVERSED.assign(ill=Y)),
 ])  # fmt: skip
 def test_columns_are_matched_by_name(made: Callable[[], mf.FederatedDataset]) -> None:
+    """Fault 20."""
     trained = run(data := made(), rounds=20)
     assert data.names() == tuple("abcd") and trained.summary["test_accuracy"] > 0.9
     np.testing.assert_allclose(trained.predict_proba(REVERSED), trained.predict_proba(X))
@@ -224,8 +227,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: run(arrays(), rounds=1).predict(NAMED), "predict: X: a frame, and the data have no names"),
     (lambda: arrays(X, FRAME["ill"][::-1], clients=FRAME["ill"]), "y and clients: the frames have other indices"),
     (lambda: run(of_frame(), rounds=1).score(FRAME, FRAME["ill"][::-1]), "X and y: the frames have other indices"),
-    (lambda: arrays(X, Y, test=(X, Y + 0.6)), "test: labels are float64 .* to train on int64"),
-    (lambda: arrays(BYTES, Y, test=(BYTES / 255, Y)), "test: samples are float32, .* on uint8"),
+    (lambda: arrays(X, Y, test=(X, Y + 0.6)), "test: labels are float64 .* to train on int64"),  # 36
+    (lambda: arrays(BYTES, Y, test=(BYTES / 255, Y)), "test: samples are float32, .* on uint8"),  # 38
     (lambda: arrays(X, Y, clients=[2**63 + 1, 2**63 + 3, -1] * 20), "clients: .* would be rounded"),
     (lambda: arrays(X, Y, clients=np.array([2.0**60, 1] * 30)), r"clients: float64, such as 1.15\S+; .*below 2\^53"),
     (lambda: arrays(X, [2**64 + 1, 2**64 + 3] * 30), "y: .* would be rounded"),
@@ -234,7 +237,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: of_frame(FRAME.assign(e=[2**64 + 1, 1] * 30)), "int too (large|big) to convert"),
     (lambda: arrays(X, Y, clients=2.5), "clients = 2.5: expected an integer"),
     (lambda: arrays(LAST, shape=(3, 4, 4)), f": samples.*{LAYOUT}"),
-    (lambda: run(arrays(IMAGES)).predict(LAST), f"predict: X: .*{LAYOUT}"),
+    (lambda: run(arrays(IMAGES)).predict(LAST), f"predict: X: .*{LAYOUT}"),  # 35
     (lambda: run(arrays(X, np.eye(3, dtype=int)[Y])), r"several labels of each row; .* y.argmax\(axis=1\)"),
     (lambda: run(arrays(X, Y.astype(float))), r"give integer labels, as by y.astype\(int\)"),
     (lambda: From.from_clients([(X, Y)] * 2, client_test=[(X, Y)] * 3), "3 pairs for 2 clients; 2 differ"),
