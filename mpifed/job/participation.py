@@ -29,15 +29,15 @@ def is_secret(job: JobSettings, algorithm: Algorithm) -> bool:
 
 def round_of(job: JobSettings, clients: int, index: int, key: bytes | None = None) -> Round:
     """Round `index` with its participating clients, drawn by the job's seed, or by a secret key if given."""
-    part, privacy = job.participation, job.privacy
+    part, privacy, network = job.participation, job.privacy, job.simulated_network
     now = Round(index, job.seed, np.zeros(clients, dtype=bool), is_secure(job))
     if job.asynchrony is not None:
         answered, arrivals = arrived(job, clients, index)
         now.present[answered] = True
         return now._replace(drawn=answered, arrivals=arrivals)
     asked, secret = job.asked, None if key is None else uniform(secret_words(key, index)(clients))
-    there = np.flatnonzero(available(job.simulated_network, job.seed, clients, index))
-    if len(there) < needed(job):  # too few for a sum: nobody is asked
+    there = np.flatnonzero(available(network, job.seed, clients, index))
+    if network is not None and network.unsteady and len(there) < needed(job):  # too few for a sum: nobody is asked
         there = there[:0]
     if asked is None or asked >= len(there):
         now.present[there] = True
