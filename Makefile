@@ -86,7 +86,7 @@ test-gpu: $(VENV)/test,torch,gpu.done ## every algorithm on a CUDA device agains
 # wheels of this Python, that of the machine with the device, for Linux since 2018; of what that has, none
 GPU_PYTHON ?= python3.12
 PLATFORMS = linux $(addprefix manylinux,_2_28 _2_27 _2_24 _2_17 2014 _2_5 1)
-THERE = numpy scipy h5py torch cupy pytest hypothesis click rich scikit_learn threadpoolctl iniconfig packaging pluggy pygments
+THERE = numpy scipy h5py torch cupy pytest hypothesis click scikit_learn threadpoolctl iniconfig packaging pluggy pygments
 gpu-drill: ## wheels in build/wheels for a machine with a GPU and without a network, where benchmarks/gpu_drill.sh runs
 	rm -rf build/wheels
 	$(GPU_PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheels .

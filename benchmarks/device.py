@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from rich.console import Console
-from rich.table import Table
 
 CASES: dict[str, dict[str, Any]] = {
     "FedAvg, CNN": {"model": {"name": "torch", "build": "mpifed.models:cnn", "shape": [1, 28, 28]}},
@@ -55,7 +53,8 @@ def main() -> None:
     places = {"1 core": (1, "cpu"), f"{cores} cores": (cores, "cpu")}
     if options.device == "cuda":
         places |= {"device": (1, "cuda"), "device, 4 ranks": (4, "cuda")}
-    found, table = dict[str, dict[str, float]](), Table("case", *places, title="seconds a round")
+    found = dict[str, dict[str, float]]()
+    print("seconds a round:", ", ".join(places))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = f"synthetic --samples {CLIENTS * ROWS} --features 784 --task classification --classes 10 --dtype uint8"
@@ -66,8 +65,6 @@ def main() -> None:
             for place, where in places.items():
                 found[title][place] = seconds(case, *where, folder)
                 options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-            table.add_row(title, *(f"{one:.3g}" for one in found[title].values()))
-    Console().print(table)
     print("; ".join(f"{title}: {' '.join(f'{one:.2g}' for one in row.values())}" for title, row in found.items()), "s")
 
 
