@@ -126,6 +126,7 @@ class ObservedShard:
     """A shard whose reads are recorded."""
 
     joint = None  # rows must be read through this class
+    sees_reads = True
 
     def __init__(self, shard: ClientData, ranks: RecordedRanks) -> None:
         self._shard, self._ranks = shard, ranks

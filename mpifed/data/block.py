@@ -27,6 +27,7 @@ Piece: TypeAlias = Any
 Features: TypeAlias = "Array | tuple[CsrRows, ...]"  # [..., s, p], or n CSR matrices [s, p]
 
 _ROWS = 1024  # of one product: more leave the cache, fewer make poor products
+_FEW = 32  # rows that are used again stay in memory where they are at most one in so many
 
 
 def vectors(values: Array) -> Array:
@@ -187,8 +188,8 @@ class Block:
         return parts
 
     @cached_property
-    def _cache(self) -> dict[tuple[str, int], Any]:  # blocks, whose own arrays are made once
-        """What `parts` and `by_batch_size` gave, by argument."""
+    def _cache(self) -> dict[tuple[str, int], Any]:  # whatever was made of rows
+        """Of `parts`, `by_batch_size` and `take_alike`, by argument."""
         return {}
 
     def by_batch_size(self, size: int) -> Sequence[tuple[Integers, Block, int]]:
@@ -262,19 +263,40 @@ class Block:
         return Batch(tuple(taken) if X is None else X, y)
 
     def take_alike(self, rows: Integers) -> Sequence[Features]:
-        """The same rows [b] of clients with columns of their own: of each X [1, b, p_i], or a CSR matrix; read-only."""
-        check_rows(rows[None], self.counts.min(keepdims=True))
+        """The same rows [b] of clients with columns of their own: of each X [1, b, p_i], or a CSR matrix; read-only.
+
+        Few rows of many stay in memory until others are taken, since gradients need those of the scores again.
+        """
+        same_rows, kept = self._cache.get(("alike", 0), (rows[:0], []))
+        if kept and len(rows) == len(same_rows) and (rows == same_rows).all():
+            taken: Sequence[Features] = kept
+            return taken
+        check_rows(rows[None], self._least)
         if self.sparse:
-            return [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
-        ends = np.cumsum([shard.features for shard in self.shards]).tolist()
-        whole = self.xp.empty((len(rows), ends[-1]), dtype=self.dtype)
-        taken = [whole[None, :, start:end] for start, end in pairwise([0, *ends])]
-        if self._joint is not None and self._joint[0].side_by_side == len(taken):
-            self._joint[0].take(rows, whole)
+            taken = [(shard.take_sparse(rows, self.dtype),) for shard in self.shards]
         else:
-            for shard, out in zip(self.shards, taken, strict=True):
-                shard.take(rows, out[0])
+            ends = np.cumsum([shard.features for shard in self.shards]).tolist()
+            whole = self.xp.empty((len(rows), ends[-1]), dtype=self.dtype)
+            taken = [whole[None, :, start:end] for start, end in pairwise([0, *ends])]
+            if self._joint is not None and self._joint[0].side_by_side == len(taken):
+                self._joint[0].take(rows, whole)
+            else:
+                for shard, out in zip(self.shards, taken, strict=True):
+                    shard.take(rows, out[0])
+        few = len(rows) * _FEW <= self._least[0] and not self._seen
+        self._cache["alike", 0] = (rows.copy(), taken) if few else (rows[:0], [])
         return taken
+
+    @cached_property
+    def _least(self) -> Integers:
+        """[1] the fewest rows of a client."""
+        least: Integers = self.counts.min(keepdims=True)
+        return least
+
+    @cached_property
+    def _seen(self) -> bool:
+        """Whether what stands in place of a shard, as an audit's, must see every read."""
+        return any(getattr(shard, "sees_reads", False) for shard in self.shards)
 
     @cached_property
     def columns(self) -> Sequence[slice | Array]:
