@@ -174,7 +174,7 @@ SPOILT: list[tuple[Callable[[str], str], str]] = [
     (lambda text: text.replace("0.5", "0.25"), "was changed or damaged: its sha256 is .*was expected"),
     (lambda text: text.rstrip(), "was changed or damaged"), (lambda text: text[:-20], "cannot be read"),
     (lambda text: '{"a":' * 5000, "recursion limit"), (lambda text: '{"a": NaN}', "cannot be read"),
-    (lambda text: '{"a": "\ud800"}', "cannot be read"),
+    (lambda text: '{"a": "\\ud800"}', "cannot be read"),
 ]  # fmt: skip
 VALUES: list[tuple[dict[str, Any], str]] = [
     ({"exit": 0, "rounds": -1}, "rounds = -1: expected a number of at least 0"), ({"rounds": 1}, "exit missing"),
