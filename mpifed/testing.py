@@ -25,7 +25,7 @@ from mpifed.comm.rounds import play
 from mpifed.core.device import host_record
 from mpifed.core.errors import TooFewClients, UsageError
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, fields_of
-from mpifed.core.record import Array, Record, leaves, on_host
+from mpifed.core.record import Array, Record, leaves, on_host, take
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable
 from mpifed.data.block import Block
@@ -125,8 +125,8 @@ def uploads(job: AnyJob, round: int) -> Named:
 def check_algorithm(job: AnyJob, rounds: int = 3) -> None:
     """Test the job's algorithm on its data, in a few rounds; AssertionError names the exchange and what it does.
 
-    Its functions must not change what they are given, nor give other bits the second time; sums must be those of the
-    answers, however they are formed; states keep names, shapes and types.
+    Its functions must not change what they are given, nor give other bits the second time; a client answers as it would
+    alone; sums must be those of the answers, however they are formed; states keep names, shapes and types.
     """
     checked, at = _prepared(job)
     start, *others = ([one.server, *one.clients] for one in _rounds(checked, at, rounds, sent={}))
@@ -184,11 +184,24 @@ class _Listener:
 
     def answer(self, state: Record, question: Record, block: Block, now: Round) -> tuple[Record, Any]:
         assert self.of.answer is not None
-        _, upload = pure(
-            self.of.name, partial(_answered, self.of.answer), host_record(state), host_record(question), block.host, now
-        )
-        self.answers.append(_named(upload))
+        answer, own, asked = partial(_answered, self.of.answer), host_record(state), host_record(question)
+        given = pure(self.of.name, answer, own, asked, block.host, now)
+        for at in {0, len(block.clients) - 1} if len(block.clients) > 1 else ():
+            who = np.array([at])
+            self._as_alone(at, given, answer(take(own, who), asked, block.host.only(who), now))
+        self.answers.append(_named(given[1]))
         return self.of.answer(state, question, block, now)
+
+    def _as_alone(self, at: int, given: tuple[Record, Any], alone: tuple[Record, Any]) -> None:
+        """AssertionError if a client's state or answer is another beside those of its block than alone."""
+        for together, one in zip(map(_named, given), map(_named, alone), strict=True):
+            for name, values in together.items():
+                near = 1e-4 * float(np.abs(values).max(initial=0.0))
+                if one[name].shape[1:] != values[at].shape or not np.allclose(values[at], one[name][0], 1e-3, near):
+                    raise AssertionError(
+                        f"{self.of.name}: {name or 'what a client keeps'} of a client is another beside others than "
+                        "alone; arrays [n, ...] of clients have a row for each, and sums over one client's take axis=1"
+                    )
 
     def absorb(self, server: Record, total: Record, now: Round) -> Record:
         assert self.of.absorb is not None

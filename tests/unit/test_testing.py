@@ -50,6 +50,22 @@ class InPlace(Scaffold):
         return super().renew(own, sent, upload, local)
 
 
+@dataclass(frozen=True)
+class Mixed(Scaffold):
+    "Its clients send what depends on who is computed beside them."
+
+    def push(self, own, sent, local):
+        return super().push(own.mean(axis=0) + 0 * own, sent, local)
+
+
+@dataclass(frozen=True)
+class Common(Scaffold):
+    "Its clients keep one vector for a block."
+
+    def renew(self, own, sent, upload, local):
+        return super().renew(own, sent, upload, local).mean(axis=0)
+
+
 class Steep(SampleLoss):
     "Its slope is not that of its value."
 
@@ -147,8 +163,15 @@ def test_wrong_classes_are_refused(classes: Path) -> None:
     check_algorithm(right)
     check_model(right)
     check_regularizer(right)
+    block = {"data": {"path": str(classes), "block": 3}, "participation": {}}
     wrong: list[tuple[Callable[[Job], None], dict[str, Any], str]] = [
         (check_algorithm, {"algorithm": SCAFFOLD | {"name": "wrong_parts:InPlace"}}, "changes: .*changes what"),
+        (check_algorithm, {"algorithm": SCAFFOLD | {"name": "wrong_parts:Mixed"}, **block}, "beside others than alone"),
+        (
+            check_algorithm,
+            {"algorithm": SCAFFOLD | {"name": "wrong_parts:Common"}, **block},
+            "what a client keeps of a",
+        ),
         (check_model, {"model": {"name": "wrong_parts:Forgetful", "bias": False}}, "Forgetful"),
         (check_regularizer, {"regularizer": {"name": "wrong_parts:Longer", "weight": 0.01}}, "Longer"),
     ]
