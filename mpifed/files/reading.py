@@ -15,4 +15,5 @@ def reading(what: object, remedy: str, *kinds: type[Exception]) -> Iterator[None
     try:
         yield
     except kinds as error:
-        raise DataError(f"{what}: cannot be read ({type(error).__name__}: {shown(str(error))}); {remedy}") from error
+        why = getattr(error, "strerror", None) or shown(str(error))  # what cannot be read is named once
+        raise DataError(f"{what}: cannot be read ({type(error).__name__}: {why}); {remedy}") from error

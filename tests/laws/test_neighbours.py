@@ -29,10 +29,10 @@ from whole_runs import run
 from written_files import read_json
 
 from mpifed.core.errors import UsageError
+from mpifed.core.tables import dotted
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
-from mpifed.job.reading import dotted
 from mpifed.privacy.disclosure import NOTE, RAW_FOLDERS, uncovered
 from mpifed.run.setup import prepare
 from mpifed.testing import Solo

@@ -50,7 +50,7 @@ def unlike(shared_path: Path) -> Path:
 
 
 def resting(folder: Path, name: str, rounds: int = 400, **more: Any) -> Job:
-    tables = {name: more.pop(name) for name in ("simulated_network", "compression") if name in more}
+    tables = {name: more.pop(name) for name in ("participation", "simulated_network", "compression") if name in more}
     hyper = {"name": name, "batch_size": 100, "client_optimizer": {"learning_rate": 0.1}, **more}
     return local_job(folder, hyper, model={"name": "least-squares", "bias": False, "l2": L2}, rounds=rounds, **tables)
 
