@@ -27,7 +27,7 @@ from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.privacy import protection
 from mpifed.privacy.calibration import budget_of, rounds_within, spending_of
-from mpifed.privacy.ledger_file import LEDGER, REMEDY, SCHEMA, ReleasedRound, header_of, read_ledger, sealed
+from mpifed.privacy.ledger_file import LEDGER, REMEDY, SCHEMA, ReleasedRound, header_of, measured, read_ledger, sealed
 from mpifed.privacy.spending import Spending
 
 
@@ -62,6 +62,7 @@ class Ledger:
         done, attempt, counted = saved or (0, 0, None)
         if saved:
             found.compare(f"the checkpoint of round {done} in {run_dir}", counted)
+            found.follow(run_dir, measured(run_dir))
         self._check(lines, done)
         if found.torn:
             text = self._path.read_bytes()

@@ -5,8 +5,8 @@ the CRC-32 of all lines up to it, without this key. How many rounds' lines there
 checkpoint and in run.json. So damage, an edited line, and a line that is missing, swapped or written twice are found,
 and so is a ledger that ends earlier than one of these files says.
 
-What is not: lines cut off that none of these files counts yet (they are written at the start of a run or of its
-resumption, at checkpoints and at the end), and files that somebody has rewritten so that they agree.
+The last row of the history must follow from the lines, too. What is not found: lines of rounds after that row that no
+other file counts yet, and files that somebody has rewritten so that they agree.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -23,8 +24,11 @@ from pydantic import Field
 from pydantic_core import from_json
 
 from mpifed.core.errors import DataError
+from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.expected import MOST, Count, NotNegative
+from mpifed.files.history import read_history
+from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content, read_json
 from mpifed.files.run_folder import JOB, RUN, job_of
 from mpifed.files.schemas import RunJson, Schema, checked, conforming
@@ -119,6 +123,32 @@ class Contents(NamedTuple):
         if wrong:
             raise DataError(f"{wrong}; {REMEDY}")
 
+    def follow(self, run_dir: Path, rows: Mapping[str, Array]) -> None:
+        """DataError unless the last row of a run's history, read before the ledger, may follow from these lines.
+
+        It has what was spent by then: its rounds once at least, and no more than all lines. With noise of a test, lines
+        may be missing that no disk had when the machine stopped.
+        """
+        spending, history = self.header.spending, run_dir / HISTORY
+        if not len(rows.get("round", ())) or spending.privacy.noise != "secure":
+            return
+        done = int(rows["round"][-1])
+        if done > len(self.lines):
+            raise DataError(f"{self.path}: has {len(self.lines)} rounds, and {history} has round {done}; {REMEDY}")
+        for line in self.lines:
+            spending = line.added(spending) if line.round < done else spending
+        all_lines = self.spending.epsilons()
+        for name, value in spending.epsilons().items():
+            said = float(rows[name][-1]) if name in rows else math.nan
+            least, most = (math.inf if each is None else each for each in (value, all_lines[name]))
+            if said < least * (1 - _NEAR) or said > most * (1 + _NEAR):  # nan: not measured
+                raise DataError(f"{history}: {name} = {said} of round {done}, and {self.path} has {value}; {REMEDY}")
+
+
+def measured(run_dir: Path) -> Mapping[str, Array]:
+    """The history of a run, also of one that goes on; empty where there is none."""
+    return read_history(run_dir) if (run_dir / HISTORY).exists() else {}
+
 
 def header_of(job: Table, spending: Spending, shares: int) -> Header:
     """The header of a run that begins."""
@@ -150,7 +180,7 @@ def spent(run_dir: Path) -> Table | None:
     DataError
         when the ledger is missing or damaged, or not what run.json says; it may be ahead.
     """
-    path, run_json, written = run_dir / LEDGER, run_dir / RUN, job_of(run_dir)
+    path, run_json, written, rows = run_dir / LEDGER, run_dir / RUN, job_of(run_dir), measured(run_dir)
     about = read_json(run_json) if run_json.exists() else {}  # read before the ledger, which may grow meanwhile
     if about:
         checked(run_json, RunJson, about, REMEDY)
@@ -163,6 +193,8 @@ def spent(run_dir: Path) -> Table | None:
         raise DataError(
             f"{run_dir / JOB}: is not the job in line 1 of {path}, whose [privacy] is {begun}, and {now} now; {REMEDY}"
         )
+    if about.get("exit") is None:  # else run.json has the history's digest
+        ledger.follow(run_dir, rows)
     epsilons = ledger.spending.epsilons(ledger.header.shares)
     if not about:
         return epsilons

@@ -64,7 +64,7 @@ def compare(
     """What `mpifed compare` says of sweeps and runs: means over seeds, paired differences, what targets take.
 
     The folders are read, on every rank that calls it. Runs that differ in their seed alone are one row, named by what
-    sets it apart.
+    sets it apart; in place of a mean of epsilons stands the largest.
 
     Parameters
     ----------

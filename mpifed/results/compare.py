@@ -193,8 +193,14 @@ def _baseline(frames: RunFrames, against: str) -> str:
 
 
 def _averages(rows: DataFrame, columns: Sequence[str], frames: RunFrames, of: DataFrame | None = None) -> DataFrame:
-    """Mean, deviation and count over seeds by setting and column; `of` so many, those of runs."""
+    """Mean, deviation and count over seeds by setting and column; `of` so many, those of runs.
+
+    Of epsilons the largest in the place of the mean: no less holds for all seeds.
+    """
     each = rows.groupby(["setting", "seed"])[list(columns)].mean().groupby("setting").agg(["mean", "std", "count"])
+    for column in (name for name in columns if name.startswith("epsilon")):
+        each[(column, "mean")] = rows.groupby("setting")[column].max()
+        each[(column, "std")] = np.nan
     means = each.reindex(frames.settings).stack(0, future_stack=True).rename_axis(_ROW).reset_index()
     seeds = (frames.runs if of is None else of).groupby("setting")["seed"].nunique()
     counts = {"n": means.pop("count").fillna(0).astype(int), "of": means["label"].map(seeds).fillna(0).astype(int)}

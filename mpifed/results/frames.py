@@ -141,11 +141,15 @@ def _row(member: _Member) -> tuple[Table, Table]:
     """(what a run is, the numbers that can be averaged)."""
     folder, job = member.folder, member.job
     begun = (folder / RUN).exists()
-    about = summary(folder, spent(folder)) if begun else {}
+    epsilons = spent(folder) if begun else None
+    about = summary(folder, epsilons) if begun else {}
     values: list[float | None] = about.get("constraint_values") or []
     limits = [constraint["limit"] for constraint in job.get("constraint", [])]
     met = [value <= limit for value, limit in zip(values, limits, strict=False) if value is not None]
     numbers = {name: value for name, value in about.items() if is_number(value) and name != "exit"}
+    if epsilons is not None:
+        name = "epsilon" if job["privacy"].get("noise", "secure") == "secure" else "epsilon_if_secret"
+        numbers.setdefault(name, math.inf)
     numbers |= {f"constraint_{m}": value for m, value in enumerate(values, 1) if value is not None}
     if {"up_bytes", "down_bytes"} <= {*numbers}:
         numbers["bytes"] = numbers["up_bytes"] + numbers["down_bytes"]

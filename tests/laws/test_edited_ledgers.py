@@ -26,6 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "calibrated": {"privacy": {"delta": 1e-4, "clip": 1.0, "epsilon": 2.0, "noise": "test"}},
     "other": {"seed": 6},
+    "secure": {"privacy": PRIVACY | {"noise": "secure"}, "record": {"evaluate_every": 1, "checkpoint_every": 3}},
 }
 Edit = Callable[[Path], object]
 Copied = Callable[..., tuple[Job, Path]]
@@ -207,3 +208,49 @@ def test_the_ledger_of_another_run(copied: Copied) -> None:
         shutil.copy(other / name, out / name)
         with pytest.raises(error, match=said):
             run(job, Solo(), out, resume=True)
+
+
+def killed(out: Path) -> None:
+    """As a run leaves its folder that is killed after round 6, with a checkpoint of round 3."""
+    unknown = dict.fromkeys(("exit", "ended", "seconds_per_round", "cpu_s", "peak_rss_bytes", "exchanges"))
+    found = {name: value for name, value in read_json(out / "run.json").items() if not name.startswith("epsilon")}
+    counted = {"lines": 0, "crc": json.loads((out / LEDGER).read_text().splitlines()[0])["crc"]}
+    found |= {**unknown, "rounds": 0, "ledger": counted}
+    write_json(out / "run.json", {name: found[name] for name in found if name != "digests"})
+    for path in out.glob("checkpoint/*/manifest.json"):
+        if read_json(path)["round"] != 3:
+            shutil.rmtree(path.parent)
+
+
+def epsilon_of_the_last(times: float) -> Edit:
+    """Another epsilon in the history's last row."""
+
+    def change(text: bytes) -> bytes:
+        names, *rows = [line.split(b",") for line in text.splitlines()]
+        column = names.index(b"epsilon")
+        rows[-1][column] = b"%r" % (times * float(rows[-1][column]))
+        return b"".join(b",".join(row) + b"\n" for row in (names, *rows))
+
+    return edit(change, "history.csv")
+
+
+AFTER_A_KILL = {
+    "all lines cut": (edit(lambda text: text.splitlines(True)[0]), "has 0 rounds, and .*history.csv has round 6"),
+    "cut to the checkpoint": (edit(lambda text: b"".join(text.splitlines(True)[:4])), "has 3 rounds, and .* round 6"),
+    "a smaller epsilon": (epsilon_of_the_last(0.5), r"history.csv: epsilon = .* of round 6, and .* has"),
+    "a larger epsilon": (epsilon_of_the_last(1.5), r"history.csv: epsilon = .* of round 6, and .* has"),
+}
+
+
+@pytest.mark.parametrize(("edited", "said"), AFTER_A_KILL.values(), ids=AFTER_A_KILL)
+def test_what_is_edited_after_a_kill(edited: Edit, said: str, copied: Copied) -> None:
+    """No file counts the last lines, but the history's last row follows from them."""
+    job, out = copied("secure", rounds=8)
+    killed(out)
+    shown = CliRunner().invoke(main, ["show", str(out)])
+    assert shown.exit_code == 0, shown.output
+    edited(out)
+    shown = CliRunner().invoke(main, ["show", str(out)])
+    assert (shown.exit_code, type(shown.exception)) == (3, SystemExit), shown.exception
+    with pytest.raises(DataError, match=said):
+        run(job, Solo(), out, resume=True)

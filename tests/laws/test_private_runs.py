@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from registry import table
 from whole_runs import run
 from written_files import SUMMARY, read_json, write_json
 
+import mpifed as mf
 from mpifed.core.errors import BudgetSpent, Interrupted, UsageError
 from mpifed.files.history import read_history
 from mpifed.files.model_file import read_model
@@ -98,6 +100,20 @@ def test_history_says_what_was_released(digits: Path, tmp_path: Path) -> None:
     assert history["epsilon_unamplified"].tolist() == unamplified
     assert tuple(told) == SUMMARY
     assert (told["epsilon"], told["delta"]) == (history["epsilon"][-1], DELTA)
+
+
+def test_a_comparison_says_the_largest_epsilon(digits: Path, tmp_path: Path) -> None:
+    """Of seeds whose busiest clients do not take part equally often; and of too little noise that none is finite."""
+    jobs = {seed: private(digits, privacy=privacy(), rounds=10, seed=seed) for seed in range(8)}
+    counts = {seed: most(job, 10) for seed, job in jobs.items()}
+    few, many = (pick(counts, key=lambda seed: counts[seed]) for pick in (min, max))
+    assert counts[few] < counts[many]
+    little = private(digits, privacy=privacy(noise_multiplier=1e-4), aggregation={"bounds": {"noise": 64.0}})
+    for name, job in {"few": jobs[few], "many": jobs[many], "little": little}.items():
+        assert ended_with(job, tmp_path / name) == 0
+    frame = mf.compare(tmp_path / "few", tmp_path / "many", tmp_path / "little").frame
+    told = frame[frame["column"] == "epsilon"]
+    assert told["mean"].tolist() == [plain(counts[many]), math.inf] and told["std"].isna().all()
 
 
 # --- noise for an epsilon, which is a budget -------------------------------------------------------------------------
