@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 GAPS = ("", "na", "n/a", "nan", "null", "?", "<na>")  # texts that are gaps, in small letters
+NONE = "None"  # is one as well, as pandas reads it, and no other form of it
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_CATEGORIES = 50  # of a column, and one in two rows; where the user states them, any number
 FEW = 20  # rows of which each may have another number
@@ -159,7 +160,7 @@ class Recipe(NamedTuple):
                 there = "" if count else nearest(name, table.column_names)
                 columns = ", ".join(table.column_names)
                 raise DataError(f"{what}: {count or 'no'} column{'s' * (count > 1)} {name!r}{there}; of {columns}")
-            known, x = column_of({what: table}, name).raw(categories)
+            known, x = column_of({what: table}, name, categories or ()).raw(categories)
             texts.append(known)
             X.append(x.astype(np.float32))
         return self.encode(texts, X)
@@ -229,7 +230,8 @@ def _texts(values: pa.ChunkedArray, known: Sequence[str]) -> pa.Array:
 
     encoded = values.dictionary_encode().unify_dictionaries().combine_chunks()
     texts = [None if value is None else plain(text_of(value)) for value in encoded.dictionary.to_pylist()]
-    there = [text if text in known or str(text).lower() not in GAPS else None for text in texts]
+    gaps = [text == NONE or str(text).lower() in GAPS for text in texts]
+    there = [None if gap and text not in known else text for text, gap in zip(texts, gaps, strict=True)]
     return pa.array(there, pa.large_string()).take(encoded.indices)
 
 
@@ -274,7 +276,9 @@ class Cells(NamedTuple):
         try:
             column = pc.cast(column, pa.float64()).fill_null(np.nan)
         except pa.ArrowInvalid as error:
-            raise DataError(f"{self.at(0)}: {error}: identifiers are no features; {LEAVE_OUT}") from error
+            wide = (abs(value or 0) > 2**53 for value in column.to_pylist())
+            row = next((row for row, is_wide in enumerate(wide) if is_wide), 0)
+            raise DataError(f"{self.at(row)}: {error}: identifiers are no features; {LEAVE_OUT}") from error
         # `to_numpy` would import pandas
         values = np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
         for row in np.flatnonzero(np.abs(values) > _LARGEST)[:1].tolist():
@@ -311,7 +315,8 @@ def column_of(tables: Mapping[str, pa.Table], name: str, known: Sequence[str] = 
             kinds[is_text(values.type)] = what
         parts.append(pa.table({name: values}))
     if len(kinds) > 1:
-        text = Cells({kinds[True]: len(tables[kinds[True]])}, name, tables[kinds[True]][name])
+        place = [*tables].index(kinds[True])
+        text = Cells({kinds[True]: len(parts[place])}, name, parts[place][name])
         raise text.not_a_number(f"{kinds[False]} has numbers there; correct it, or state categories, by --given")
     with reading(f"{' and '.join([*tables][:3])}: column {name!r}", "give columns of one type", pa.ArrowException):
         below = pa.concat_tables(parts, promote_options="permissive")

@@ -210,14 +210,17 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
         if X.dtype.kind not in "biuf":
             raise DataError(f"{what}: a sparse array of {X.dtype}; expected numbers [samples, features]")
         # in a wide type: several values in a cell count as their sum, which SciPy takes in that of the array
-        wide = np.result_type(X.dtype, np.int64 if X.dtype.kind in "biu" else np.float64)
+        fits = X.dtype.kind in "iu" and np.abs(X.data.astype(np.float64)).sum() < 2.0**63
+        wide = X.dtype if X.dtype.kind == "b" else np.result_type(X.dtype, np.int64 if fits else np.float64)
         X = csr_matrix(X.astype(wide, copy=True))
         if not X.has_canonical_format:
             X.has_sorted_indices = False  # rows in order are sorted too: no bit of a row depends on the others
             X.sum_duplicates()
         for column in np.unique(X.indices[np.abs(X.data) > _EXACT]).tolist():
             check_feature(what, column, X.data[X.indices == column], stated=True)
-        return csr_matrix((_as_float(X.data[:, None], what, gaps)[:, 0], X.indices, X.indptr), shape=X.shape), None
+        stored = X.tocoo(copy=False)
+        data = _as_float(X.data[:, None], what, gaps, np.stack([stored.row, stored.col], axis=1))[:, 0]
+        return csr_matrix((data, X.indices, X.indptr), shape=X.shape), None
     values = array(X, what)
     if values.ndim < 2 or not values.size or values.dtype.kind not in "biuf":
         alone = "; one sample x is x[None]" if values.ndim == 1 and values.dtype.kind in "biuf" else ""
@@ -235,15 +238,15 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
     return np.ascontiguousarray(rows), shape
 
 
-def _as_float(values: Array, what: str, gaps: bool) -> Array:
-    """[s, p] float32."""
+def _as_float(values: Array, what: str, gaps: bool, places: Array | None = None) -> Array:
+    """[s, p] float32; of [s, 1] the row and column of each may be given, [s, 2]."""
     with np.errstate(over="ignore"):
         rows = values.astype(np.float32, copy=False)
     if not np.isfinite([rows.min(initial=0), rows.max(initial=0)]).all():
         wrong = ~np.isfinite(rows) & ~(np.isnan(rows) & gaps)
-        for row, column in np.argwhere(wrong)[:1].tolist():
+        for row, column in (np.argwhere(wrong) if places is None else places[wrong[:, 0]])[:1].tolist():
             raise DataError(
-                f"{what}: row {row}, column {column}: {values[row, column]} is not a finite number in float32, as are "
+                f"{what}: row {row}, column {column}: {values[wrong][0]} is not a finite number in float32, as are "
                 f"{wrong.sum() - 1} others; fill them in, or leave their rows out"
             )
     return rows

@@ -59,7 +59,8 @@ def of_clients(
 ) -> Samples:
     """The rows, up to texts as they are stored, of those clients who have any, and whose they are.
 
-    Raises DataError where nobody has rows, or those of a part are wrong, or of another kind than those of the first.
+    Raises DataError where nobody has rows, or those of a part are wrong, or of another kind than those of the first
+    whose labels are integers, if there is one.
 
     Parameters
     ----------
@@ -72,9 +73,11 @@ def of_clients(
         rows = Samples(X, y, shape=shape)
         # of a few rows it can't be said whether their many integers are classes
         rows = stored_rows(place, rows, rows, None if task == "auto" else task)
-        stored.append(as_trained(place, stored[0], rows) if stored else rows)
+        stored.append(rows)
     if not stored:
         raise DataError(f"{what}: no rows of any client")
+    first = next((rows for rows in stored if rows.y.dtype.kind == "i"), stored[0])
+    stored = [as_trained(place, first, rows) for (_, place, *_), rows in zip(there, stored, strict=True)]
     ids = np.repeat([client for client, *_ in there], [len(rows.y) for rows in stored])
     X, y = stack_rows([rows.X for rows in stored]), np.concatenate([rows.y for rows in stored])
     return replace(stored[0], X=X, y=y, ids=ids, owners=tuple(owners))

@@ -21,7 +21,7 @@ from mpifed.core.io_errors import open_regular
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array, Flags
 from mpifed.data.natural import distinct_names, identifiers
-from mpifed.data.recipe import GAPS, Cells, Public, RawColumns, Stated, check_feature, column_of, is_text
+from mpifed.data.recipe import GAPS, NONE, Cells, Public, RawColumns, Stated, check_feature, column_of, is_text
 from mpifed.data.samples import Samples, Source, Task
 from mpifed.data.source_files import check_choices, listed, numbers_rows, open_packed
 from mpifed.files.reading import reading
@@ -30,7 +30,7 @@ from mpifed.text import shown, wrong_line
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NULLS = [form for word in (*GAPS, "none") for form in {word, word.upper(), word.capitalize(), word.title()}] + ["NaN"]
+_NULLS = [form for word in GAPS for form in {word, word.upper(), word.capitalize(), word.title()}] + ["NaN", NONE]
 _BLOCK_BYTES = 2**24  # of a CSV file that are parsed at a time; a line must fit
 _NUMBER = r"\s*[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?\s*"
 # a number as people write it, with a unit, or with something between thousands; or a date
@@ -145,7 +145,8 @@ class ColumnUses:
             return [np.array(texts, str)], ()
         known, y = column.raw(public.classes or None)
         if strange := (known or ())[len(public.classes) :]:
-            raise DataError(f"{column.at(0)}: label {strange[0]!r} is none of the given {listed(public.classes)}")
+            row = int((y >= len(public.classes)).argmax())
+            raise DataError(f"{column.at(row)}: label {strange[0]!r} is none of the given {listed(public.classes)}")
         classes = public.classes or (() if self.task == "regression" or others else min(names))
         if classes:
             y = np.where(y < 0, np.nan, y)  # a ClassLabel of a row without a label
@@ -227,7 +228,7 @@ class ColumnSource(ColumnUses, Source):
 class CsvTable(ColumnSource):
     """CSV files, with names in the first line or without: numbers, and texts as classes, categories or identifiers.
 
-    Packed files, .gz, .bz2 and .xz, are unpacked. Empty cells and NA, N/A, NaN, null and ? are missing values.
+    Packed files, .gz, .bz2 and .xz, are unpacked. Empty cells and NA, N/A, NaN, null, None and ? are missing values.
     """
 
     separator: str = ","
@@ -265,16 +266,16 @@ class CsvTable(ColumnSource):
                 return arrow_csv.read_csv(pa.BufferReader(content), read, parse, convert)
 
         table = table_of(names, [*self._named(str(path), names, "by"), *texts])
-        if b'"' in content and len(table) + skipped < (lines := len(re.findall(rb"(?m)^[^\r\n]", content))):
+        if b'"' in content and len(table) + skipped < (lines := len(re.findall(rb"(?:\A|[\r\n])[^\r\n]", content))):
             raise DataError(
                 f"{path}: {lines} lines, and {len(table) + skipped} rows: a cell begins with a quote, and does not end "
                 "with it in its line; double quotes inside of cells, and take ends of lines out of them"
             )
-        whole = [field.name for field in table.schema if field.type == pa.int64()]
+        whole = [field.name for field in table.schema if field.type in (pa.int64(), pa.float64())]
         if whole and re.search(rf"(^|[\s\"]|{re.escape(separator)})[-+]?0[\dx]".encode(), content, re.I | re.M):
             written = table_of(whole, whole)
             for name in whole:
-                if pc.any(pc.match_substring_regex(written[name], r"^\s*[-+]?0[\dxX]")).as_py():
+                if pc.any(pc.match_substring_regex(written[name], r"^\s*[-+]?0(\d+\s*$|[xX])")).as_py():
                     table = table.set_column(names.index(name), name, written[name])
         return table
 

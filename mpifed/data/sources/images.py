@@ -90,6 +90,8 @@ def _pixels(path: Path) -> Array:
     with reading(path, remedy, *damaged), Image.open(path, formats=_FORMATS) as image:
         if image.mode[0] in "IF" or ";16" in str(image.tile):  # which become RGB by cutting off what is above 255
             raise ValueError(f"pixels of more than 8 bits, mode {image.mode}: give them by from_arrays")
+        if image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema()[0] < 255:
+            raise ValueError("transparent pixels, which have no colour: paint them on a background")
         if getattr(image, "n_frames", 1) > 1:
             raise ValueError("several images in one file: give one of each")
         return np.asarray(ImageOps.exif_transpose(image).convert("RGB"))  # as a camera was held

@@ -8,13 +8,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from federations import command, common, held, make
 from sklearn.datasets import load_digits
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.data.recipe import Recipe
 from mpifed.data.shards import shard_of
 from mpifed.data.store import Federation, open_federation
+from mpifed.data.table import as_table
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -165,6 +168,19 @@ def test_gaps(tmp_path: Path, missing: str, expected: list[list[float]]) -> None
     if missing == "drop":  # and with it the only blue
         names, expected = names[:1] + names[2:], [[1, 1, 1, 0], [6, 1, 0, 1]]
     assert folder.names() == names and rows(folder) == expected
+
+
+def test_what_is_stated_is_no_gap_when_it_is_applied(tmp_path: Path) -> None:
+    """And None is one, as pandas reads it, in texts too."""
+    frame = pandas.DataFrame({"land": ["NA", "DE", "None", "NA"], "a": [1.0, np.nan, 3, 4], "y": [1.5, 2, 3, 4]})
+    given = written(tmp_path / "p.toml", "columns.land.categories = ['DE', 'NA']\n")
+    path = tmp_path / "a.csv"
+    frame.to_csv(path, index=False)
+    folder = of_one("csv", path, "--given", given, "--categorical", "one-hot", "--missing", "zero")
+    expected = [[0, 1, 1], [1, 0, 0], [0, 0, 3], [0, 1, 4]]
+    assert folder.names() == ("land=DE", "land=NA", "a") and rows(folder) == expected
+    applied = Recipe(folder.about.recipe or ()).rows(as_table(frame, "frame"), "frame")
+    assert applied.tolist() == expected
 
 
 def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:

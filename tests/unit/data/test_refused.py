@@ -131,6 +131,9 @@ CSV: list[tuple[str | bytes, str, str]] = [  # the file a.csv with the label y, 
     ),
     ("5,6,0\n2,3,1\n", "--label x5", "--label x5: .* names 0, 1, 2, .*a first line of numbers is a row"),
     ("zip,y\n1067,0\n01067,1\n", "", "row 1, column 'zip': .* is not a number; encode categories, .*leave"),
+    ("zip,y\n1e5,0\n01067,1\n", "", "row 1, column 'zip': .* is not a number; encode categories, .*leave"),
+    ("x,y\nnone,0\n2,1\n", "--missing mean", "row 1, column 'x': 'none' is not a number"),  # a gap is None
+    ('x,c,y\r1,u,0\r2,"u,1\r3,v,0\r4,u",1\r5,v,0\r', "--categorical one-hot", "6 lines, and 4 rows: a cell begins"),
     (TEXTS, "--labels even-odd", "expected all, or class:K with K one of no, yes"),
     ("x,ward,y\n1,a,0\n2,b,1\n", "--by ward", "--clients: the data say whose each row is; leave it out"),
     ("x,y\n" + "".join(f"{n}.5,n{n}\n" for n in range(30)), "", "labels are 30 different texts in 30 rows, classes"),
@@ -156,7 +159,7 @@ GIVEN: list[tuple[str, str, str]] = [  # a.csv, the file of --given, what is nam
     (TWO, "[columns.x]\nfill = 'a'\n", "columns.x.fill = 'a': expected a number"),
     ("x,y\nu,0\nv,1\n", "[columns.x]\nfill = 'w'\n", "columns.x.fill = 'w': expected .* a category"),
     ("x,y\nu,0\nv,1\n", "[columns.x]\ncategories = ['u']\n", "column 'x': 'v' is none of the given"),
-    (TEXTS, "classes = ['no', 'maybe']", "label 'yes' is none of the given no, maybe"),
+    (TEXTS, "classes = ['no', 'maybe']", "row 2, .* label 'yes' is none of the given no, maybe"),
 ]  # fmt: skip
 TABLES: list[Bad] = [
     *((f"csv a.csv --label y {ONE} {words}", named, {"a.csv": text}) for text, words, named in CSV),
@@ -292,6 +295,7 @@ IMAGES: list[tuple[str, bytes, str]] = [
     ("b/9.png", b"no image", r"9.png: cannot be read .*; expected BMP, GIF, JPEG"),
     ("b/9.png", png(np.zeros((4, 3), np.uint16)), r"9.png: cannot be read .*more than 8 bits, mode I;16"),
     ("b/9.png", png(np.zeros((4, 3), np.uint8), np.ones((4, 3), np.uint8)), "9.png: .*several images in one file"),
+    ("b/9.png", png(np.ones((4, 3, 4), np.uint8)), "9.png: .*transparent pixels, which have no colour: paint"),
     ("b/9.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n", "9.png: cannot be read"),
     ("b/9.png", png(np.zeros((2, 2), np.uint8)), r"9.png: \(2, 2\) pixels, 0.png has \(4, 3\)"),
     ("b/c/9.png", GREY["b/0.png"], "b/c: cannot be read .*Is a directory"),
@@ -303,6 +307,10 @@ HDF5: list[tuple[dict[str, bytes], str]] = [
     *(({"a.h5": led_elsewhere(of), "b.h5": hdf5(X=X, y=Y)}, "X is no dataset of this file") for of in (False, True)),
     ({"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X[:, :1], y=Y)}, r"b.h5: samples of shape \(1,\); expected"),
     ({"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X.astype("u1"), y=Y)}, "b.h5: samples are uint8, those"),
+    *(
+        ({f"{first}.h5": hdf5(X=X, y=Y + 0.5), f"{then}.h5": hdf5(X=X, y=Y)}, f"{first}.h5: labels are .*, such as")
+        for first, then in ("ab", "ba")
+    ),
     ({"a.h5": hdf5(X=X, y=Y, x_test=Y)}, "a.h5: .*X_test is no dataset of this file"),
     ({"a.h5": hdf5(X=X[:4], y=Y)}, "a.h5: 4 rows and 6 labels"),
     ({"a.h5": hdf5(X=X, y=Y), "a.hdf5": hdf5(X=X, y=Y)}, "2 clients are called 'a'"),
@@ -387,6 +395,7 @@ FRAMES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, se
     "23: a time span": ({"stay": pd.to_timedelta(range(30), unit="h")}, {}, "'stay'"),
     "23: time stamps": ({"t": [1_700_000_000_000_000_000 + n // 2 for n in range(30)]}, {}, "column 't': "),
     "23: seconds": ({"t": [1_700_000_000 + n % 9 for n in range(30)]}, {}, r"'t': 9 different numbers, .* are \d in"),
+    "an identifier": ({"p": [1, 2, *[2**53 + 1] * 28]}, {}, "row 3, column 'p': Integer value .* identifiers"),
     "23: beyond float32": ({"t": [2**24 + n % 5 for n in range(30)]}, {}, "'t': 5 different numbers.* are 3 in"),
     "numbers of rows": ({"p": [*range(29), None]}, {}, "'p': another integer in each of 29 rows.*ignore.*NAME"),
     "notes": ({"note": [f"n{n % 16}" for n in range(30)]}, {}, "'note': 16 different texts in 30 training rows"),

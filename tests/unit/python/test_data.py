@@ -72,6 +72,10 @@ def test_one_table_by_every_door_is_the_same_data() -> None:
     summed = sparse.coo_matrix((np.full(120, 200, "u1"), (np.repeat(range(60), 2), np.zeros(120, int))))
     alike = [arrays(x, Y, scale="none") for x in (summed, sparse.csr_array(np.full((60, 1), 400.0)))]
     assert stored(alike[0]).sha256 == stored(alike[1]).sha256
+    twice = [0, 0, 1], [0, 0, 1]  # SciPy says that true and true is true
+    for values, once in (([True] * 3, np.eye(2)), ([2**62, 2**62, 1], np.diag([2.0**63, 1]))):
+        of_both = (sparse.coo_matrix((values, twice)), sparse.csr_matrix(once))
+        assert len({stored(arrays(x, [0, 1], clients=1, scale="none")).sha256 for x in of_both}) == 1
     frames = {name: FRAME[rows].sample(frac=1, random_state=1) for name, rows in WARDS.items()}
     of_frames = [
         From.from_clients(frames, label="ill", scale="none"),
