@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -31,9 +31,6 @@ from mpifed.plots.style import save
 from mpifed.results.frames import read
 from mpifed.results.points import is_sweep
 from mpifed.results.text import toml_text
-
-if TYPE_CHECKING:
-    pass
 
 PAPERS = ("ssca", "fedpdm", "hyfdca", "mcmahan")
 # limits need not be met, large steps may diverge, and another time goes on

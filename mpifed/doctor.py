@@ -158,7 +158,9 @@ def devices() -> Iterator[CheckResult]:
         return
     try:
         runtime = cupy.cuda.runtime
-        for number in range(runtime.getDeviceCount()):
+        if not (count := runtime.getDeviceCount()):
+            raise RuntimeError("it sees none")
+        for number in range(count):
             name = runtime.getDeviceProperties(number)["name"].decode()
             with cupy.cuda.Device(number):
                 double = cupy.ElementwiseKernel("float32 x", "float32 z", "z = 2 * x", "mpifed_double")
@@ -167,7 +169,7 @@ def devices() -> Iterator[CheckResult]:
             remedy = "" if found == 128 else "use another device"
             yield CheckResult(f"{name}, CuPy {cupy.__version__}: compiles, and says that 2 * 64 is {found:g}", remedy)
     except Exception as error:  # CuPy's own are of many kinds
-        remedy = "everything runs on the CPU; with a GPU, pip install 'mpifed[gpu]', of CUDA 12 'mpifed[gpu12]'"
+        remedy = "everything runs on the CPU; with a GPU, pip install 'mpifed[gpu]', for CUDA 12 'mpifed[gpu12]'"
         yield CheckResult(f"CuPy {cupy.__version__}, but no GPU that computes ({error})", remedy)
     if os.environ.get("CUPY_TF32", "0") not in ("", "0"):
         what = "CUPY_TF32 is set: products would be rounded to 10 bits, so runs on a GPU are refused"

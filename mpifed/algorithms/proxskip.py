@@ -88,7 +88,7 @@ class TAMUNA(ProxSkip):
     """
 
     weights = "uniform"
-    refuses: ClassVar[dict[str, str]] = ProxSkip.refuses | {"cohorts": "all rounds must have as many clients"}
+    refuses: ClassVar[dict[str, str]] = ProxSkip.refuses | {"cohorts": "all rounds must have equally many clients"}
     senders: Annotated[int, Ge(2)] | None = None
     """By how many clients of a round each coordinate of the model is sent; by default all of them."""
 

@@ -36,7 +36,7 @@ def check_rows(problem: Problem, batch: int) -> list[str]:
                 key,
                 f"the smallest shard ({problem.name_of(client)}) has {least} samples, and with [privacy] all clients "
                 "draw as many",
-                "lower batch_size, or make larger shards: fewer clients",
+                "lower batch_size, or make larger shards, as with fewer clients",
             ),
         )
     )

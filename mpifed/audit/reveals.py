@@ -219,6 +219,8 @@ def _own(method: Algorithm, received: Received) -> list[Revealed]:
         for item in items:
             if not isinstance(item, Revealed):
                 raise ValueError(f"{type(item).__name__} is no kind of `mpifed.algorithms.reveals`")
+            for leaf in bare_leaves(cast("Record", item)):
+                np.isfinite(leaf)  # raises where it is no number
             if isinstance(item, MeanGradient):
                 came, wanted = ([np.shape(leaf) for leaf in bare_leaves(part)] for part in (item.gradient, item.model))
                 if came != wanted:

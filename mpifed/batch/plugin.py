@@ -39,14 +39,14 @@ def plugin(name: str | None = None, environment: Mapping[str, str] = os.environ,
     chosen = next((word for word in supported if word in offered), None)
     if chosen is None:
         raise MpifedError(
-            f"{name} needs srun --mpi={supported[0]}, and this Slurm has {', '.join(sorted(offered))}; use "
+            f"{name} needs srun --mpi={supported[0]}, and this Slurm has {', '.join(sorted(offered)) or 'none'}; use "
             "the library's own mpiexec (export MPIFED_LAUNCHER=mpiexec), or another library"
         )
     return chosen
 
 
 def plugins(environment: Mapping[str, str] = os.environ, limit_s: float = 30.0) -> set[str] | None:
-    """Those of the plugins that `srun --mpi=list` names; None if there is no srun or it does not answer in time."""
+    """Which of the plugins `srun --mpi=list` names; None if there is no srun, or no answer in time."""
     srun = has("srun", environment)
     if srun is None or misconfigured(environment):
         return None
@@ -57,4 +57,5 @@ def plugins(environment: Mapping[str, str] = os.environ, limit_s: float = 30.0) 
     except (OSError, subprocess.SubprocessError):
         return None
     said = listing.stdout + listing.stderr  # the stream depends on the version
-    return set(re.findall(r"\b(?:cray_shasta|pmi2|pmix)\b", said)) or None
+    found = {*re.findall(r"\b(?:cray_shasta|pmi2|pmix|none)\b", said)}
+    return found - {"none"} if found else None

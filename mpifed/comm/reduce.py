@@ -2,7 +2,7 @@
 
 Each rank adds a part of its node's messages where they are; then the leaders of the nodes add these sums over the
 network. Bits are those of the library's own call, which was the faster one under Open MPI, and where ranks outnumber
-the processors of their node. `benchmarks/reductions.py` compares them.
+the processors of their node.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SharedMessage:
         self.mine: Array = self._messages[comm.node_rank]  # this rank's
 
     def reduce(self, everywhere: bool) -> Array | None:
-        """The sum over all ranks, on rank 0 or everywhere, until the next one; messages may be overwritten."""
+        """The sum over all ranks, on rank 0 or everywhere, until the next one; messages stay as they are."""
         comm, node, total = self._comm, self._comm.node, self._total
         here = slice(*(total.size * part // node.size for part in (node.rank, node.rank + 1)))
         node.Barrier()

@@ -78,7 +78,7 @@ class Ranks:
         self._plans: dict[str, Plan] = {}
         self._kept: dict[str, Kept] = {}
         self.steps = defaultdict[str, float](float)  # by field, of the largest value so far; see `note_steps`
-        self.order = 0  # from the server: 0, or the exit code with which the run ends here
+        self.order = 0  # from the server: 0, or how the run ends here: an exit code, or -1, normally
         self.request = Request()  # of this rank
         self.requested = False  # server only: whether any rank was asked to end the run
         self.up_bytes = self.down_bytes = 0  # as in a deployment, server only

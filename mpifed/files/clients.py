@@ -55,6 +55,6 @@ def read_clients(run_dir: PathLike) -> dict[str, Array]:
     ):
         lines = read_csv(as_written(path))
         columns = columns_of([line[:4] for line in lines])
-        if len(columns) < 4:
-            raise ValueError("expected lines of 4 cells")
+        if len(columns) < 4 or len({*map(len, lines)}) > 1:
+            raise ValueError("expected lines of 4 cells, or all of 5")
         return columns | ({"name": np.array([line[4] for line in lines[1:]])} if len(lines[0]) > 4 else {})

@@ -69,7 +69,9 @@ def read_json(path: PathLike) -> Table:
 
     with reading(path, "is this the directory of a run?", OSError, ValueError):
         text = content(path)
-        table: Table = dict(from_json(text, allow_inf_nan=False).items())
+        table: Table = from_json(text, allow_inf_nan=False)
+        if not isinstance(table, dict):
+            raise ValueError("it holds no table")
     stated = table.pop(_CHECKSUM, None)
     sha256 = hashlib.sha256(text.replace(str(stated).encode(), b"")).hexdigest()
     if stated not in (None, sha256):

@@ -170,7 +170,7 @@ def _of_network(job: JobSettings) -> Iterator[Refusal]:
     if network is None:
         return
     table, known, delayed = "[simulated_network]", figures(network), network.delay_s is not None
-    alone = not known and (network.unsteady or network.speeds)  # without a clock
+    alone = not known and (network.unsteady or network.speeds or network.mean_absence)  # without a clock
     missing = [] if delayed or alone else [key for key in FIGURES if key not in known]
     remedy = f"give a number, or name = one of {', '.join(PRESETS)}"
     yield Refusal(missing, f"{table} {', '.join(missing)}", "missing", f"{remedy}; or delay_s alone")
@@ -216,7 +216,7 @@ def _of_network(job: JobSettings) -> Iterator[Refusal]:
         network.mean_absence is not None and (network.mean_absence < least or network.availability == 1),
         f"{table} mean_absence = {network.mean_absence}",
         f"where availability = {network.availability:g}, who is away is so for {least:.3g} rounds at least, on average",
-        "raise it, or lower availability below 1",
+        "raise it" if network.availability < 1 else "give availability below 1",
     )
     yield Refusal(
         job.unsteady and part.dropout_rate,

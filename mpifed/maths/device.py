@@ -23,7 +23,7 @@ from mpifed.core.record import AnyRecord, Array, ArrayModule
 from mpifed.data.block import Block, ClientData, CsrRows, Piece
 
 _REMEDY = (
-    "install the extra `gpu` (pip install 'mpifed[gpu]'; of CUDA 12 `gpu12`), request a GPU from the batch "
+    "install the extra `gpu` (pip install 'mpifed[gpu]'; for CUDA 12 `gpu12`), request a GPU from the batch "
     'system, check that CUDA_VISIBLE_DEVICES does not hide it, or set [compute] device = "cpu"'
 )
 

@@ -31,7 +31,7 @@ def with_noise(algorithm: Algorithm, multiplier: float) -> Algorithm:
 
 
 def budget_of(job: Job) -> Budget | None:
-    """The budget of [stop], always of the rigorous epsilon; else the epsilon from which the noise is computed."""
+    """The budget of [stop]; else the epsilon from which the noise is computed, unless by the paper; both rigorous."""
     if job.stop.epsilon is not None:
         return Budget("[stop] epsilon", job.stop.epsilon)
     if job.privacy is not None and job.privacy.epsilon is not None and not job.privacy.by_paper:

@@ -88,10 +88,8 @@ class Ledger:
             if line.round > upto:
                 wrong = f"line {number} is of round {line.round}, 0 to {upto} expected"
             elif line.clients not in ("all", expected):  # an incomplete line was replaced by one with all clients
-                wrong = (
-                    f"line {number}: in round {upto} clients {str(line.clients)[:60]} took part, and by the job's seed "
-                )
-                wrong += f"{str(expected)[:60]} do"
+                wrong = f"line {number}: in round {line.round} clients {str(line.clients)[:60]} took part, and by the "
+                wrong += f"job's seed {str(expected)[:60]} do"
             if wrong:
                 break
             upto = max(upto, line.round + 1)
@@ -142,7 +140,7 @@ class Ledger:
             )
             self.refusal = (
                 f"{budget.key} = {budget.epsilon:g}: {before:.4g} is spent after {now.index} rounds by the client that "
-                f"spent most; with another round it would be {once:.4g}, and with all {self._job.rounds} {whole:.4g}, "
-                f"at delta = {self.spending.privacy.delta:g}"
+                f"spent most; with another round it would be {once:.4g}, and with all {self._job.rounds} "
+                f"{np.ceil(1000 * whole) / 1000:g}, at delta = {self.spending.privacy.delta:g}"  # may be a next budget
             )
         return bool(self._allowed)

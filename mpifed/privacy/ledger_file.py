@@ -126,7 +126,7 @@ class Contents(NamedTuple):
     def follow(self, run_dir: Path, rows: Mapping[str, Array]) -> None:
         """DataError unless the last row of a run's history, read before the ledger, may follow from these lines.
 
-        It has what was spent by then: its rounds once at least, and no more than all lines. With noise of a test, lines
+        It has what was spent by then: at least all lines of its rounds, at most all lines. With noise of a test, lines
         may be missing that no disk had when the machine stopped.
         """
         spending, history = self.header.spending, run_dir / HISTORY

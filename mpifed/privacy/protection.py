@@ -18,7 +18,7 @@ _NEIGHBOURS = {
 _FROM = {
     "local": "from everybody else, the server too: local noise",
     "distributed": "from who sees sums alone, where clients keep their shares to themselves: distributed noise",
-    "central": "from who sees the models, and trusts the server: central noise",
+    "central": "from who sees the models alone, where the server is trusted: central noise",
 }
 SWEPT = (
     "[privacy]: losses and what else is measured over training data are computed without noise, so epsilon does not "
@@ -72,6 +72,11 @@ def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> li
     ]
     if privacy is not None:
         why_not, leaving = not_private(privacy), job.participation.dropout_rate
+        is_budget = privacy.epsilon is not None and not privacy.by_paper
+        ends_early = is_budget * (
+            "; noise is computed for as many attempts as there are rounds, so with void ones the budget ends the run "
+            "before its last round (exit 70), unless [stop] epsilon allows more"
+        )
         rows += [
             (why_not, f"[privacy] {why_not}: this run is not private"),
             (
@@ -92,8 +97,7 @@ def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> li
             (
                 leaving,
                 f"[participation] dropout_rate = {leaving:g}: each attempt at a round counts in epsilon, "
-                f"{_void(privacy, job.channel)}; noise is computed for as many attempts as there are rounds, so with "
-                "void ones the budget ends the run before its last round (exit 70), unless [stop] epsilon allows more",
+                f"{_void(privacy, job.channel)}{ends_early}",
             ),
             (
                 job.record.evaluate_every and not job.record.released_only,

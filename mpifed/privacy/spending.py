@@ -40,13 +40,13 @@ class Spending:
     def worst(self, part: float = 1.0, *, amplified: bool = True) -> float:
         """Epsilon of the client who has spent most; infinite without noise.
 
+        Numbers within a total variation of t of those accounted for are (epsilon, delta + (1 + exp(epsilon)) t)-private
+        where those are (epsilon, delta)-private; integers are drawn so. Above an epsilon of about 45 no delta is left.
+
         Parameters
         ----------
         part : the share of the noise's variance that the attacker does not know
         amplified : whether it does not know either which clients and records were drawn
-
-        Numbers within a total variation of t of those accounted for are (epsilon, delta + (1 + exp(epsilon)) t)-private
-        where those are (epsilon, delta)-private; integers are drawn so. Above an epsilon of about 45 no delta is left.
         """
         delta, sampling, release = self.privacy.delta, self.privacy.sampling, self.release
 

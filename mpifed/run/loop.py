@@ -132,7 +132,7 @@ class RunLoop:
             self.evaluation.advance()
             self.progress = self.progress.after(elapsed_s, ranks, rounds=1)
             self.reporter.advance(self.progress.round)
-            if len(self.round_s) == 1:
+            if len(self.round_s) == 1 and not now.at(len(exchanges) - 1).void:
                 with agreed(self.comm):
                     self._check_states()
                 self._check_settings()

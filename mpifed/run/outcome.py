@@ -57,7 +57,7 @@ def ended(
     Parameters
     ----------
     result : on rank 0
-    lacking : the goals of the job that the last model does not reach, and why
+    lacking : the goals of the job that the last model does not reach
     refusal : why the budget allows no further round
     """
     part, stands = job.participation, f"the model of round {done} stands in {out}"

@@ -44,7 +44,7 @@ class Runs:
     def points(self, points: list[SweepPoint], chosen: list[SweepPoint], anew: bool) -> dict[str, PointEnd]:
         """The ends of the chosen points by name, those that have finished not run anew. Collective.
 
-        `anew`: all of them, so that a sweep that has begun is refused, or replaced. The first error after which the
+        `anew`: a sweep that has begun is refused, or replaced. The first error after which the
         sweep does not go on is raised, once sweep.csv has been written.
         """
         ends, last = dict[str, PointEnd](), None
@@ -117,7 +117,7 @@ class Runs:
             names = {point.name: point for point in going}
             return [names.get(point.name, point) for point in trials], left
 
-        most: int | None = 1  # whether there is such a metric is seen when the first one has ended
+        most: int | None = 1  # whether there is such a metric is seen when the first one has ended, unless it diverged
         while True:
             points, left = self._on_server(rung)
             chosen = [point for point in left if only in (None, point.name)][:most]
@@ -156,4 +156,5 @@ def _before(point: SweepPoint, run_dir: Path) -> tuple[int | None, bool]:
 def _end_of(error: MpifedError | SystemExit) -> PointEnd:
     if isinstance(error, MpifedError):
         return PointEnd(error.exit_code, copy(error))
-    return PointEnd(int(error.code or 0), copy(error.__cause__))
+    cause = error.__cause__  # others cannot be copied, or need not be known
+    return PointEnd(int(error.code or 0), copy(cause) if isinstance(cause, (MpifedError, KeyboardInterrupt)) else None)
