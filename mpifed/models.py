@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +86,8 @@ class _Residual(nn.Module):  # type: ignore[misc]
 class ByteLSTM(nn.Module):  # type: ignore[misc]
     """What byte of a text comes next, by two layers of 256 LSTM cells: that of McMahan et al. 2017 for Shakespeare.
 
-    Bytes are embedded in 8 dimensions. 800,768 parameters, and 257 for each class.
+    Bytes are embedded in 8 dimensions; data need `--scale none`, since 255 divides them to 0 here by default.
+    800,768 parameters, and 257 for each class.
     """
 
     def __init__(self, outputs: int) -> None:
@@ -100,7 +102,10 @@ class ByteLSTM(nn.Module):  # type: ignore[misc]
 
 
 class ByteTransformer(nn.Module):  # type: ignore[misc]
-    """What byte of a text comes next, by two encoder layers of width 64 with four heads, which normalize first."""
+    """What byte of a text comes next, by two encoder layers of width 64 with four heads, which normalize first.
+
+    Data need `--scale none`, since 255 divides bytes to 0 here by default.
+    """
 
     def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()
@@ -121,8 +126,9 @@ class _LowRank(nn.Module):  # type: ignore[misc]
     def __init__(self, matrix: Tensor, rank: int) -> None:
         super().__init__()
         rows, columns = matrix.shape
-        self.down = nn.Parameter(torch.randn(rank, columns) / math.sqrt(columns))
-        self.up = nn.Parameter(torch.zeros(rows, rank))
+        kind: dict[str, Any] = {"dtype": matrix.dtype, "device": matrix.device}
+        self.down = nn.Parameter(torch.randn(rank, columns, **kind) / math.sqrt(columns))
+        self.up = nn.Parameter(torch.zeros(rows, rank, **kind))
 
     def forward(self, matrix: Tensor) -> Tensor:
         return matrix + self.up @ self.down
@@ -137,6 +143,7 @@ def low_rank(net: nn.Module, rank: int) -> nn.Module:
     Parameters
     ----------
     net : is changed; its weights must not depend on PyTorch's generator, which the job's seed sets
+    rank : of B A, the rows of A
     """
     net.requires_grad_(False)
     for layer in [one for one in net.modules() if isinstance(one, (nn.Linear, nn.MultiheadAttention))]:

@@ -81,7 +81,7 @@ def _command(name: str, kind: type[Source]) -> click.Command:
         except ModuleNotFoundError as error:
             raise UsageError(f"{name}: {error.name} is not installed; pip install 'mpifed[data]'") from error
         except MemoryError as error:
-            raise DataError(f"{name}: not enough memory ({error!s:.200}); use less data") from error
+            raise DataError(f"{name}: not enough memory ({str(error)[:200] or 'none left'}); use less data") from error
         click.echo(on_screen(summary(federation)))
 
     text, docs = inspect.cleandoc(kind.__doc__ or ""), attribute_docs(kind)

@@ -160,7 +160,10 @@ class Recipe(NamedTuple):
                 there = "" if count else nearest(name, table.column_names)
                 columns = ", ".join(table.column_names)
                 raise DataError(f"{what}: {count or 'no'} column{'s' * (count > 1)} {name!r}{there}; of {columns}")
-            known, x = column_of({what: table}, name, categories or ()).raw(categories)
+            column = column_of({what: table}, name, categories or ())
+            if categories is None and is_text(column.values.type):
+                raise column.not_a_number("training rows have numbers there; give numbers, not texts")
+            known, x = column.raw(categories)
             texts.append(known)
             X.append(x.astype(np.float32))
         return self.encode(texts, X)
@@ -240,7 +243,7 @@ class Cells(NamedTuple):
 
     sizes: Mapping[str, int]  # the rows of each table, by what messages call it
     name: str
-    values: pa.ChunkedArray  # as `cells_of` gives them
+    values: pa.ChunkedArray  # as `column_of` gives them
 
     def at(self, row: int) -> str:
         """Where a row stands."""

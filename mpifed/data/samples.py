@@ -338,7 +338,7 @@ def array(values: Values, what: str) -> Array:
     Raises DataError for masked entries, which are gaps, and ragged lists.
     """
     of_python, parts = isinstance(values, (list, tuple)), [values]
-    while isinstance(parts[0], (list, tuple)) and parts[0]:
+    while parts and all(isinstance(part, (list, tuple)) for part in parts):
         parts = [each for part in parts for each in part]
     if masked := sum(int(part.mask.sum()) for part in parts if isinstance(part, np.ma.MaskedArray)):
         raise DataError(f"{what}: {masked} masked entries; fill them in, or leave their rows out")

@@ -213,4 +213,5 @@ def _values(data: Federation, parts: Mapping[str, Array], count: int, width: int
             raise ValueError("indptr does not ascend")
         values = csr_matrix((parts["data"], parts["indices"], indptr - indptr[0]), (count, width))
         values.check_format(full_check=True)
+        values.data, values.indices = parts["data"], parts["indices"]  # SciPy has copied parts of larger arrays
     return values

@@ -236,8 +236,8 @@ class Federation:
         """A whole array, of this shape if one is given; DataError for another size, or one that is not its digest's."""
         with self.guard(name):
             values = self._arrays[name].reshape(shape or self._arrays[name].shape)
-            if self.about.arrays[name].sha256 not in (None, _digest([values]).hex()):
-                raise ValueError(f"{name} was changed or damaged")
+            if (expected := self.about.arrays[name].sha256) and expected != _digest([values]).hex():
+                raise ValueError("was changed or damaged")
         return values
 
     def _integers(self, name: str, *shape: int) -> Integers:
@@ -318,10 +318,11 @@ class Federation:
     def labels(self, prefix: str = "", start: int = 0, stop: int | None = None) -> Array:
         """Stored labels as int64 classes or float64 targets [s]; DataError if they are invalid."""
         y, classes = self._sets[prefix]["y"][start:stop], self.about.classes
-        y = y.astype(np.int64 if self.classes else np.float64)
         with self.guard(f"{prefix}y"):
-            if not (_is_finite(y) and (not classes or (y.min(initial=0) >= 0 and y.max(initial=0) < classes))):
+            whole = y.dtype.kind in "iu" and y.min(initial=0) >= 0 and y.max(initial=0) < classes
+            if not (_is_finite(y) and (whole or not classes)):
                 raise ValueError(f"labels are not finite, or not 0 to {classes - 1}")
+        y = y.astype(np.int64 if self.classes else np.float64)
         return y if self.targets == 1 else vectors(y)
 
     def read(self, prefix: str, places: Places, load: bool = True) -> dict[str, Array]:
@@ -344,8 +345,8 @@ class Federation:
                     out[...] = part
                     self._forget()  # few pages of the file stay in memory
             with self.guard(f"{prefix}{name}"):
-                if not _is_finite(values):
-                    raise ValueError("a number is not finite")
+                if not _is_finite(values) or (name in ("X", "data") and values.dtype.kind not in "uf"):
+                    raise ValueError(f"a number is not finite, or {values.dtype} is no type of samples")
             found[name] = values
         return found
 
@@ -418,9 +419,11 @@ def open_federation(path: Path | str, verify: bool = False) -> Federation:
         return _IN_MEMORY[str(path)]
     about = (path := Path(path)) / ABOUT
     if not about.is_file():
+        alone = (path / ARRAYS).exists()
+        half = f", and {ARRAYS} alone is of mpifed 0.1, or not written to its end" * alone
         raise DataError(
-            f"{about}: no such file{leads_to(about)}, and {ARRAYS} alone is of mpifed 0.1, or not written to its end; "
-            f"make the data with `mpifed data ... --force {command_line('--out', path)}`"
+            f"{about}: no such file{leads_to(about)}{half}; make the data with `mpifed data ... {'--force ' * alone}"
+            f"{command_line('--out', path)}`"
         )
     from mpifed.files.schemas import checked  # with pydantic, which rank 0 alone needs
 

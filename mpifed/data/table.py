@@ -137,21 +137,25 @@ class ColumnUses:
     ) -> tuple[list[Array], tuple[str, ...]]:
         """([s] numbers, or texts, of each column, NaN or "" for gaps; names of the classes that they number)."""
         column, *others = columns
+        if others and (public.classes or any(is_text(each.values.type) for each in columns)):
+            raise UsageError(f"--label {self.label}: texts are classes, of one column; several are numbers")
         if is_text(column.values.type) and not public.classes:
             texts = column.values.fill_null("").to_pylist()
-            if others:
-                raise UsageError(f"--label {self.label}: texts are classes, of one column; several are numbers")
             _check_written(column, {*texts} - {""})
             return [np.array(texts, str)], ()
         known, y = column.raw(public.classes or None)
         if strange := (known or ())[len(public.classes) :]:
             row = int((y >= len(public.classes)).argmax())
             raise DataError(f"{column.at(row)}: label {strange[0]!r} is none of the given {listed(public.classes)}")
-        classes = public.classes or (() if self.task == "regression" or others else min(names))
+        classes = public.classes or (() if self.task == "regression" or others else max(names))
         if classes:
             y = np.where(y < 0, np.nan, y)  # a ClassLabel of a row without a label
-        if len(names) > 1 or (classes and (y >= len(classes)).any()):
-            raise DataError(f"{column.at(0)}: other names of classes, or more numbers than names; give all {classes}")
+            beyond = y >= len(classes)
+            if len(names) > 1 or beyond.any() or len({*classes}) < len(classes):
+                raise DataError(
+                    f"{column.at(int(beyond.argmax()))}: other names of classes in another table, or one twice, or "
+                    f"more numbers than names; all are {listed(classes)}"
+                )
         return [y, *(other.raw(None)[1] for other in others)], classes
 
     def _roles(self, what: str, table: pa.Table) -> tuple[list[str], list[str], list[str], list[str]]:
@@ -239,7 +243,7 @@ class CsvTable(ColumnSource):
     def table(self, path: Path, texts: Collection[str] = ()) -> pa.Table:
         """The table; columns without names in the first line are called 0, 1, ...
 
-        Columns of integers of which one begins with 0, as 01 or 0x1, are codes, and no numbers: texts.
+        Columns of numbers of which an integer begins with 0, as 01 or 0x1, are codes, and no numbers: texts.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -249,7 +253,7 @@ class CsvTable(ColumnSource):
         if {len(separator), len(self.decimal)} != {1} or separator == self.decimal:
             raise UsageError(f"--separator {separator!r} --decimal {self.decimal!r}: expected two different characters")
         with open_packed(path) as file:
-            content = file.read() + b"\n"  # without one, Arrow says nothing of use of a first line alone
+            content = file.read() + b"\n"  # else what Arrow says of a first line alone is of no use
         names, skipped = _first_line(path, content, separator)
         check_names(str(path), names)
         read = arrow_csv.ReadOptions(
@@ -349,7 +353,10 @@ def _identifiers(column: Cells) -> Array:
     values = column.values.to_pylist()
     there = np.array([value is not None and value == value for value in values], bool)  # NaN is not
     ids = np.full(len(values), "", object)
-    ids[there] = identifiers([value for value, known in zip(values, there, strict=True) if known], column.at(0))
+    ids[there] = identifiers(
+        [value for value, known in zip(values, there, strict=True) if known],
+        f"{listed(column.sizes, 3)}: column {column.name!r}",
+    )
     return ids.astype(str)
 
 

@@ -135,7 +135,7 @@ class FederatedDataset:
             check_index("y and clients", y, clients)
             return replace(data, ids=identifiers(array(clients, "clients"), "clients"))
 
-        return cls(_make_data(out, overwrite, read, {**options, "test_fraction": _fraction(test)}))
+        return cls(_make_data(out, overwrite, read, {**options, "test": _fraction(test)}))
 
     @classmethod
     def from_clients(
@@ -175,7 +175,7 @@ class FederatedDataset:
             if label is not None:
                 options |= {"label": label, "client_test": client_test}  # which is a fraction
                 frames = {f"from_clients: client {name}": frame for name, frame in each.items()}
-                return _of_frames(frames, test, options, [*each])
+                return replace(_of_frames(frames, test, options, [*each]), shape=tuple(shape) if shape else None)
             own = {} if client_test is None or fraction is not None else _by_client(client_test)
             if own and (differing := sorted({*own} ^ {*each})):
                 raise UsageError(
@@ -187,9 +187,7 @@ class FederatedDataset:
             own_tests = np.repeat(np.arange(len(parts)) >= len(each), [len(y) for *_, y in parts])
             return _completed(replace(data, own_tests=own_tests if own else None), test, names)
 
-        return cls(
-            _make_data(out, overwrite, read, {**options, "test_fraction": _fraction(test), "client_test": fraction})
-        )
+        return cls(_make_data(out, overwrite, read, {**options, "test": _fraction(test), "client_test": fraction}))
 
     @classmethod
     def from_dataframe(
@@ -229,7 +227,7 @@ class FederatedDataset:
                 raise UsageError("from_dataframe: give either by, the column that names clients, or clients, how many")
             return _of_frames({"from_dataframe: frame": frame}, test, options)
 
-        chosen = {"label": label, "by": by, "clients": clients, "test_fraction": _fraction(test)}
+        chosen = {"label": label, "by": by, "clients": clients, "test": _fraction(test)}
         return cls(_make_data(out, overwrite, read, {**options, **chosen}))
 
     @classmethod
@@ -341,12 +339,18 @@ def _make_data(out: str | Path | None, overwrite: bool, read: Callable[[Table], 
             def read(self, seed: int) -> Samples:
                 return data
 
-        known = [field.name for field in fields(Options) if field.default is not MISSING and field.name != "force"]
-        chosen["client_test_fraction"] = chosen.pop("client_test", None)
+        known = [
+            field.name.removesuffix("_fraction")
+            for field in fields(Options)
+            if field.default is not MISSING and field.name != "force"
+        ]
         for name in chosen:
             if name not in known:
-                near = nearest(name, [*known, *(field.name for field in fields(ColumnUses))])
+                near = nearest(
+                    name, [one for one in (*known, *(field.name for field in fields(ColumnUses))) if one != name]
+                )
                 raise UsageError(f"{name}: no argument here{near}; known are {', '.join(known)}")
+        chosen.update({f"{name}_fraction": chosen.pop(name, None) for name in ("test", "client_test")})
         for name in ("clients", "seed"):
             if chosen.get(name) is not None:
                 chosen[name] = integer(chosen[name], name)

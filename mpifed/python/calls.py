@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -147,17 +147,24 @@ _SETTINGS += [
 ]  # fmt: skip
 
 
+def _refuse(said: str) -> object:
+    raise UsageError(said)
+
+
 def _takes_a_job(function: F) -> F:
     """Show the settings of `job` in a function's signature, and name the nearest of an argument that it has not."""
     own = inspect.signature(function)
     known = {name: each for name, each in own.parameters.items() if each.kind is not each.VAR_KEYWORD}
     known |= {each.name: each for each in _SETTINGS if each.name not in known}
+    if function.__name__ in ("sweep", "tune"):
+        known["name"] = known["name"].replace(default=function.__name__)
     listed = [name for name, each in known.items() if each.kind is each.KEYWORD_ONLY]
 
     @wraps(function)
     def call(*arguments: object, **named: object) -> object:
-        for name in named.keys() - known.keys():
-            raise UsageError(f"{name}: no argument of that name{nearest(name, listed)}; known are {', '.join(listed)}")
+        for name in sorted(named.keys() - known.keys()):
+            near = f"{nearest(name, listed)}; known are {', '.join(listed)}"
+            begin_call(function.__name__, partial(_refuse, f"{name}: no argument of that name{near}"), vars, together)
         return function(*arguments, **named)
 
     shown = spoken()(call)

@@ -77,8 +77,8 @@ class Comparison:
 
 
 def records(frame: DataFrame) -> list[Table]:
-    """The rows as JSON has them, null where a value is absent."""
-    rows: list[Table] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    """The rows as JSON has them, null where a value is absent, or infinite."""
+    rows: list[Table] = frame.astype(object).where(frame.notna() & ~frame.isin([np.inf]), None).to_dict("records")
     return rows
 
 

@@ -37,9 +37,8 @@ class Idx(Source):
         found = [self._find(*words) for words in (("train-images",), ("train-labels",), *_TESTS)]
         files = [path for path in found if path]
         if len(files) not in (2, 4) or not all(found[:2]):
-            raise DataError(
-                f"{self.path}: has {listed(files)}; expected *train-images*, *train-labels*, or t10k- as well"
-            )
+            there = listed(files) or "none"
+            raise DataError(f"{self.path}: has {there}; expected *train-images*, *train-labels*, or t10k- as well")
         images, labels = (list(map(_read, files[at::2], [axes, axes])) for at, axes in enumerate((3, 1)))
         rows = (Samples(X[:, None], y) for X, y in zip(images, labels, strict=True))  # one channel
         return with_test(rows, files=tuple(files))

@@ -12,7 +12,7 @@ from mpifed.core.record import Array
 from mpifed.data.partitioners import stream
 from mpifed.data.samples import Samples, Source, pieces
 
-MOST = 2**30  # so many squared are more values than any memory holds; and noise that does not overflow float32
+MOST = 2**30  # so many squared are more values than any memory holds
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from mpifed.core.errors import DataError, UsageError
+from mpifed.files.clients import read_clients
 from mpifed.files.history import History, read_history
-from mpifed.files.json_file import write_json
+from mpifed.files.json_file import read_json, write_json
 from mpifed.files.model_file import model_sha256, read_model, write_arrays
 from mpifed.files.run_folder import SUMMARY, summary
 
@@ -81,6 +82,16 @@ def test_another_file_is_not_a_history(tmp_path: Path, text: str, message: str) 
     (tmp_path / "history.csv").write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(DataError, match=rf"history\.csv: cannot be read .*{message}"):
         read_history(tmp_path)
+
+
+def test_other_files_are_no_tables(tmp_path: Path) -> None:
+    for text in ("[]", "3", "null"):
+        (tmp_path / "run.json").write_text(text)
+        with pytest.raises(DataError, match=r"run\.json: cannot be read .*it holds no table"):
+            read_json(tmp_path / "run.json")
+    (tmp_path / "clients.csv").write_text("client,rows,accuracy,loss,name\n0,5,0.5,1.0,a\n1,5,0.5,1.0\n")
+    with pytest.raises(DataError, match=r"clients\.csv: cannot be read .*lines of 4 cells, or all of 5"):
+        read_clients(tmp_path)
 
 
 def test_a_model_comes_back_with_its_bits(tmp_path: Path) -> None:
