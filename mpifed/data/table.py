@@ -192,6 +192,8 @@ class ColumnUses:
             value, known = [value] if value in names else value.split(","), places | known
         for part in map(str, value):
             if part not in known:
+                if isinstance(getattr(self, option), str) and part in map(str, range(-len(names), len(names))):
+                    raise UsageError(f"--{option} {part}: {what} has {names[int(part)]!r} there, which numbers rows")
                 raise UsageError(
                     f"--{option} {part}: {what} has no such column; expected the names {listed(names)}, or places, of "
                     f"which the last is -1; a first line of numbers is a row{nearest(part, names)}"

@@ -292,10 +292,9 @@ def _of_frames(frames: Mapping[str, Values], test: Values, options: Table, clien
     train, tested = ({what: as_table(each, what) for what, each in part.items()} for part in (frames, tests))
     data = uses.samples(train, tested, clients)
     of_index = [name for each in frames.values() for name in getattr(getattr(each, "index", None), "names", ()) if name]
-    if dropped := [*data.left_out, *of_index]:
-        said = (
-            f"from_dataframe: {listed(dropped)} numbers rows, and is left out; .reset_index() makes columns of an index"
-        )
+    if dropped := dict.fromkeys([*data.left_out, *of_index]):
+        door = next(iter(frames)).partition(":")[0]
+        said = f"{door}: {listed(dropped)} numbers rows, and is left out; .reset_index() makes columns of an index"
         warnings.warn(said, stacklevel=2)
     return data
 

@@ -427,7 +427,9 @@ def tune(
         _check_how(out, overwrite, resume)
         plan = {"trials": trials, "metric": metric, "keep": keep, "space": space or {}}
         changed = {key: value for key, value in plan.items() if value != getattr(Tune(), key)}
-        of_file = isinstance(algorithm, str | Path)
+        of_file = isinstance(algorithm, str | Path) or (
+            isinstance(algorithm, Mapping) and data is None and model is None
+        )
         given = {**settings, **changed} if of_file else {"name": "tune", **settings}
         table, source = _table("tune", algorithm, data, model, given)
         table = {"tune": {}, **table} if of_file else {**table, "tune": plan}
