@@ -6,7 +6,7 @@ checkpoint and in run.json. So damage, an edited line, and a line that is missin
 and so is a ledger that ends earlier than one of these files says.
 
 The last row of the history must follow from the lines, too. What is not found: lines of rounds after that row that no
-other file counts yet, and files that somebody has rewritten so that they agree.
+other file counts yet, where a run was killed, and files that somebody has rewritten so that they agree.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -31,7 +32,7 @@ from mpifed.files.history import read_history
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content, read_json
 from mpifed.files.run_folder import JOB, RUN, job_of
-from mpifed.files.schemas import RunJson, Schema, checked, conforming
+from mpifed.files.schemas import Manifest, RunJson, Schema, checked, conforming
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.settings import Privacy
 from mpifed.privacy.spending import Spending
@@ -140,14 +141,26 @@ class Contents(NamedTuple):
         all_lines = self.spending.epsilons()
         for name, value in spending.epsilons().items():
             said = float(rows[name][-1]) if name in rows else math.nan
+            said = math.inf if math.isnan(said) else said  # an empty cell
             least, most = (math.inf if each is None else each for each in (value, all_lines[name]))
-            if said < least * (1 - _NEAR) or said > most * (1 + _NEAR):  # nan: not measured
+            if said < least * (1 - _NEAR) or said > most * (1 + _NEAR):
                 raise DataError(f"{history}: {name} = {said} of round {done}, and {self.path} has {value}; {REMEDY}")
 
 
 def measured(run_dir: Path) -> Mapping[str, Array]:
     """The history of a run, also of one that goes on; empty where there is none."""
     return read_history(run_dir) if (run_dir / HISTORY).exists() else {}
+
+
+def _counted(run_dir: Path) -> dict[Path, Table]:
+    """What the checkpoints say of the ledger, by manifest; --resume says what is wrong with one that cannot be read."""
+    found = {}
+    for path in run_dir.glob("checkpoint/round-*/manifest.json"):
+        with suppress(DataError):  # of a run that goes on, it may just have been removed
+            head = checked(path, Manifest, read_json(path), REMEDY).ledger
+            if head is not None:
+                found[path] = head.model_dump()
+    return found
 
 
 def header_of(job: Table, spending: Spending, shares: int) -> Header:
@@ -181,6 +194,7 @@ def spent(run_dir: Path) -> Table | None:
         when the ledger is missing or damaged, or not what run.json says; it may be ahead.
     """
     path, run_json, written, rows = run_dir / LEDGER, run_dir / RUN, job_of(run_dir), measured(run_dir)
+    checkpoints = _counted(run_dir)
     about = read_json(run_json) if run_json.exists() else {}  # read before the ledger, which may grow meanwhile
     if about:
         checked(run_json, RunJson, about, REMEDY)
@@ -193,8 +207,10 @@ def spent(run_dir: Path) -> Table | None:
         raise DataError(
             f"{run_dir / JOB}: is not the job in line 1 of {path}, whose [privacy] is {begun}, and {now} now; {REMEDY}"
         )
-    if about.get("exit") is None:  # else run.json has the history's digest
+    if about.get("exit") is None:  # else run.json has the history's digest, and counts all lines
         ledger.follow(run_dir, rows)
+        for manifest, counted in checkpoints.items():
+            ledger.compare(str(manifest), counted)
     epsilons = ledger.spending.epsilons(ledger.header.shares)
     if not about:
         return epsilons

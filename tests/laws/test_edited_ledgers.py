@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -228,18 +229,31 @@ def epsilon_of_the_last(times: float) -> Edit:
     def change(text: bytes) -> bytes:
         names, *rows = [line.split(b",") for line in text.splitlines()]
         column = names.index(b"epsilon")
-        rows[-1][column] = b"%r" % (times * float(rows[-1][column]))
+        rows[-1][column] = b"" if times == math.inf else b"%r" % (times * float(rows[-1][column]))
         return b"".join(b",".join(row) + b"\n" for row in (names, *rows))
 
     return edit(change, "history.csv")
 
 
+def without_a_history(cut: Edit) -> Edit:
+    """What is cut off, where no row has been measured."""
+
+    def act(out: Path) -> None:
+        cut(out)
+        (out / "history.csv").unlink()
+
+    return act
+
+
 AFTER_A_KILL = {
+    "cut, but for the checkpoint": (without_a_history(edit(lambda text: b"".join(text.splitlines(True)[:3]))),
+        "ends with line 3, and .*round.* says that there is a line 4"),
+    "no epsilon": (epsilon_of_the_last(math.inf), r"history.csv: epsilon = inf of round 6, and .* has"),
     "all lines cut": (edit(lambda text: text.splitlines(True)[0]), "has 0 rounds, and .*history.csv has round 6"),
     "cut to the checkpoint": (edit(lambda text: b"".join(text.splitlines(True)[:4])), "has 3 rounds, and .* round 6"),
     "a smaller epsilon": (epsilon_of_the_last(0.5), r"history.csv: epsilon = .* of round 6, and .* has"),
     "a larger epsilon": (epsilon_of_the_last(1.5), r"history.csv: epsilon = .* of round 6, and .* has"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("edited", "said"), AFTER_A_KILL.values(), ids=AFTER_A_KILL)

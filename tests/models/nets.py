@@ -183,6 +183,12 @@ def hooked(outputs: int) -> nn.Module:
     return net
 
 
+def hooked_weight(outputs: int) -> nn.Module:
+    net = rectified(outputs)
+    next(net.parameters()).register_hook(lambda slopes: slopes / (1 + slopes.abs().max()))
+    return net
+
+
 def overridden(outputs: int) -> nn.Module:
     net = rectified(outputs)
     net[1].forward = lambda x: x / (1 + x.abs().max())

@@ -173,6 +173,7 @@ CARELESS = {
     "statistics of the batch": TorchNetwork("nets:of_batches"),
     "an own loss by the batch": TorchNetwork("nets:rectified", loss_name="nets:by_largest"),
     "a hook": TorchNetwork("nets:hooked"),
+    "a hook of a parameter": TorchNetwork("nets:hooked_weight"),
     "an own function of PyTorch's layer": TorchNetwork("nets:overridden"),
 }
 

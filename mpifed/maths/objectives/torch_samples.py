@@ -131,6 +131,7 @@ def _is_pytorchs(layer: nn.Module) -> bool:
     functions = any(callable(held) for held in own.values()) or own.get("max_norm") is not None
     tensors = [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]
     plain = all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in tensors)
+    hooks = hooks or any(each._backward_hooks or each._post_accumulate_grad_hooks for each in tensors)
     return getattr(torch.nn, type(layer).__name__, None) is type(layer) and plain and not hooks and not functions
 
 

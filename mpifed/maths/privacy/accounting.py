@@ -31,7 +31,7 @@ CALIBRATED = 1e-4  # relative error of `calibrate`
 _POINTS = 2**17  # approximate upper bound of the points of a grid
 _FINE = 1 / 64  # spacing of a grid / standard deviation of a loss
 _WIDEST = 64.0  # spacing above which a grid gives no useful bound
-_ROUNDOFF = 1e-12  # rounding error of the convolutions, subtracted from delta
+_ROUNDOFF = 1e-12  # rounding error of the convolutions of up to 1,000 mechanisms, subtracted from delta
 _TAILS = 9.0  # standard deviations within which nearly all losses of a composition are
 _MOST = 2.0**26  # steps of a grid by which losses may be rounded, all together
 _MANY = 64  # doublings of a multiplier after which no more noise helps
@@ -53,7 +53,7 @@ def epsilon(multiplier: float, rate: float, count: int, delta: float, *, samplin
     has no noise.
     """
     plain = unamplified(multiplier, count if rate else 0, delta)
-    if rate in (0, 1) or plain in (0.0, math.inf) or delta <= 10 * _ROUNDOFF:
+    if rate in (0, 1) or plain in (0.0, math.inf) or delta <= 10 * _roundoff(count):
         return plain
     return min(plain, _by_losses(float(multiplier), float(rate), int(count), delta, sampling))
 
@@ -113,6 +113,11 @@ def calibrate(cost: Callable[[float], float], target: float) -> float:
     return math.exp(high)
 
 
+def _roundoff(count: int) -> float:
+    """What powers of a Fourier transform may be off: four times and more what was found, of up to 10^6 mechanisms."""
+    return _ROUNDOFF * max(1.0, count / 1000)
+
+
 def _farthest(multiplier: float, rate: float) -> float:
     """A loss that a single amplified mechanism exceeds with probability below 1e-23."""
     loss = 0.5 / multiplier**2 + 10 / multiplier
@@ -167,4 +172,4 @@ def _by_losses(multiplier: float, rate: float, count: int, delta: float, samplin
     if grid > _WIDEST:
         return math.inf
     losses = _single(multiplier, rate, sampling, grid)
-    return float((losses.self_compose(count) if count > 1 else losses).get_epsilon_for_delta(delta - _ROUNDOFF))
+    return float((losses.self_compose(count) if count > 1 else losses).get_epsilon_for_delta(delta - _roundoff(count)))

@@ -114,6 +114,14 @@ def test_what_has_a_closed_form(sampling: str) -> None:
     assert tiny == unamplified(1.0, 100, 1e-13) > 10 * epsilon(1.0, 0.05, 100, 1e-10, sampling=sampling)
 
 
+@pytest.mark.parametrize(("mechanisms", "delta", "sampling", "least"), [
+    ((0.6, 1e-4, 10**5), 1.1e-11, "fixed", 3.560), ((1.0, 1e-3, 10**5), 1.01e-11, "poisson", 2.7455),
+])  # fmt: skip
+def test_many_mechanisms_and_a_tiny_delta(mechanisms: Any, delta: float, sampling: str, least: float) -> None:
+    """Epsilons below which no privacy holds, by losses tilted to the tail (2^22 points): rounding hides them."""
+    assert epsilon(*mechanisms, delta, sampling=sampling) >= least
+
+
 @SAMPLING
 @pytest.mark.parametrize("mechanisms", [
     (0.02, 0.5, 300), (0.1, 0.01, 1000), (0.3, 0.9, 3), (1e3, 0.01, 10), (1.0, 1e-6, 10), (5.0, 0.01, 10**12),
