@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -126,9 +125,8 @@ class _LowRank(nn.Module):  # type: ignore[misc]
     def __init__(self, matrix: Tensor, rank: int) -> None:
         super().__init__()
         rows, columns = matrix.shape
-        kind: dict[str, Any] = {"dtype": matrix.dtype, "device": matrix.device}
-        self.down = nn.Parameter(torch.randn(rank, columns, **kind) / math.sqrt(columns))
-        self.up = nn.Parameter(torch.zeros(rows, rank, **kind))
+        self.down = nn.Parameter(torch.randn(rank, columns).to(matrix) / math.sqrt(columns))
+        self.up = nn.Parameter(torch.zeros(rows, rank).to(matrix))
 
     def forward(self, matrix: Tensor) -> Tensor:
         return matrix + self.up @ self.down
