@@ -57,5 +57,5 @@ def plugins(environment: Mapping[str, str] = os.environ, limit_s: float = 30.0) 
     except (OSError, subprocess.SubprocessError):
         return None
     said = listing.stdout + listing.stderr  # the stream depends on the version
-    found = {*re.findall(r"\b(?:cray_shasta|pmi2|pmix|none)\b", said)}
-    return found - {"none"} if found else None
+    listed = {*re.findall(r"\b(?:cray_shasta|pmi2|pmix|none)\b", said)}
+    return listed - {"none"} if listed else None

@@ -18,6 +18,7 @@ from mpifed.core.tables import Table
 from mpifed.files.columns import of_kind
 from mpifed.files.ends import FINISHED, end_of
 from mpifed.files.expected import Text
+from mpifed.files.generations import generations
 from mpifed.files.history import last_row
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.run_folder import JOB, RUN, job_of, read_run
@@ -25,7 +26,6 @@ from mpifed.files.schemas import Schema, checked
 from mpifed.files.scratch import is_alive
 from mpifed.job.sweep import POINT
 from mpifed.results.points import is_sweep, point_settings
-from mpifed.run.checkpoint import generations
 from mpifed.run.outcome import FAILURE
 from mpifed.text import command_line, leads_to
 

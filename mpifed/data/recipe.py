@@ -233,8 +233,8 @@ def _texts(values: pa.ChunkedArray, known: Sequence[str]) -> pa.Array:
 
     encoded = values.dictionary_encode().unify_dictionaries().combine_chunks()
     texts = [None if value is None else plain(text_of(value)) for value in encoded.dictionary.to_pylist()]
-    gaps = [text == NONE or str(text).lower() in GAPS for text in texts]
-    there = [None if gap and text not in known else text for text, gap in zip(texts, gaps, strict=True)]
+    gaps = {text for text in texts if text == NONE or str(text).lower() in GAPS}.difference(known)
+    there = [None if text in gaps else text for text in texts]
     return pa.array(there, pa.large_string()).take(encoded.indices)
 
 

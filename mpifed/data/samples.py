@@ -120,7 +120,7 @@ def stored_samples(name: str, data: object) -> Samples:
     """The data as they are stored: see `Samples`.
 
     Raises DataError, which names the first file or the source, where arrays do not fit each other, or hold what is no
-    number, a gap, or an integer that float32 does not hold.
+    number, a gap, or different integers that are one in float32.
     """
     if not isinstance(data, Samples):
         raise DataError(f"{name}: read() returned {type(data).__name__}; expected mpifed.data.samples.Samples")
@@ -201,8 +201,8 @@ def in_kind(y: Array, kind: str) -> Array:
 def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int, ...] | None]:
     """(rows [s, p], uint8 or float32, or CSR of float32; shape of a sample where it is no vector).
 
-    Raises DataError for what is no number [s, ...], masked, not finite (NaN is allowed with `gaps`), an integer that
-    float32 does not hold, or a column of different numbers that are one in float32.
+    Raises DataError for what is no number [s, ...], masked, not finite (NaN is allowed with `gaps`), or a column of
+    different numbers that are one in float32.
     """
     if hasattr(X, "tocsr"):
         from scipy.sparse import csr_matrix  # of SciPy's sparse arrays too, which lack what matrices have
@@ -218,8 +218,7 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
             X.sum_duplicates()
         for column in np.unique(X.indices[np.abs(X.data) > _EXACT]).tolist():
             check_feature(what, column, X.data[X.indices == column], stated=True)
-        stored = X.tocoo(copy=False)
-        data = _as_float(X.data[:, None], what, gaps, np.stack([stored.row, stored.col], axis=1))[:, 0]
+        data = _as_float(X.data[:, None], what, gaps, X)[:, 0]
         return csr_matrix((data, X.indices, X.indptr), shape=X.shape), None
     values = array(X, what)
     if values.ndim < 2 or not values.size or values.dtype.kind not in "biuf":
@@ -238,13 +237,17 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
     return np.ascontiguousarray(rows), shape
 
 
-def _as_float(values: Array, what: str, gaps: bool, places: Array | None = None) -> Array:
-    """[s, p] float32; of [s, 1] the row and column of each may be given, [s, 2]."""
+def _as_float(values: Array, what: str, gaps: bool, sparse: Any = None) -> Array:  # of SciPy
+    """[s, p] float32; [s, 1] may be the entries of a matrix in CSR, which then says where they stand."""
     with np.errstate(over="ignore"):
         rows = values.astype(np.float32, copy=False)
     if not np.isfinite([rows.min(initial=0), rows.max(initial=0)]).all():
         wrong = ~np.isfinite(rows) & ~(np.isnan(rows) & gaps)
-        for row, column in (np.argwhere(wrong) if places is None else places[wrong[:, 0]])[:1].tolist():
+        places = np.argwhere(wrong)
+        if sparse is not None:
+            entries = sparse.tocoo()
+            places = np.stack([entries.row, entries.col], axis=1)[wrong[:, 0]]
+        for row, column in places[:1].tolist():
             raise DataError(
                 f"{what}: row {row}, column {column}: {values[wrong][0]} is not a finite number in float32, as are "
                 f"{wrong.sum() - 1} others; fill them in, or leave their rows out"

@@ -94,7 +94,7 @@ class History:
 
 def last_row(run_dir: PathLike) -> Table:
     """The last measured round of a run, by column; empty where there is none."""
-    columns = read_history(run_dir) if Path(run_dir, HISTORY).exists() else {}
+    columns = history_so_far(run_dir)
     return {name: values[-1].item() for name, values in columns.items() if len(values)}
 
 
@@ -118,6 +118,11 @@ def read_history(run_dir: PathLike) -> dict[str, Array]:
         history.csv is missing, or is not a history.
     """
     return columns_of(_lines(Path(run_dir, HISTORY)))
+
+
+def history_so_far(run_dir: PathLike) -> dict[str, Array]:
+    """The columns of a run's history.csv; none where it is not there, as before the first row."""
+    return read_history(run_dir) if Path(run_dir, HISTORY).exists() else {}
 
 
 def _lines(path: Path) -> list[list[str]]:

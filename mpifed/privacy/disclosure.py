@@ -10,8 +10,7 @@ import numpy as np
 
 from mpifed.files.clients import CLIENTS
 from mpifed.files.columns import TABLE
-from mpifed.files.history import read_history
-from mpifed.files.history_csv import HISTORY
+from mpifed.files.history import history_so_far
 from mpifed.files.write import replace_text
 
 RAW_FOLDERS = ("checkpoint", "audit")
@@ -27,7 +26,7 @@ _COVERED = re.compile(r"round|(up|down)_bytes|gradients|epsilon(_unamplified|_pa
 def uncovered(run_dir: Path) -> Iterator[str]:
     """The contents of a private run's folder that epsilon does not cover, as text."""
     folders = [f"{name}/" for name in RAW_FOLDERS if (run_dir / name).exists()]
-    columns = read_history(run_dir) if (run_dir / HISTORY).exists() else {}
+    columns = history_so_far(run_dir)
     tests = {column.name for column in TABLE if column.data == "test"}
     measured = [
         name

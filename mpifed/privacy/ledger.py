@@ -22,12 +22,13 @@ from mpifed.algorithms.algorithm import Algorithm
 from mpifed.core.errors import DataError
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.files.history import history_so_far
 from mpifed.files.write import append, replaced, sync
 from mpifed.job.job import Job
 from mpifed.job.participation import round_of
 from mpifed.privacy import protection
 from mpifed.privacy.calibration import budget_of, rounds_within, spending_of
-from mpifed.privacy.ledger_file import LEDGER, REMEDY, SCHEMA, ReleasedRound, header_of, measured, read_ledger, sealed
+from mpifed.privacy.ledger_file import LEDGER, REMEDY, SCHEMA, ReleasedRound, header_of, read_ledger, sealed
 from mpifed.privacy.spending import Spending
 
 
@@ -62,7 +63,7 @@ class Ledger:
         done, attempt, counted = saved or (0, 0, None)
         if saved:
             found.compare(f"the checkpoint of round {done} in {run_dir}", counted)
-            found.follow(run_dir, measured(run_dir))
+            found.follow(run_dir, history_so_far(run_dir))
         self._check(lines, done)
         if found.torn:
             text = self._path.read_bytes()

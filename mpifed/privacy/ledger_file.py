@@ -28,7 +28,8 @@ from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.expected import MOST, Count, NotNegative
-from mpifed.files.history import read_history
+from mpifed.files.generations import generations
+from mpifed.files.history import history_so_far
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content, read_json
 from mpifed.files.run_folder import JOB, RUN, job_of
@@ -147,20 +148,16 @@ class Contents(NamedTuple):
                 raise DataError(f"{history}: {name} = {said} of round {done}, and {self.path} has {value}; {REMEDY}")
 
 
-def measured(run_dir: Path) -> Mapping[str, Array]:
-    """The history of a run, also of one that goes on; empty where there is none."""
-    return read_history(run_dir) if (run_dir / HISTORY).exists() else {}
-
-
-def _counted(run_dir: Path) -> dict[Path, Table]:
+def _lines_of_checkpoints(run_dir: Path) -> dict[Path, Table]:
     """What the checkpoints say of the ledger, by manifest; --resume says what is wrong with one that cannot be read."""
-    found = {}
-    for path in run_dir.glob("checkpoint/round-*/manifest.json"):
+    heads = {}
+    for folder in generations(run_dir):
+        path = folder / "manifest.json"
         with suppress(DataError):  # of a run that goes on, it may just have been removed
             head = checked(path, Manifest, read_json(path), REMEDY).ledger
             if head is not None:
-                found[path] = head.model_dump()
-    return found
+                heads[path] = head.model_dump()
+    return heads
 
 
 def header_of(job: Table, spending: Spending, shares: int) -> Header:
@@ -193,13 +190,14 @@ def spent(run_dir: Path) -> Table | None:
     DataError
         when the ledger is missing or damaged, or not what run.json says; it may be ahead.
     """
-    path, run_json, written, rows = run_dir / LEDGER, run_dir / RUN, job_of(run_dir), measured(run_dir)
-    checkpoints = _counted(run_dir)
+    path, run_json, written = run_dir / LEDGER, run_dir / RUN, job_of(run_dir)
     about = read_json(run_json) if run_json.exists() else {}  # read before the ledger, which may grow meanwhile
     if about:
         checked(run_json, RunJson, about, REMEDY)
     if not path.exists() and "privacy" not in written and "delta" not in about:
         return None
+    going_on = about.get("exit") is None  # else run.json has the history's digest, and counts all lines
+    rows, heads = (history_so_far(run_dir), _lines_of_checkpoints(run_dir)) if going_on else ({}, {})  # before it, too
     ledger = read_ledger(run_dir)
     begun = ledger.header.job["privacy"]
     now = written.get("privacy")
@@ -207,10 +205,10 @@ def spent(run_dir: Path) -> Table | None:
         raise DataError(
             f"{run_dir / JOB}: is not the job in line 1 of {path}, whose [privacy] is {begun}, and {now} now; {REMEDY}"
         )
-    if about.get("exit") is None:  # else run.json has the history's digest, and counts all lines
+    if going_on:
         ledger.follow(run_dir, rows)
-        for manifest, counted in checkpoints.items():
-            ledger.compare(str(manifest), counted)
+    for manifest, head in heads.items():
+        ledger.compare(str(manifest), head)
     epsilons = ledger.spending.epsilons(ledger.header.shares)
     if not about:
         return epsilons

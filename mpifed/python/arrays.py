@@ -345,9 +345,9 @@ def _make_data(out: str | Path | None, overwrite: bool, read: Callable[[Table], 
         ]
         for name in chosen:
             if name not in known:
-                near = nearest(
-                    name, [one for one in (*known, *(field.name for field in fields(ColumnUses))) if one != name]
-                )
+                others = dict.fromkeys([*known, *(field.name for field in fields(ColumnUses))])
+                others.pop(name, None)
+                near = nearest(name, others)
                 raise UsageError(f"{name}: no argument here{near}; known are {', '.join(known)}")
         chosen.update({f"{name}_fraction": chosen.pop(name, None) for name in ("test", "client_test")})
         for name in ("clients", "seed"):

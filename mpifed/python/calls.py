@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -147,10 +147,6 @@ _SETTINGS += [
 ]  # fmt: skip
 
 
-def _refuse(said: str) -> object:
-    raise UsageError(said)
-
-
 def _takes_a_job(function: F) -> F:
     """Show the settings of `job` in a function's signature, and name the nearest of an argument that it has not."""
     own = inspect.signature(function)
@@ -162,9 +158,14 @@ def _takes_a_job(function: F) -> F:
 
     @wraps(function)
     def call(*arguments: object, **named: object) -> object:
-        for name in sorted(named.keys() - known.keys()):
-            near = f"{nearest(name, listed)}; known are {', '.join(listed)}"
-            begin_call(function.__name__, partial(_refuse, f"{name}: no argument of that name{near}"), vars, together)
+        unknown = sorted(named.keys() - known.keys())
+
+        def refused() -> object:
+            near = f"{nearest(unknown[0], listed)}; known are {', '.join(listed)}"
+            raise UsageError(f"{unknown[0]}: no argument of that name{near}")
+
+        if unknown:
+            begin_call(function.__name__, refused, vars, together)
         return function(*arguments, **named)
 
     shown = spoken()(call)
@@ -172,15 +173,20 @@ def _takes_a_job(function: F) -> F:
     return shown  # type: ignore[return-value]  # it takes what the function does
 
 
+def _is_job(algorithm: object, data: object, model: object) -> bool:
+    """Whether what is given is the file of a whole job, or its table alone."""
+    return isinstance(algorithm, str | Path) or (isinstance(algorithm, Mapping) and data is None and model is None)
+
+
 def _table(
     call: str, algorithm: object, data: object, model: object, given: Mapping[str, Any],  # as `run` takes them
 ) -> tuple[Table, str]:  # fmt: skip
     """(the table of a job, its file or "job"): of objects, of a file alone, or of a whole table alone."""
-    whole = isinstance(algorithm, Mapping) and data is None and model is None
-    if not (whole or isinstance(algorithm, str | Path)):
+    if not _is_job(algorithm, data, model):
         if data is None or model is None:
             raise UsageError(f"{call}: needs algorithm, data and model, or the path of a job file alone")
         return job(algorithm, data, model, **given), "job"  # type: ignore[arg-type]  # job says what is wrong
+    whole = isinstance(algorithm, Mapping)
     beside = {"data": data, "model": model, **given, "observers": None}
     if names := [name for name, value in beside.items() if value is not None]:
         raise UsageError(
@@ -427,12 +433,10 @@ def tune(
         _check_how(out, overwrite, resume)
         plan = {"trials": trials, "metric": metric, "keep": keep, "space": space or {}}
         changed = {key: value for key, value in plan.items() if value != getattr(Tune(), key)}
-        of_file = isinstance(algorithm, str | Path) or (
-            isinstance(algorithm, Mapping) and data is None and model is None
-        )
-        given = {**settings, **changed} if of_file else {"name": "tune", **settings}
+        is_job = _is_job(algorithm, data, model)
+        given = {**settings, **changed} if is_job else {"name": "tune", **settings}
         table, source = _table("tune", algorithm, data, model, given)
-        table = {"tune": {}, **table} if of_file else {**table, "tune": plan}
+        table = {"tune": {}, **table} if is_job else {**table, "tune": plan}
         return _checked(Tune.of, table, source), _checked(points, table, source)
 
     comm, (plan, listed) = begin_call(

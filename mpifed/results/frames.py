@@ -18,8 +18,7 @@ from pandas import DataFrame, Series
 from mpifed.core.errors import NumericalError, UsageError
 from mpifed.core.tables import ReadOnlyTable, Table, dotted
 from mpifed.files.ends import FINISHED
-from mpifed.files.history import read_history
-from mpifed.files.history_csv import HISTORY
+from mpifed.files.history import history_so_far
 from mpifed.files.run_folder import JOB, RUN, job_of, read_run, summary
 from mpifed.job.schema import free_in, is_free
 from mpifed.job.sweep import LABEL
@@ -218,7 +217,7 @@ def _names(rows: DataFrame) -> Series:
 
 
 def _history(folder: Path, job: ReadOnlyTable) -> DataFrame:
-    columns = read_history(folder) if (folder / HISTORY).exists() else {}
+    columns = history_so_far(folder)
     history = DataFrame({name: values.astype(np.float64) for name, values in columns.items()})
     if history.empty:
         return history

@@ -12,8 +12,7 @@ import numpy as np
 from mpifed.core.errors import NumericalError
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable
-from mpifed.files.history import read_history
-from mpifed.files.history_csv import HISTORY
+from mpifed.files.history import history_so_far
 from mpifed.files.run_folder import job_of, read_run
 from mpifed.results.text import value_of
 
@@ -51,7 +50,7 @@ def run_warnings(folder: Path, job: ReadOnlyTable | None = None) -> list[RunWarn
     if run["exit"] is None:
         return []
     job = job_of(folder) if job is None else job
-    rows = read_history(folder) if (folder / HISTORY).exists() else {}
+    rows = history_so_far(folder)
     worse = worse_than_measured(job, rows, run.get("returned_round"))
     return [*_diverged(run, job, rows), *worse, *_drowned(job, rows)]
 

@@ -11,8 +11,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files import columns
-from mpifed.files.history import read_history
-from mpifed.files.history_csv import HISTORY
+from mpifed.files.history import history_so_far
 from mpifed.files.model_file import MODEL, of_0_1
 from mpifed.files.run_folder import RUN, job_of, read_run, summary
 from mpifed.files.schemas import RunJson
@@ -91,7 +90,7 @@ def _certificate(folder: Path, run: ReadOnlyTable) -> Iterator[tuple[str, str]]:
     The value of a constraint is exact, a mean over all the training rows of the term, and it alone decides whether it
     is met; its margin bounds how far the mean over new samples of the same distribution may be from it.
     """
-    history = read_history(folder) if (folder / HISTORY).exists() else {}
+    history = history_so_far(folder)
     last: Table = {name: values[-1] for name, values in history.items() if len(values)}
     last |= run  # null where the last model, over all rows, has no such number
     last = {name: float(value) for name, value in last.items() if isinstance(value, (int, float, np.number))}

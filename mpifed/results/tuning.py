@@ -16,8 +16,7 @@ from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.store import open_federation
 from mpifed.files.columns import column_of, shown
 from mpifed.files.ends import FINISHED
-from mpifed.files.history import read_history
-from mpifed.files.history_csv import HISTORY
+from mpifed.files.history import history_so_far
 from mpifed.files.run_folder import ended, job_of
 from mpifed.files.write import replace_text
 from mpifed.job.job import Job
@@ -130,7 +129,7 @@ def end_of(folder: Path, point: SweepPoint, metric: str | None) -> Table | None:
     code, rounds = ended(run), job_of(run).get("rounds", 0)
     if rounds < limit:
         return None
-    columns = read_history(run) if (run / HISTORY).exists() else {}
+    columns = history_so_far(run)
     row = {"round": 0} | {name: values[columns["round"] <= limit][-1].item() for name, values in columns.items()}
     found = {"point": point.name, **point.settings, "round": row["round"]}
     if row["round"] < limit < max(columns.get("round", [0])):

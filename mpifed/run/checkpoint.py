@@ -12,7 +12,6 @@ folder is complete, and can be copied.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ from mpifed.core.record import Array, Record
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
+from mpifed.files.generations import generations
 from mpifed.files.json_file import read_json, write_json
 from mpifed.files.write import sha256, sync
 
@@ -38,7 +38,6 @@ _MOST_SEGMENTS = 8  # of one rank's clients; the smaller half is then written in
 _SERVER = "server"  # kind of arrays
 _SERVER_FILE = "server.states"
 _LAST = "last"  # kind of arrays: `last/<position in the block>/<name>`
-_NAME = re.compile(r"round-([0-9]{8,9})")
 
 
 class Progress(NamedTuple):
@@ -273,12 +272,6 @@ def _link(source: Path, target: Path) -> None:
     except OSError:
         shutil.copyfile(source, target)
         sync(target)
-
-
-def generations(run_dir: Path) -> list[Path]:
-    """Checkpoint folders, newest first."""
-    folders = [path for path in (run_dir / "checkpoint").glob("round-*") if _NAME.fullmatch(path.name)]
-    return sorted(folders, key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
 
 
 def _manifest_of(folder: Path) -> Table | str:

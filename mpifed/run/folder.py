@@ -21,6 +21,7 @@ from mpifed.core.tables import Table
 from mpifed.data.applied import APPLIED
 from mpifed.files.clients import CLIENTS
 from mpifed.files.ends import FINISHED
+from mpifed.files.generations import generations
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.model_file import MODEL
 from mpifed.files.run_folder import JOB, RUN, changed_since, ended, job_of, read_run
@@ -34,7 +35,6 @@ from mpifed.observers.weights_and_biases import FILES
 from mpifed.privacy.disclosure import RAW_FOLDERS
 from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_ledger, spent
 from mpifed.results.points import BEST, SWEEP, TRIALS, is_sweep, point_settings, write_sweep
-from mpifed.run.checkpoint import generations
 from mpifed.run.identity import changes
 from mpifed.run.outcome import FAILURE, Opened
 from mpifed.text import command_line, counted

@@ -127,12 +127,13 @@ class RunLoop:
             if again is not None:
                 self.progress = self.progress.after(elapsed_s, ranks, attempt=again)
                 continue
-            if not now.at(len(exchanges) - 1).void:  # else it passes, and says nothing of others
+            passes = now.at(len(exchanges) - 1).void
+            if not passes:  # else it says nothing of others
                 self.round_s.append(elapsed_s)
             self.evaluation.advance()
             self.progress = self.progress.after(elapsed_s, ranks, rounds=1)
             self.reporter.advance(self.progress.round)
-            if len(self.round_s) == 1 and not now.at(len(exchanges) - 1).void:
+            if len(self.round_s) == 1 and not passes:
                 with agreed(self.comm):
                     self._check_states()
                 self._check_settings()

@@ -19,7 +19,7 @@ from mpifed.core.record import Record
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.applied import APPLIED, applied
 from mpifed.files.clients import CLIENTS, ClientScores, write_clients
-from mpifed.files.history import History, read_history
+from mpifed.files.history import History, history_so_far
 from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import write_json
 from mpifed.files.model_file import MODEL, model_arrays, write_arrays
@@ -149,7 +149,7 @@ class Results:
         # it says what data are, as no release does
         if job.privacy is None:
             replace_text(self.out / APPLIED, json.dumps(asdict(applied(self.ready.data))))
-        rows = read_history(self.out) if (self.out / HISTORY).exists() else {}
+        rows = history_so_far(self.out)
         worse = worse_than_measured(job.table(), rows, self.about.get("returned_round"))
         said = [*self.ready.algorithm.remarks(server, last), *map(str, worse), *remarks]
         for remark in said:
