@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 import unicodedata
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +24,12 @@ _SHOWN = 200
 def counted(count: int, what: str) -> str:
     """'1 round', '3 rounds'."""
     return f"{count} {what}{'s' * (count != 1)}"
+
+
+def listed(names: Iterable[object], most: int = 20) -> str:
+    """Names separated by commas; of more than `most`, the first, and their number."""
+    texts = [str(name) for name in names]
+    return ", ".join(texts[:most]) + (f", ... ({len(texts)} in all)" if len(texts) > most else "")
 
 
 def wrong_line(text: str) -> str | None:

@@ -63,11 +63,13 @@ def command(*words: object) -> tuple[int, str]:
 
 
 def hdf5(**arrays: Any) -> bytes:
-    """A file of HDF5 with these."""
-    content = io.BytesIO()
+    """A file of HDF5 with these; `of_X` are attributes of X."""
+    content, attributes = io.BytesIO(), arrays.pop("of_X", {})
     with h5py.File(content, "w") as file:
         for name, values in arrays.items():
             file[name] = values
+        for name, value in attributes.items():
+            file["X"].attrs[name] = value
     return content.getvalue()
 
 

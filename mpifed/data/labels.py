@@ -8,7 +8,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Array
 from mpifed.data.block import vectors
 from mpifed.data.samples import Samples
-from mpifed.data.source_files import listed
+from mpifed.text import listed
 
 
 def encode(data: Samples, rule: str, given: bool = False) -> tuple[list[Array], tuple[str, ...], int]:
@@ -30,7 +30,6 @@ def encode(data: Samples, rule: str, given: bool = False) -> tuple[list[Array], 
     DataError : when there is only one class, or a test label does not occur in the training rows.
     """
     parts, texts = [data.y, *([data.test.y] if data.test else [])], data.classes
-    where = [f"{data.files[at]}" if data.files else "the source" for at in (0, -1)]
     if data.y.dtype.kind == "f" or data.y.ndim > 1:
         several = data.y.dtype.kind != "f"
         if rule != "all":
@@ -41,7 +40,7 @@ def encode(data: Samples, rule: str, given: bool = False) -> tuple[list[Array], 
     values = np.arange(len(texts)) if texts and given else np.unique(data.y)
     names = [texts[value] if texts else str(value) for value in values.tolist()]
     if len(values) < 2:
-        raise DataError(f"{where[0]}: all rows have the label {names[0]}; expected at least two classes")
+        raise DataError(f"{data.places.whole()}: all rows have the label {names[0]}; expected at least two classes")
     wanted = rule.removeprefix("class:")
     if rule == "even-odd" and not texts:
         return [y & 1 for y in parts], ("even", "odd"), 2
@@ -54,7 +53,7 @@ def encode(data: Samples, rule: str, given: bool = False) -> tuple[list[Array], 
     for row in np.flatnonzero(~np.isin(parts[-1], values))[:1].tolist():
         label = texts[parts[-1][row]] if texts else parts[-1][row]
         raise DataError(
-            f"{where[1]}: row {row + 1} has the label {label}, which no training row has; expected one of "
+            f"{(data.test or data).places.at(row)}: no training row has the label {label}; expected one of "
             f"{listed(names)}; int64 labels are classes, real targets are float64"
         )
     return [np.searchsorted(values, y) for y in parts], tuple(names), len(names)

@@ -22,9 +22,9 @@ from mpifed.data.partitioners import by_kind
 from mpifed.data.recipe import Recipe, fit_recipe
 from mpifed.data.samples import Samples, pieces, stack_rows, stored_samples
 from mpifed.data.scaling import IDENTITY, Scaling, fit, unit_rows
-from mpifed.data.source_files import listed
 from mpifed.data.store import Federation, Inputs, ScalingJson, Step, make_federation
 from mpifed.files.write import sha256
+from mpifed.text import listed
 
 
 def prepare(options: Options) -> Federation:
@@ -89,7 +89,7 @@ def prepare(options: Options) -> Federation:
             for path in data.files
         },
         "classes": list(meaning),
-        "named": data.classes is not None,
+        "named": data.classes is not None and not data.numbered,
         "labels": list(data.labels),
         "versions": {name: version(name) for name in ("mpifed", "numpy", "scipy", "h5py")},
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -20,6 +20,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.data.natural import plain, text_of
+from mpifed.data.places import Places
 from mpifed.data.scaling import Scaling
 from mpifed.files.expected import Checked
 from mpifed.files.reading import reading
@@ -108,14 +109,9 @@ class Encoding:
     def encode(self, texts: Sequence[str] | None, x: Array) -> Array:
         """[s, 1], or [s, categories], of raw numbers x [s], which are places among `texts` if there are some.
 
-        Raises DataError for a gap that nothing fills. A text that is no category is all zeros.
+        A text that is no category is all zeros.
         """
         gaps = np.isnan(x)
-        if gaps.any() and self.fill is None:
-            raise DataError(
-                f"row {np.argmax(gaps) + 1}, column {self.name!r} is a missing value; training rows had none, or were "
-                "left out with it: fill it in, or leave the row out"
-            )
         if self.categories is None or texts is None:
             return np.where(gaps, np.nan if self.fill is None else float(self.fill), x)[:, None]
         one_hot = np.array([*texts, self.fill], object)[:, None] == np.array(self.categories, object)
@@ -155,7 +151,8 @@ class Recipe(NamedTuple):
     def rows(self, table: pa.Table, what: str) -> Array:
         """[s, q] float32 of a table of any rows, whose columns are found by name."""
         texts, X = list[tuple[str, ...] | None](), list[Array]()
-        for name, categories in ((column.name, column.categories) for column in self.columns):
+        for encoding in self.columns:
+            name, categories = encoding.name, encoding.categories
             if (count := table.column_names.count(name)) != 1:
                 there = "" if count else nearest(name, table.column_names)
                 columns = ", ".join(table.column_names)
@@ -164,6 +161,17 @@ class Recipe(NamedTuple):
             if categories is None and is_text(column.values.type):
                 raise column.not_a_number("training rows have numbers there; give numbers, not texts")
             known, x = column.raw(categories)
+            if strange := not is_text(column.values.type) and (known or ())[len(categories or ()) :]:
+                place = column.places.at(int((x >= len(categories or ())).argmax()))
+                raise DataError(
+                    f"{place} is of type {column.values.type}, and {strange[0]} is none of the texts of training rows; "
+                    "give texts"
+                )
+            for row in np.flatnonzero(np.isnan(x))[:1].tolist() if encoding.fill is None else ():
+                raise DataError(
+                    f"{column.places.at(row)} is a missing value; training rows had none, or were left out with it: "
+                    "fill it in, or leave the row out"
+                )
             texts.append(known)
             X.append(x.astype(np.float32))
         return self.encode(texts, X)
@@ -241,37 +249,24 @@ def _texts(values: pa.ChunkedArray, known: Sequence[str]) -> pa.Array:
 class Cells(NamedTuple):
     """A column of tables that stand one below the other."""
 
-    sizes: Mapping[str, int]  # the rows of each table, by what messages call it
-    name: str
+    places: Places
     values: pa.ChunkedArray  # as `column_of` gives them
-
-    def at(self, row: int) -> str:
-        """Where a row stands."""
-        ends = np.cumsum([*self.sizes.values()])
-        place = min(int(np.searchsorted(ends, row, side="right")), len(ends) - 1)
-        what = [*self.sizes][place]
-        return f"{what}: row {row - ends[place] + self.sizes[what] + 1}, column {self.name!r}"
 
     def raw(self, known: tuple[str, ...] | None) -> tuple[tuple[str, ...] | None, Array]:
         """(texts, places among them [s]), those `known` first; or (None, numbers [s]); float64, NaN for gaps.
 
-        Raises DataError for what is no number, or none that float32 holds, and for numbers that are no known texts.
+        Raises DataError for what is no number, or none that float32 holds.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        textual, column, texts = is_text(self.values.type), self.values, known
+        column, texts = self.values, known
         if known is not None:
             words = _texts(column, known)
             others = sorted({*words.unique().to_pylist()} - {None, *known})
-            if others and not textual:
-                raise DataError(
-                    f"{self.at(0)} is of type {column.type}, and {others[0]} is no text of other rows, which have "
-                    "texts; give texts"
-                )
             texts = (*known, *(sorted(others, key=float) if all(map(is_decimal, others)) else others))
             column = pc.index_in(words, pa.array(texts, words.type))
-        elif textual:
+        elif is_text(column.type):
             raise self.not_a_number(
                 f"encode categories, by --categorical one-hot; {LEAVE_OUT}; or, where fractions have a comma, give "
                 "--decimal ','"
@@ -281,18 +276,19 @@ class Cells(NamedTuple):
         except pa.ArrowInvalid as error:
             wide = (abs(value or 0) > 2**53 for value in column.to_pylist())
             row = next((row for row, is_wide in enumerate(wide) if is_wide), 0)
-            raise DataError(f"{self.at(row)}: {error}: identifiers are no features; {LEAVE_OUT}") from error
+            raise DataError(f"{self.places.at(row)}: {error}: identifiers are no features; {LEAVE_OUT}") from error
         # `to_numpy` would import pandas
         values = np.from_dlpack(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
         for row in np.flatnonzero(np.abs(values) > _LARGEST)[:1].tolist():
-            raise DataError(f"{self.at(row)}: {values[row]} is not a finite number in float32")
+            raise DataError(f"{self.places.at(row)}: {values[row]} is not a finite number in float32")
         return texts, values
 
     def not_a_number(self, remedy: str) -> DataError:
         """The error for the first text that is no number."""
-        words = self.values.to_pylist()
-        row = next((row for row, cell in enumerate(words) if cell is not None and not is_decimal(cell)), 0)
-        return DataError(f"{self.at(row)}: {shown(words[row] or '', 80)!r} is not a number; {remedy}")
+        words = [word or "" for word in self.values.to_pylist()]
+        row = next((row for row, word in enumerate(words) if word and not is_decimal(word)), 0)
+        kind = "a text or category, not a number" if is_decimal(words[row]) else "not a number"
+        return DataError(f"{self.places.at(row)}: {shown(words[row], 80)!r} is {kind}; {remedy}")
 
 
 def column_of(tables: Mapping[str, pa.Table], name: str, known: Sequence[str] = (), of_labels: bool = False) -> Cells:
@@ -319,14 +315,14 @@ def column_of(tables: Mapping[str, pa.Table], name: str, known: Sequence[str] = 
         parts.append(pa.table({name: values}))
     if len(kinds) > 1:
         place = [*tables].index(kinds[True])
-        text = Cells({kinds[True]: len(parts[place])}, name, parts[place][name])
+        text = Cells(Places({kinds[True]: 0}, name), parts[place][name])
         raise text.not_a_number(f"{kinds[False]} has numbers there; correct it, or state categories, by --given")
     with reading(f"{' and '.join([*tables][:3])}: column {name!r}", "give columns of one type", pa.ArrowException):
         below = pa.concat_tables(parts, promote_options="permissive")
-    return Cells({what: len(table) for what, table in tables.items()}, name, below[name])
+    return Cells(Places({what: len(table) for what, table in tables.items()}, name), below[name])
 
 
-def check_feature(what: str, name: object, values: Array, stated: bool) -> None:
+def check_feature(what: str, values: Array, stated: bool) -> None:
     """Raise DataError for numbers [s] that float32 would make one, or that number rows, unless they are `stated`."""
     here = values[~np.isnan(values)]
     distinct = np.unique(here)
@@ -334,13 +330,13 @@ def check_feature(what: str, name: object, values: Array, stated: bool) -> None:
     left = len(np.unique(distinct.astype(np.float32)))
     if left < len(distinct) and (are_whole or left == 1 or left < len(distinct) / 2):
         raise DataError(
-            f"{what}: column {name!r}: {len(distinct)} different numbers, such as {distinct[0]:.17g}, are {left} in "
+            f"{what}: {len(distinct)} different numbers, such as {distinct[0]:.17g}, are {left} in "
             f"float32; subtract an offset, or {LEAVE_OUT}: dates and identifiers are no features"
         )
     if are_whole and len(distinct) == len(here) > FEW and not stated:
         raise DataError(
-            f"{what}: column {name!r}: another integer in each of {len(here)} rows, which names rows; {LEAVE_OUT}, or "
-            f"say that it is a number: [columns.{name}] in a file of --given"
+            f"{what}: another integer in each of {len(here)} rows, which names rows; {LEAVE_OUT}, or "
+            f"say that it is a number, by [columns.NAME] in a file of --given"
         )
 
 

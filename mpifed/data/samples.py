@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -16,6 +16,7 @@ from mpifed.core.record import Array, Flags
 from mpifed.data.block import Piece
 from mpifed.data.natural import EXACT, identifiers, owners_of, plain
 from mpifed.data.partition import Partition, training_rows
+from mpifed.data.places import Places
 from mpifed.data.recipe import RawColumns, check_feature
 from mpifed.files.reading import reading
 from mpifed.text import shown, wrong_line
@@ -50,6 +51,8 @@ class Samples:
     files: tuple[Path, ...] = ()  # from which the data were read
     left_out: tuple[str, ...] = ()  # columns that number rows, such as the index of a frame
     labels: tuple[str, ...] = ()  # names of the columns of labels, where these have some
+    places: Places = field(default_factory=lambda: Places({}))  # where labels stand, for messages
+    numbered: bool = False  # whether `classes` are stated of labels that are no texts
     task: str | None = None  # what numbers of a file are as labels, see `labels_of`; None: integers are classes
 
     @property
@@ -70,6 +73,7 @@ class Samples:
         return replace(
             self, X=self.X[at], y=self.y[at], ids=None if self.ids is None else self.ids[at],
             own_tests=None if self.own_tests is None else self.own_tests[at], partition=partition,
+            places=self.places.of(at),
         )  # fmt: skip
 
 
@@ -157,7 +161,8 @@ def stored_samples(name: str, data: object) -> Samples:
 def stored_rows(what: str, part: Samples, data: Samples, task: str | None = None) -> Samples:
     """The training or test rows of `data` as they are stored, but for texts; `task` is that of `labels_of`."""
     X, shape = rows_of(part.X, f"{what}: X", data.columns is not None)
-    y, ids = labels_of(part.y, f"{what}: y", task), part.ids
+    places, ids = part.places if part.places.sizes else Places({f"{what}: y": 0}), part.ids
+    y = labels_of(part.y, places, task)
     if len(y) != X.shape[0]:
         raise DataError(f"{what}: {X.shape[0]} rows and {len(y)} labels; expected a label for each row")
     if ids is not None:
@@ -165,7 +170,7 @@ def stored_rows(what: str, part: Samples, data: Samples, task: str | None = None
             raise DataError(f"{what}: ids of shape {np.shape(ids)}; expected one for each of {len(y)} rows")
         ids = identifiers(array(ids, f"{what}: ids"), f"{what}: ids")
     check_layout(what, shape, part.shape)
-    return replace(part, X=X, y=y, ids=ids, shape=shape if part.shape is None else tuple(part.shape))
+    return replace(part, X=X, y=y, ids=ids, shape=tuple(part.shape) if part.shape else shape, places=places)
 
 
 def check_layout(what: str, given: Sequence[int] | None, expected: Sequence[int] | None) -> None:
@@ -181,7 +186,7 @@ def as_trained(what: str, rows: Samples, test: Samples) -> Samples:
     if rows.X.dtype != test.X.dtype:
         kinds = f"{test.X.dtype}, those to train on {rows.X.dtype}"
         raise DataError(f"{what}: samples are {kinds}: bytes are divided by 255, others are not; give both alike")
-    y = labels_of(in_kind(test.y, rows.y.dtype.kind), f"{what}: y")
+    y = labels_of(in_kind(test.y, rows.y.dtype.kind), test.places)
     if (rows.y.dtype.kind, rows.y.shape[1:]) != (y.dtype.kind, y.shape[1:]):
         such = f", such as {y[y % 1 > 0][0]:g}" if rows.y.dtype.kind == "i" and y.dtype.kind == "f" else ""
         raise DataError(f"{what}: labels are {_kind(y)}{such}, those to train on {_kind(rows.y)}; give both alike")
@@ -217,50 +222,47 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
             X.has_sorted_indices = False  # rows in order are sorted too: no bit of a row depends on the others
             X.sum_duplicates()
         for column in np.unique(X.indices[np.abs(X.data) > _EXACT]).tolist():
-            check_feature(what, column, X.data[X.indices == column], stated=True)
-        data = _as_float(X.data[:, None], what, gaps, X)[:, 0]
-        return csr_matrix((data, X.indices, X.indptr), shape=X.shape), None
+            check_feature(f"{what}[:, {column}]", X.data[X.indices == column], stated=True)
+        return csr_matrix((_as_float(X.data, what, gaps, X), X.indices, X.indptr), shape=X.shape), None
     values = array(X, what)
     if values.ndim < 2 or not values.size or values.dtype.kind not in "biuf":
         alone = "; one sample x is x[None]" if values.ndim == 1 and values.dtype.kind in "biuf" else ""
         raise DataError(f"{what}: an array of {values.dtype} {values.shape}; expected numbers [samples, ...]{alone}")
     shape = values.shape[1:] if values.ndim > 2 else None
-    values = values.reshape(len(values), -1)
     if values.dtype == np.uint8:
-        return np.ascontiguousarray(values), shape
-    rows = _as_float(values, what, gaps)
+        return np.ascontiguousarray(values.reshape(len(values), -1)), shape
+    rows = _as_float(values, what, gaps).reshape(len(values), -1)
     if values.dtype != rows.dtype:
+        values = values.reshape(rows.shape)
         low, high = rows.min(axis=0), rows.max(axis=0)
         alike = (low == high) & (values.min(axis=0) != values.max(axis=0))
         for column in np.flatnonzero(alike | (np.maximum(high, -low) > _EXACT)).tolist():
-            check_feature(what, column, values[:, column], stated=True)
+            at = ", ".join(map(str, np.unravel_index(column, shape or rows.shape[1:])))
+            check_feature(f"{what}[:, {at}]", values[:, column], stated=True)
     return np.ascontiguousarray(rows), shape
 
 
 def _as_float(values: Array, what: str, gaps: bool, sparse: Any = None) -> Array:  # of SciPy
-    """[s, p] float32; [s, 1] may be the entries of a matrix in CSR, which then says where they stand."""
+    """Values [...] in float32; those of a matrix in CSR, which then says where they stand."""
     with np.errstate(over="ignore"):
         rows = values.astype(np.float32, copy=False)
     if not np.isfinite([rows.min(initial=0), rows.max(initial=0)]).all():
         wrong = ~np.isfinite(rows) & ~(np.isnan(rows) & gaps)
-        places = np.argwhere(wrong)
-        if sparse is not None:
-            entries = sparse.tocoo()
-            places = np.stack([entries.row, entries.col], axis=1)[wrong[:, 0]]
-        for row, column in places[:1].tolist():
+        for index in np.argwhere(wrong)[:1]:
+            at = index if sparse is None else np.stack(sparse.tocoo().coords)[:, index[0]]
             raise DataError(
-                f"{what}: row {row}, column {column}: {values[wrong][0]} is not a finite number in float32, as are "
+                f"{what}[{', '.join(map(str, at))}]: {values[tuple(index)]} is not a finite number in float32, as are "
                 f"{wrong.sum() - 1} others; fill them in, or leave their rows out"
             )
     return rows
 
 
-def labels_of(y: Values, what: str, task: str | None = None) -> Array:
+def labels_of(y: Values, places: Places, task: str | None = None) -> Array:
     """[s] int64 classes, [s] texts of classes, float64 targets [s] or [s, t], or [s, t] int64 labels that are 0 or 1.
 
     Parameters
     ----------
-    what : for messages
+    places : of the rows, for messages
     task : where it can't be said of numbers whether they are classes: "classification", "regression", "multilabel" of
         several, each 0 or 1; "auto": by the numbers; "any": targets; None: integers are classes, and floats targets
 
@@ -269,6 +271,7 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
     DataError : for anything else, or when the task is classification and a label is not an integer.
     UsageError : when the task does not go with the labels, or "auto" with many different integers, few rows of each.
     """
+    what = places.whole()
     values = array(y, what)
     if values.dtype.kind == "U" and isinstance(y, (list, tuple)):  # of which all have become texts
         values = np.array(y, object)
@@ -283,7 +286,7 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
         for row, label in enumerate(values.tolist()):
             gap = "is a gap" if str(label).strip() in _NO_LABEL else None  # NumPy makes texts of a list with gaps
             if why := gap or (wrong_line(label) if isinstance(label, str) else "is no text"):
-                raise DataError(f"{what}: row {row}: the label {shown(repr(label))} {why}; name it, or leave it out")
+                raise DataError(f"{places.at(row)}: the label {shown(repr(label))} {why}; name it, or leave it out")
         if task == "regression":
             raise UsageError(f"{what}: labels that are texts are classes, not real targets; leave --task out")
         texts = np.array([plain(label) for label in values.tolist()])
@@ -307,8 +310,8 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
     elif task is not None:
         for place in np.argwhere((values != np.rint(values)) | (np.abs(values) >= EXACT))[:1]:
             raise DataError(
-                f"{what}: row {place[0] + 1} has the label {values[tuple(place)]}, not a class; correct it, or use "
-                "--task regression"
+                f"{places.at(place[0])}: the label {values[tuple(place)]} is not a class; correct it, or use --task "
+                "regression"
             )
         values = values.astype(np.int64)
     kind = values.dtype.kind
@@ -319,9 +322,8 @@ def labels_of(y: Values, what: str, task: str | None = None) -> Array:
         )
     if kind == "u":
         most = np.iinfo(np.int64).max
-    beyond = np.flatnonzero(~(np.abs(values) <= most).reshape(len(values), -1).all(axis=1))
-    if len(beyond):
-        raise DataError(f"{what}: label of row {beyond[0]} is {values[beyond[0]]}; expected finite numbers")
+    for row in np.flatnonzero(~(np.abs(values) <= most).reshape(len(values), -1).all(axis=1))[:1].tolist():
+        raise DataError(f"{places.at(row)}: the label {values[row]}; expected finite numbers")
     return values.astype(np.float64 if kind == "f" else np.int64)
 
 

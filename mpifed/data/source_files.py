@@ -19,8 +19,10 @@ import numpy as np
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
 from mpifed.data.natural import distinct_names
+from mpifed.data.places import Places
 from mpifed.data.samples import Samples, Values, as_trained, stack_rows, stored_rows
 from mpifed.files.reading import reading
+from mpifed.text import listed
 
 # of files in text or bytes
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -78,9 +80,10 @@ def of_clients(
         raise DataError(f"{what}: no rows of any client")
     first = next((rows for rows in stored if rows.y.dtype.kind == "i"), stored[0])
     stored = [as_trained(place, first, rows) for (_, place, *_), rows in zip(there, stored, strict=True)]
-    ids = np.repeat([client for client, *_ in there], [len(rows.y) for rows in stored])
+    sizes = {f"{place}: y": len(rows.y) for (_, place, *_), rows in zip(there, stored, strict=True)}
+    ids = np.repeat([client for client, *_ in there], [*sizes.values()])
     X, y = stack_rows([rows.X for rows in stored]), np.concatenate([rows.y for rows in stored])
-    return replace(stored[0], X=X, y=y, ids=ids, owners=tuple(owners))
+    return replace(stored[0], X=X, y=y, ids=ids, owners=tuple(owners), places=Places(sizes))
 
 
 def train_and_test(path: Path, test: Path | None = None) -> list[Path]:
@@ -104,12 +107,6 @@ def files_in(path: Path, *endings: str) -> list[Path]:
     if not files:
         raise DataError(f"{path}: no file *{', *'.join(endings)}; expected a folder with some")
     return files
-
-
-def listed(names: Iterable[object], most: int = 20) -> str:
-    """Names separated by commas; of more than `most`, the first, and their number."""
-    texts = [str(name) for name in names]
-    return ", ".join(texts[:most]) + (f", ... ({len(texts)} in all)" if len(texts) > most else "")
 
 
 def with_test(parts: Iterable[Samples], **more: Any) -> Samples:  # fields of Samples

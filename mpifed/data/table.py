@@ -21,11 +21,12 @@ from mpifed.core.io_errors import open_regular
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array, Flags
 from mpifed.data.natural import distinct_names, identifiers
+from mpifed.data.places import Places
 from mpifed.data.recipe import GAPS, NONE, Cells, Public, RawColumns, Stated, check_feature, column_of, is_text
 from mpifed.data.samples import Samples, Source, Task
-from mpifed.data.source_files import check_choices, listed, numbers_rows, open_packed
+from mpifed.data.source_files import check_choices, numbers_rows, open_packed
 from mpifed.files.reading import reading
-from mpifed.text import shown, wrong_line
+from mpifed.text import listed, shown, wrong_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,8 +83,8 @@ class ColumnUses:
         for name in public.columns:
             if name not in features:
                 raise UsageError(f"--given: columns.{name}: no such feature{nearest(name, features)}")
-        sizes = [len(each) for each in tables.values()]
-        trained = np.arange(sum(sizes)) < sum(sizes[: len(parts)])
+        sizes = {what: len(each) for what, each in tables.items()}
+        trained = np.repeat([what in parts for what in sizes], [*sizes.values()])
         texts, values = dict[str, tuple[str, ...] | None](), dict[str, Array]()
         gaps = dict[str, tuple[Cells, Flags]]()
         for name in features:
@@ -98,38 +99,44 @@ class ColumnUses:
                 gaps[name] = column, np.isnan(values[name])
         of_labels = [column_of(tables, name, public.classes, of_labels=True) for name in labels]
         y, classes = self._labels(of_labels, public, {_class_names(each, labels[0]) for each in tables.values()})
-        for column, each in zip(of_labels, y, strict=True):
-            gaps[column.name] = column, each == "" if each.dtype.kind == "U" else np.isnan(each)
-        ids = np.repeat([*(clients or [""] * len(parts)), *[""] * len(tests)], sizes)
+        for name, column, each in zip(labels, of_labels, y, strict=True):
+            gaps[name] = column, each == "" if each.dtype.kind == "U" else np.isnan(each)
+        ids = np.repeat([*(clients or [""] * len(parts)), *[""] * len(tests)], [*sizes.values()])
         tested = bool(by) and all(by[0] in each.column_names for each in tests.values())
         for name in by:
             ids = _identifiers(owners := column_of(tables, name, ()))
             gaps[name] = owners, (ids == "") & (trained | tested)
         for name, (column, gap) in gaps.items():
             if gap.any() and self.missing != "drop":
-                fill = "fill it in, by --missing mean, median or zero, or " * (name in features)
+                place, fill = column.places.at(int(gap.argmax())), "fill it in, by --missing mean, median or zero, or "
                 raise DataError(
-                    f"{column.at(int(gap.argmax()))} is a missing value, of {gap.sum()}; {fill}leave these rows out, "
-                    "by --missing drop"
+                    f"{place} is a missing value, of {gap.sum()}; {fill * (name in features)}leave these rows out, by "
+                    "--missing drop"
                 )
         stay = ~np.any([gap for _, gap in gaps.values()], axis=0)
-        for what, rows in zip(tables, np.split(stay, np.cumsum(sizes)[:-1]), strict=True):
+        for what, rows in zip(tables, np.split(stay, np.cumsum([*sizes.values()])[:-1]), strict=True):
             if not rows.any():
                 raise DataError(f"{what}: no rows, or none without gaps; expected a row for each sample")
         for name in features:
             if texts[name] is None:
-                check_feature(first, name, values[name][stay & trained], name in public.columns)
+                what = f"{listed(parts, 3)}: column {name!r}"
+                check_feature(what, values[name][stay & trained], name in public.columns)
         X, label = np.stack([*values.values()], axis=1, dtype=np.float32), np.stack(y, axis=1)
         if labels[1:] and np.isin(label[stay], (0, 1)).all():
             label = np.nan_to_num(label).astype(np.int64)
+        places = Places(sizes, ", ".join(labels))
         train, test = (
-            Samples(X[rows], label[rows] if labels[1:] else label[rows, 0], ids=ids[rows] if own else None)
+            Samples(
+                X[rows], label[rows] if labels[1:] else label[rows, 0], ids=ids[rows] if own else None,
+                places=places.of(np.flatnonzero(rows)),
+            )
             for rows, own in ((stay & trained, by or clients), (stay & ~trained, tested))
-        )
+        )  # fmt: skip
         return replace(
             train, test=test if tests else None, names=tuple(features), classes=tuple(classes) or None,
             columns=RawColumns(texts, self.missing, public), left_out=tuple(left_out),
             labels=tuple(labels), task="classification" if classes else self.task,
+            numbered=bool(public.classes) and not is_text(of_labels[0].values.type),
         )  # fmt: skip
 
     def _labels(
@@ -145,16 +152,17 @@ class ColumnUses:
             return [np.array(texts, str)], ()
         known, y = column.raw(public.classes or None)
         if strange := (known or ())[len(public.classes) :]:
-            row = int((y >= len(public.classes)).argmax())
-            raise DataError(f"{column.at(row)}: label {strange[0]!r} is none of the given {listed(public.classes)}")
+            place = column.places.at(int((y >= len(public.classes)).argmax()))
+            raise DataError(f"{place}: label {strange[0]!r} is none of the given {listed(public.classes)}")
         classes = public.classes or (() if self.task == "regression" or others else max(names))
         if classes:
             y = np.where(y < 0, np.nan, y)  # a ClassLabel of a row without a label
             beyond = y >= len(classes)
             if len(names) > 1 or beyond.any() or len({*classes}) < len(classes):
+                place = column.places.at(int(beyond.argmax()))
                 raise DataError(
-                    f"{column.at(int(beyond.argmax()))}: other names of classes in another table, or one twice, or "
-                    f"more numbers than names; all are {listed(classes)}"
+                    f"{place}: other names of classes in another table, or one twice, or more numbers than names; all "
+                    f"are {listed(classes)}"
                 )
         return [y, *(other.raw(None)[1] for other in others)], classes
 
@@ -245,7 +253,8 @@ class CsvTable(ColumnSource):
     def table(self, path: Path, texts: Collection[str] = ()) -> pa.Table:
         """The table; columns without names in the first line are called 0, 1, ...
 
-        Columns of numbers of which an integer begins with 0, as 01 or 0x1, are codes, and no numbers: texts.
+        Columns of numbers of which an integer begins with 0, as 01 or 0x1, are codes, and no numbers: texts. So are
+        those with an integer that int64 does not hold, and floats round.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -278,10 +287,12 @@ class CsvTable(ColumnSource):
                 "with it in its line; double quotes inside of cells, and take ends of lines out of them"
             )
         whole = [field.name for field in table.schema if field.type in (pa.int64(), pa.float64())]
-        if whole and re.search(rf"(^|[\s\"]|{re.escape(separator)})[-+]?0[\dx]".encode(), content, re.I | re.M):
+        begins = rf"(^|[\s\"]|{re.escape(separator)})[-+]?(0[\dx]|\d{{19}})"
+        if whole and re.search(begins.encode(), content, re.I | re.M):
             written = table_of(whole, whole)
             for name in whole:
-                if pc.any(pc.match_substring_regex(written[name], r"^\s*[-+]?0(\d+\s*$|[xX])")).as_py():
+                wide = r"|\d{19,}\s*$" * (table.schema.field(name).type == pa.float64())
+                if pc.any(pc.match_substring_regex(written[name], rf"^\s*[-+]?(0\d+\s*$|0[xX]{wide})")).as_py():
                     table = table.set_column(names.index(name), name, written[name])
         return table
 
@@ -357,7 +368,7 @@ def _identifiers(column: Cells) -> Array:
     ids = np.full(len(values), "", object)
     ids[there] = identifiers(
         [value for value, known in zip(values, there, strict=True) if known],
-        f"{listed(column.sizes, 3)}: column {column.name!r}",
+        column.places.whole(),
     )
     return ids.astype(str)
 
@@ -365,7 +376,7 @@ def _identifiers(column: Cells) -> Array:
 def _check_written(column: Cells, texts: Collection[str]) -> None:
     """Raise DataError for texts that are numbers as people write them, or dates, all or nearly all; but for codes."""
     numbers = [text for text in texts if re.fullmatch(_FORMATTED, text, re.I)]
-    others, digits = len(texts) - len(numbers), [text for text in texts if re.fullmatch(r"[-+]?\d+", text)]
+    others, digits = len(texts) - len(numbers), [text for text in texts if re.fullmatch(r"[-+]?\d{1,18}", text)]
     codes = len(digits) == len(texts) if not others else any(re.match(r"0\d", text) for text in texts)
     if numbers and not codes and (not others or len(numbers) > max(10, 3 * others)):
         raise column.not_a_number(

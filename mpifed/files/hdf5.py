@@ -21,6 +21,8 @@ from mpifed.core.record import Array
 from mpifed.files.reading import reading
 from mpifed.text import shown
 
+# attributes by which netCDF's readers change values, or take them for gaps, unless that is NaN
+_OF_NETCDF = ("scale_factor", "add_offset", "_FillValue", "missing_value", "valid_range", "valid_min", "valid_max")
 _HEADER = 1 << 13  # bytes that HDF5 needs for an array besides its values, at most
 # exceptions of h5py for damaged files
 _DAMAGED = (OSError, LookupError, ValueError, TypeError, RuntimeError, ArithmeticError, AttributeError, MemoryError)
@@ -42,6 +44,8 @@ def content_of(file: h5py.File, name: str) -> Array:
     if not isinstance(node, h5py.Dataset) or node.is_virtual or node.external:
         there = shown(", ".join(islice(file, 5)), 80)
         raise ValueError(f"{name} is no dataset of this file, which has {there or 'none'}")
+    if unread := [key for key in _OF_NETCDF if key in node.attrs and (node.attrs[key] == node.attrs[key]).all()]:
+        raise ValueError(f"{name} has {', '.join(unread)}: apply what these say of its values, and write plain numbers")
     texts = h5py.check_string_dtype(node.dtype) is not None
     return np.asarray(node.asstr()[...], str) if texts else np.asarray(node[...])
 

@@ -19,13 +19,14 @@ from mpifed.data import store
 from mpifed.data.natural import distinct_names, identifiers
 from mpifed.data.prepare import Options, prepare
 from mpifed.data.samples import Samples, Source, Values, array, stored_samples
-from mpifed.data.source_files import listed, of_clients
+from mpifed.data.source_files import of_clients
 from mpifed.data.summary import summary
 from mpifed.data.table import ColumnUses, as_table
 from mpifed.files.reading import reading
 from mpifed.python.ranks import alike, spoken, together
 from mpifed.python.values import Pair, check_index, integer, is_frame
 from mpifed.run.agreement import begin_call
+from mpifed.text import listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -249,7 +250,7 @@ class FederatedDataset:
             As of `from_arrays`: `partition` and others.
         """
         X, y = _items(dataset, "from_torch")
-        tested = _items(test, "from_torch: test") if hasattr(test, "__getitem__") else test
+        tested = test if test is None or _fraction(test) is not None else _items(test, "from_torch: test")
         return cls.from_arrays(X, y, clients=clients, test=tested, **options)
 
 

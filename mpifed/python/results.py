@@ -18,9 +18,9 @@ from mpifed.core.errors import DataError, MpifedError, UsageError
 from mpifed.core.record import Array, map_leaves
 from mpifed.core.tables import Table
 from mpifed.data.applied import APPLIED, Applied, applied, read_applied
+from mpifed.data.places import Places
 from mpifed.data.recipe import Encoding, Recipe
 from mpifed.data.samples import Values, check_layout, in_kind, labels_of, rows_of
-from mpifed.data.source_files import listed
 from mpifed.data.store import MEMORY, open_federation
 from mpifed.data.table import as_table
 from mpifed.files.clients import CLIENTS, read_clients
@@ -41,7 +41,7 @@ from mpifed.python.values import check_index, is_frame
 from mpifed.results.run_warnings import run_warnings
 from mpifed.run.identity import check_same_data
 from mpifed.run.sweep import PointEnd
-from mpifed.text import counted
+from mpifed.text import counted, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -274,7 +274,7 @@ class Run:
         """
         check_index("score: X and y", X, y)
         found, data = self.predict(X), self._applied
-        labels = labels_of(_labels(y, data.columns), "score: y")
+        labels = labels_of(_labels(y, data.columns), Places({"score: y": 0}))
         labels = in_kind(labels, found.dtype.kind)
         if (labels.dtype.kind, labels.shape) != (found.dtype.kind, found.shape):
             came, predicted = (f"{values.dtype} {list(values.shape)}" for values in (labels, found))

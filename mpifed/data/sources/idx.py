@@ -12,8 +12,9 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array
 from mpifed.data.samples import Samples, Source
-from mpifed.data.source_files import listed, open_packed, with_test
+from mpifed.data.source_files import open_packed, with_test
 from mpifed.files.reading import reading
+from mpifed.text import listed
 
 MNIST = {  # MD5 of the packed files
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",

@@ -11,8 +11,8 @@ from numpy.lib.npyio import NpzFile
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
 from mpifed.data.samples import Samples, Source, Task
-from mpifed.data.source_files import listed, with_test
-from mpifed.text import shown
+from mpifed.data.source_files import with_test
+from mpifed.text import listed, shown
 
 SAMPLES, LABELS = ("X", "x", "x_train", "X_train", "data", "images"), ("y", "y_train", "labels", "target", "targets")
 
@@ -52,12 +52,11 @@ class Npz(Source):
         for option, usual in {"samples": SAMPLES, "label": LABELS, "by": ()}.items():
             given = getattr(self, option)
             known = [name for name in (usual if given is None else [given]) if name in archive.files]
-            if not known and (given or usual):
-                raise UsageError(
-                    f"--{option} {given or 'is missing'}: {self.path} has the arrays {listed(archive.files)}; give the "
-                    "name of one"
-                )
-            names += known[:1]
+            if len(known) != 1 and (given or usual):
+                why = given or ("may be " + listed(known) if known else "is missing")
+                there = listed(archive.files)
+                raise UsageError(f"--{option} {why}: {self.path} has the arrays {there}; give the name of one")
+            names += known
         tests = [name.replace("train", "test") if "train" in name else f"{name}_test" for name in names]
         others = [name for name in archive.files if "test" in name.lower()]
         if others and not {*tests[:2]} <= {*others}:

@@ -48,7 +48,7 @@ class Svmlight(Source):
         what, damaged = " or ".join(map(str, files)), (ValueError, IndexError, OverflowError)
         with reading(what, "expected lines `label column:value ...`, columns ascending below 2^31", *damaged):
             loaded = load_svmlight_files(opened)
-        rows = [rows_of(X, str(path))[0] for path, X in zip(files, loaded[::2], strict=True)]
+        rows = [rows_of(X, f"{path}: X")[0] for path, X in zip(files, loaded[::2], strict=True)]
         for path, X in zip(files, rows, strict=True):
             if not X.nnz:
                 raise DataError(f"{path}: no values at all; expected lines `label column:value column:value ...`")

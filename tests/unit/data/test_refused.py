@@ -107,7 +107,11 @@ TWO, TEXTS = "x,y\n1,0\n2,1\n", "x,y\n1,no\n2,yes\n3,no\n"
 CSV: list[tuple[str | bytes, str, str]] = [  # the file a.csv with the label y, more words, what is named
     ("x;y\n1;0\n", "", r"a.csv: line 1: 'x;y'; has no ','; give --separator ';'"),  # 27
     ("x;y\n1,5;0\n2,5;1\n", "--separator ;", "'1,5' is not a number"),  # 28
-    ("x;y\n1.5;0\n2.5;1\n", "--separator ; --decimal , --categorical one-hot", "'1.5' is not a number; .*comma"),
+    (
+        "x;y\n1.5;0\n2.5;1\n",
+        "--separator ; --decimal , --categorical one-hot",
+        "'1.5' is a text .*comma",
+    ),
     ("x,größe,y\n1,2,0\n".encode("latin-1"), "", "a.csv: cannot be read .*; save it as UTF-8"),
     ("a,b,y\n1,2,groß\n".encode("latin-1"), "", "a.csv: .*UTF-?8"),
     ("x,y", "", "a.csv: .*no rows"),
@@ -116,7 +120,7 @@ CSV: list[tuple[str | bytes, str, str]] = [  # the file a.csv with the label y, 
     ("x,y\n1,0\n", "--ignore X", "--ignore X: .* has no such column; expected the names x"),
     ("x,x,y\n1,0,1\n", "", "column 1 'x' has the name of 2 columns; give it one of its own"),  # 24
     ("x,,y\n1,2,0\n", "", "column 2 '' has no name"),
-    ("x,y\n" + "9" * 140_000 + ",1\n", "", "column 'x': .*is not a finite number"),
+    ("x,y\n" + "9" * 140_000 + ",1\n", "", "row 1, column 'x': '999.* or category, not a number"),
     ("x,h,y\n1.5,0xFFFFFFFFFFFFFFFF,0\n2,-1,1\n", "", "row 1, column 'h': '0xFFFFFFFFFFFFFFFF' is not"),
     *(
         (f"x,y\n1,{text}\n2,{text}\n", "", f"column 'y': '{text}' is not a number; .*classes, in a file")
@@ -130,8 +134,9 @@ CSV: list[tuple[str | bytes, str, str]] = [  # the file a.csv with the label y, 
         for head in ("0,1,2", "2019,2020,2021", "x,1,y")
     ),
     ("5,6,0\n2,3,1\n", "--label x5", "--label x5: .* names 0, 1, 2, .*a first line of numbers is a row"),
-    ("zip,y\n1067,0\n01067,1\n", "", "row 1, column 'zip': .* is not a number; encode categories, .*leave"),
-    ("zip,y\n1e5,0\n01067,1\n", "", "row 1, column 'zip': .* is not a number; encode categories, .*leave"),
+    ("zip,y\n1067,0\n01067,1\n", "", "row 1, column 'zip': .* or category, not a number; encode categories, .*leave"),
+    ("p,y\n18446744073709551616,0\n1.5,1\n", "", "row 1, column 'p': .* or category, not a number"),
+    ("x,y\n1,0\n,1\n2,0\n3,.5\n", "--missing drop --task classification", "row 4, column 'y': the label 0.5 is not"),
     ("x,y\nnone,0\n2,1\n", "--missing mean", "row 1, column 'x': 'none' is not a number"),  # a gap is None
     ('x,c,y\r1,u,0\r2,"u,1\r3,v,0\r4,u",1\r5,v,0\r', "--categorical one-hot", "6 lines, and 4 rows: a cell begins"),
     (TEXTS, "--labels even-odd", "expected all, or class:K with K one of no, yes"),
@@ -145,10 +150,13 @@ SEVERAL: list[tuple[str, str, str, str]] = [  # a.csv, another file, how it is g
     (TWO, TWO, "a.csv", "^a.csv, a.csv: 2 clients are called 'a'; give each"),
     ("x,y\n1,0\n2,01\n", TWO, "b.csv", "b.csv has numbers there; correct it"),
     (TWO, "z,y\n1,1\n", "--test b.csv", "b.csv: other columns than a.csv: x differs"),
+    (TWO, "x,y\n1,0\n2,1e30\n", "b.csv --task classification", "b.csv: row 2, column 'y': the label 1e\\+30 is not"),
+    (TWO, "x,y\n1,1\n", "b.csv --labels class:2", "--labels class:2: .* one of 0, 1"),
+    ("x,y\n1,0\n", "x,y\n1,0\n", "b.csv", "a.csv, b.csv: column 'y': all rows have the label 0"),
     (TWO, "x,y\nu,1\n", "--test b.csv", "'u' is no"),
     (TWO, "x,y\n1,.5\n", "--test b.csv", "such as 0.5"),
-    (TWO, "x,y\n1,2\n", "--test b.csv", "has the label 2, which no training row has"),
-    (TEXTS, "x,y\n1,maybe\n", "--test b.csv", "row 1 has the label maybe, .* has; expected one of no, yes"),
+    (TWO, "x,y\n1,2\n", "--test b.csv", "b.csv: row 1, column 'y': no training row has the label 2"),
+    (TEXTS, "x,y\n1,maybe\n", "--test b.csv", "row 1, .*the label maybe; expected one of no, yes"),
 ]
 GIVEN: list[tuple[str, str, str]] = [  # a.csv, the file of --given, what is named
     (TWO, "[columns.x]\nrage = [0, 1]\n", "given.toml: columns.x.rage = "),
@@ -160,6 +168,7 @@ GIVEN: list[tuple[str, str, str]] = [  # a.csv, the file of --given, what is nam
     ("x,y\nu,0\nv,1\n", "[columns.x]\nfill = 'w'\n", "columns.x.fill = 'w': expected .* a category"),
     ("x,y\nu,0\nv,1\n", "[columns.x]\ncategories = ['u']\n", "column 'x': 'v' is none of the given"),
     (TEXTS, "classes = ['no', 'maybe']", "row 2, .* label 'yes' is none of the given no, maybe"),
+    (TWO, "classes = ['no', 'yes']", "row 1, column 'y': label '0' is none of the given no, yes"),
 ]  # fmt: skip
 TABLES: list[Bad] = [
     *((f"csv a.csv --label y {ONE} {words}", named, {"a.csv": text}) for text, words, named in CSV),
@@ -174,21 +183,21 @@ TABLES: list[Bad] = [
     (f"csv none.csv --label y {ONE}", "none.csv: cannot be read .*No such file", {}),
 ]
 LINES = {
-    "1 1:1\n-1 1:nan\n": "a.svm: .*nan is not a finite number",
-    "1 1:1\n-1e39 1:2\n": "label of row 1 is",
+    "1 1:1\n-1 1:nan\n": r"a.svm: X\[1, 0\]: nan is not a finite number",
+    "1 1:1\n-1e39 1:2\n": r"a.svm: y\[1\]: the label -1e\+39; expected finite numbers",
     "1 1:1\n-1 1:x\n": "a.svm: .*x.*; expected lines `label column:value",
     "": "a.svm: .*no values at all",
     "01 1:1\n1 1:2\n": "a.svm: the label 01 begins with 0, .*; write it without, or give codes as texts, by csv",
-    "1 1:1700000001\n-1 1:1700000002\n": "a.svm: column 0: 2 different numbers, .* are 1 in float32",
+    "1 1:1700000001\n-1 1:1700000002\n": r"a.svm: X\[:, 0\]: 2 different numbers, .* are 1 in float32",
 }
 LEAF: list[tuple[object, str]] = [
     (leaf(ann=([[1], [2, 3]], [0, 1])), "user 'ann': .*expected .*x of numbers, of one shape"),
     (leaf(ann=([[1]], [0]), bob=([[1, 2]], [1])), r"'bob': samples of shape \(2,\); expected \(1,\)"),
     (leaf(ann=([[1]], [0]), bob=([[1]], ["o"])), "'bob': labels are <U1 .*, those to train on int64"),
     (leaf(ann=(["to be"], ["o"])), "an array of <U5.; expected .*x of numbers"),
-    (leaf(ann=([[1], [2]], ["1", 1])), "user 'ann': y: row 1: the label 1 is no text"),
+    (leaf(ann=([[1], [2]], ["1", 1])), r"user 'ann': y\[1\]: the label 1 is no text"),
     (leaf(ann=([], [])), "no rows of any client"),
-    (leaf(a=([[1], [2]], [2**60, 2**60 + 1])), "row 1 has the label 1152921504606846976, not a class"),
+    (leaf(a=([[1], [2]], [2**60, 2**60 + 1])), r"user 'a': y\[0\]: the label 1152921504606846976 is not a class"),
     ({}, "KeyError: 'user_data'.*expected `users`"),
     ({"user_data": {"ann": [1]}}, r"user 'ann': .*expected {\"x\": \[...\], \"y\": \[...\]}"),
     ("[" * 10**5, "cannot be read"),
@@ -278,6 +287,7 @@ NPZ: list[tuple[bytes, str]] = [
     (pickle.dumps(OBJECTS), "a.npz: cannot be read .*; expected numbers and texts, by np.savez"),
     (npz(z=X, y=Y), "--samples is missing: .*a.npz has the arrays z, y; give the name of one"),
     *((npz(X=X, y=y), "a.npz: y: labels are ") for y in (Y.astype("M8[D]"), Y * 1j, Y.astype([("a", int)]))),
+    (npz(X=X, x_train=X, y=Y), "--samples may be X, x_train: .* has the arrays X, x_train, y; give the name of one"),
     (npz(X_train=X, y_train=Y, x_test=X, y_test=Y), "has x_test, y_test; rows to test with are X_test, y_test, as"),
 ]
 TRAIN = {"train-images": idx(np.zeros((6, 4, 6))), "train-labels": idx(Y), "t10k-images": idx(np.zeros((3, 4, 6)))}
@@ -312,6 +322,7 @@ HDF5: list[tuple[dict[str, bytes], str]] = [
         for first, then in ("ab", "ba")
     ),
     ({"a.h5": hdf5(X=X, y=Y, x_test=Y)}, "a.h5: .*X_test is no dataset of this file"),
+    *(({"a.h5": hdf5(X=X, y=Y, of_X={name: 0.5})}, f"X has {name}: apply") for name in ("scale_factor", "_FillValue")),
     ({"a.h5": hdf5(X=X[:4], y=Y)}, "a.h5: 4 rows and 6 labels"),
     ({"a.h5": hdf5(X=X, y=Y), "a.hdf5": hdf5(X=X, y=Y)}, "2 clients are called 'a'"),
     ({}, r"no file \*.h5, \*.hdf5"),
@@ -400,11 +411,20 @@ FRAMES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, se
     "numbers of rows": ({"p": [*range(29), None]}, {}, "'p': another integer in each of 29 rows.*ignore.*NAME"),
     "notes": ({"note": [f"n{n % 16}" for n in range(30)]}, {}, "'note': 16 different texts in 30 training rows"),
     "texts as features": ({}, {"categorical": None}, "row 1, column 'sex': 'm' is not a number.*one-hot"),
+    "categories of integers": (
+        {"sex": pd.Categorical([1, 2] * 15)},
+        {"categorical": None},
+        "'1' is a text or",
+    ),
     "values of several types": ({"sex": ["m", 1] * 15}, {}, "column sex with type object.*; expected a DataFrame"),
     "separated thousands": ({"x": ["1,234.5", "234.5"] * 15}, {}, "'1,234.5' is not a number; .*thousands"),
     "percentages": ({"x": ["10%", "7.5 %"] * 15}, {}, "'10%' is not a number; .*units"),
     "marks": ({"x": [*map(str, range(20, 49)), "-"]}, {}, "row 30, column 'x': '-' is not a number; 29 others are"),
-    "fractions as texts": ({"x": ["1.5", "-0.5", "+2.5"] * 10}, {}, "row 1, column 'x': '1.5' is not a number"),
+    "fractions as texts": (
+        {"x": ["1.5", "-0.5", "+2.5"] * 10},
+        {},
+        "column 'x': '1.5' is a text or category",
+    ),
     "Swiss": ({"x": ["1\u2019234", "\u2212235"] * 15}, {}, "'1\u2019234' is not a number; .*thousands"),
     "times": ({"at": ["9:30", "10:15"] * 15}, {}, "'9:30' is not a number; .*leave dates out"),
     "months": ({"at": ["2024-01", "1 Jan 2024", "Feb-24"] * 10}, {}, "'2024-01' is not a number; .*leave dates out"),
@@ -422,7 +442,12 @@ FRAMES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, se
     "what a terminal would obey": ({"ill": ["a\x1b[2J", "b"] * 15}, {}, r"label 'a\\x1b\[2J' has the control"),
     "one class": ({"ill": [1] * 30}, {}, "all rows have the label 1"),
     "many integers": ({"ill": [n % 25 for n in range(30)]}, {}, "the labels are 25 different integers"),
-    "23: labels beyond float64": ({"ill": [2**63 + 5, 1] * 15}, {}, "'ill'|the label 9.*, not a class"),
+    "23: labels beyond float64": ({"ill": [2**63 + 5, 1] * 15}, {}, "'ill'.*92233720368547758"),
+    "beyond int64": (
+        {"p": np.array([2**63 + n % 3 for n in range(30)], "u8")},
+        {},
+        "'p': .*9223372036854775808",
+    ),
     "dates as labels": ({"ill": DAY}, {}, "'ill' is of type"),
     "texts as targets": ({"ill": ["a", "b"] * 15}, {"task": "regression"}, "labels that are texts are classes"),
     "no such label": ({}, {"label": "il"}, "il.*ward, ill"),
@@ -430,7 +455,14 @@ FRAMES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, se
     "an empty table": ({name: [] for name in ("x", "sex", "ward", "ill")}, {}, "no rows"),
 }
 ALONE = {  # these are texts in such files, or cannot be written
-    "csv": ("23: a time span", "22: fractions", "22: rounded", "fractions as texts", "values of several types"),
+    "csv": (
+        "categories of integers",
+        "23: a time span",
+        "22: fractions",
+        "22: rounded",
+        "fractions as texts",
+        "values of several types",
+    ),
     "parquet": ("values of several types",),
     "frame": (),
 }
@@ -467,15 +499,15 @@ ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or
     "ids of other rows": (dict(ids=Y[:4]), r"ids of shape \(4,\); expected one for each of 6 rows"),
     "time stamps": (
         dict(X=STAMPS),
-        "column 0: 6 different numbers, such as 1.7.*, are 1 in float32; .* dates and identifiers",
+        r"X\[:, 0\]: 6 different numbers, such as 1.7.*, are 1 in float32; .* dates and identifiers",
     ),
     "dates": (dict(X=STAMPS.astype("M8[ns]")), r"X: an array of datetime64\[ns\] \(6, 2\); expected numbers"),
     "ragged": (dict(X=[[1, 2], [3]]), "X: cannot be read .*; expected numbers"),
     "one axis": (dict(X=X[:, 0]), r"expected numbers \[samples, ...\]; one sample x is x\[None\]"),
-    "gap": (dict(X=np.where(X[4, 1] == X, np.nan, X)), "row 4, column 1: nan is not a finite number in float32, as"),
-    "37: sparse": (dict(X=sparse.coo_array(X * np.nan)), "X: row 0, .*nan is not a finite number"),
-    "labels not finite": (dict(y=np.full(6, np.inf)), "y: label of row 0 is inf; expected finite numbers"),
-    "labels with a gap": (dict(y=np.array(["a", "b", None] * 2, object)), "row 2: the label None is "),
+    "gap": (dict(X=np.where(X[4, 1] == X, np.nan, X)), r"X\[4, 1\]: nan is not a finite number in float32, as are"),
+    "37: sparse": (dict(X=sparse.coo_array(X * np.nan)), r"X\[0, 0\]: nan is not a finite number"),
+    "labels not finite": (dict(y=np.full(6, np.inf)), r"y\[0\]: the label inf; expected finite numbers"),
+    "labels with a gap": (dict(y=np.array(["a", "b", None] * 2, object)), r"y\[2\]: the label None is "),
     "labels in columns": (dict(y=2 * np.eye(6, dtype=int)), r"labels are int64 \(6, 6\), such as 2; several labels"),
     "labels of other rows": (dict(y=Y[:5]), "6 rows and 5 labels; expected a label for each row"),
     "shape": (dict(shape=(2, 2)), r"shape \(2, 2\) for 2 features; their product must be that number"),
@@ -485,7 +517,7 @@ ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or
         dict(X=PIXELS, test=Samples(PIXELS[:2].transpose(0, 2, 3, 1).reshape(2, 3, 4, 1), Y[:2])),
         r"test: samples of shape \(3, 4, 1\); expected \(1, 4, 3\): transpose, or reshape",
     ),
-    "test label unknown": (dict(test=Samples(X[:2], [0, 7])), "row 2 has the label 7, which no training row has"),
+    "test label unknown": (dict(test=Samples(X[:2], [0, 7])), r"test: y\[1\]: no training row has the label 7"),
 }
 
 

@@ -226,7 +226,7 @@ def test_a_stranger_s_recipe(tmp_path: Path, recipe: Any, factor: float | None, 
 
 LAYOUT = r"\(4, 4, 3\); .*\(3, 4, 4\)"
 WRONG: list[tuple[Callable[[], object], str]] = [
-    (lambda: arrays(X, np.array(["a", np.nan, "b"] * 20)), "y: row 1: the label 'nan' is a gap"),
+    (lambda: arrays(X, np.array(["a", np.nan, "b"] * 20)), r"y\[1\]: the label 'nan' is a gap"),
     (lambda: arrays(X, test=(NAMED, Y)), "test: a DataFrame, whose columns"),
     (lambda: run(arrays(), rounds=1).predict(NAMED), "predict: X: a frame, and the data have no names"),
     (lambda: arrays(X, FRAME["ill"][::-1], clients=FRAME["ill"]), "y and clients: the frames have other indices"),
@@ -236,7 +236,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: arrays(X, Y, clients=[2**63 + 1, 2**63 + 3, -1] * 20), "clients: .* would be rounded"),
     (lambda: arrays(X, Y, clients=np.array([2.0**60, 1] * 30)), r"clients: float64, such as 1.15\S+; .*below 2\^53"),
     (lambda: arrays(X, [2**64 + 1, 2**64 + 3] * 30), "y: .* would be rounded"),
-    (lambda: From.from_torch([(X[0], "1"), (X[1], 1)], clients=1), "y: row 1: the label 1 is no text"),
+    (lambda: From.from_torch([(X[0], "1"), (X[1], 1)], clients=1), r"y\[1\]: the label 1 is no text"),
     (lambda: of_frame(ignore=0), "ignore = 0: .*no such column; expected the names a, b"),
     (lambda: of_frame(FRAME.assign(e=[2**64 + 1, 1] * 30)), "int too (large|big) to convert"),
     (lambda: arrays(X, Y, clients=2.5), "clients = 2.5: expected an integer"),
@@ -263,6 +263,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: From.from_clients(PAIRS, scael="unit"), "scael: no argument here; did you mean .scale"),
     (lambda: of_frame(FRAME.assign(by="b")), "column 'by': 'b' is not a number"),
     (lambda: of_frame(by="a"), "give either by, the column that names clients, or clients, how many"),
+    (lambda: of_frame(test=FRAME.assign(ill="maybe")), "from_dataframe: test: row 1, column 'ill': no .* label maybe"),
+    (lambda: From.from_torch([(X[0], 1)], clients=1, test=np.array(0.2)), "from_torch: test: ndarray"),
     (lambda: of_frame(test=FRAME.drop(columns="d")), "test: other columns than .*: d differs"),
     (lambda: arrays(client_test_fraction=0.3), 'client_test_fraction: no argument here; did you mean "client_test"'),
     (lambda: run(of_frame()).predict(NAMED.assign(a="u")), "'a': 'u' is not a number; training rows have numbers"),
