@@ -38,6 +38,8 @@ def identifiers(values: object, what: str) -> Array:
     Raises DataError for gaps, with their number, and for other numbers.
     """
     ids = np.asarray(values, None if hasattr(values, "dtype") else object)
+    if ids.ndim != 1:
+        raise DataError(f"{what}: an array {ids.shape}; expected an identifier for each row")
     given = ids.tolist() if ids.dtype.kind in "fO" else ids.astype(str).tolist()
     texts = list(map(text_of, given))
     name = {text: re.sub(r"^(-?[0-9]+)\.0$", r"\1", plain(text)) for text in {*texts}}  # a gap makes floats of integers

@@ -301,15 +301,16 @@ def column_of(tables: Mapping[str, pa.Table], name: str, known: Sequence[str] = 
     parts, kinds = list[pa.Table](), dict[bool, str]()
     for what, table in tables.items():
         values = table[name] if name in table.column_names else pa.chunked_array([pa.nulls(len(table))])
-        if of_labels and "dictionary" in str(values.type):  # categories of numbers are these
-            values = values.cast(values.type.value_type)
-        if is_text(values.type):
-            values = pa.chunked_array([_texts(values, known)])
-        elif not re.match("u?int|halffloat|float|double|bool|decimal|null", str(values.type)):
+        kind = values.type.value_type if "dictionary" in str(values.type) else values.type
+        if not re.match("u?int|halffloat|float|double|bool|decimal|null|(large_)?string", str(kind)):
             raise DataError(
                 f"{what}: column {name!r} is of type {str(values.type)[:80]}; expected numbers or texts; convert it "
                 f"(lists and images: FederatedDataset.from_arrays in Python, see docs/how-to/python.md), or {LEAVE_OUT}"
             )
+        if of_labels and kind != values.type:  # categories of numbers are these
+            values = values.cast(kind)
+        if is_text(values.type):
+            values = pa.chunked_array([_texts(values, known)])
         if values.null_count < len(values):
             kinds[is_text(values.type)] = what
         parts.append(pa.table({name: values}))

@@ -133,8 +133,8 @@ def stored_samples(name: str, data: object) -> Samples:
     (samples, features), own, owners = stored.X.shape, data.own_tests, data.owners
     if stored.shape is not None and math.prod(stored.shape) != features:
         raise DataError(f"{what}: shape {stored.shape} for {features} features; their product must be that number")
-    if data.names is not None and len(data.names) != features:
-        raise DataError(f"{what}: {len(data.names)} names for {features} features")
+    if data.names is not None and len({*data.names}) != features:
+        raise DataError(f"{what}: {len({*data.names})} different names for {features} features; give each its own")
     if own is not None and (np.shape(own) != (samples,) or np.asarray(own).dtype != np.bool_):
         raise DataError(f"{what}: own_tests is {_kind(own)}; expected bool ({samples},), as the labels")
     parts = [stored]
@@ -212,8 +212,8 @@ def rows_of(X: Values, what: str, gaps: bool = False) -> tuple[Piece, tuple[int,
     if hasattr(X, "tocsr"):
         from scipy.sparse import csr_matrix  # of SciPy's sparse arrays too, which lack what matrices have
 
-        if X.dtype.kind not in "biuf":
-            raise DataError(f"{what}: a sparse array of {X.dtype}; expected numbers [samples, features]")
+        if X.dtype.kind not in "biuf" or X.ndim != 2:
+            raise DataError(f"{what}: a sparse array of {_kind(X)}; expected numbers [samples, features]")
         # in a wide type: several values in a cell count as their sum, which SciPy takes in that of the array
         fits = X.dtype.kind in "iu" and np.abs(X.data.astype(np.float64)).sum() < 2.0**63
         wide = X.dtype if X.dtype.kind == "b" else np.result_type(X.dtype, np.int64 if fits else np.float64)

@@ -20,7 +20,7 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.nearest import nearest
 from mpifed.core.record import Array, Flags
-from mpifed.data.natural import distinct_names, identifiers
+from mpifed.data.natural import distinct_names, identifiers, plain
 from mpifed.data.places import Places
 from mpifed.data.recipe import GAPS, NONE, Cells, Public, RawColumns, Stated, check_feature, column_of, is_text
 from mpifed.data.samples import Samples, Source, Task
@@ -36,7 +36,7 @@ _BLOCK_BYTES = 2**24  # of a CSV file that are parsed at a time; a line must fit
 _NUMBER = r"\s*[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?\s*"
 # a number as people write it, with a unit, or with something between thousands; or a date
 _FORMATTED = (
-    r"[-+\u2212]?[$€£]?\s?(\d+|\d{1,3}([.,'\u2019_\s]\d{3})+)([.,]\d+)?\s?[%$€£]?|\d{1,4}([./-]\d{1,4}){2}\b.*"
+    r"[-+\u2212]?[$€£]?\s?(\d+|\d{1,3}([.,'\u2019_\s]\d{3})+)([.,]\d+)?\s?[%$€£]?|\d{1,4}([./-]\d{1,4}){2}([\WT].*)?"
     r"|\d{1,2}:\d\d.*|\d{4}-(0[1-9]|1[0-2])|(\d{1,2}[\s.-]+)?"
     r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}[\s.,-]+\d{2,4}\b.*"
 )
@@ -355,8 +355,10 @@ def as_table(frame: Any, what: str) -> pa.Table:  # whatever holds named columns
 
 def check_names(what: str, names: list[str]) -> None:
     """Raise DataError for columns of one name, or without one: the index of a frame may be without, as the first."""
+    counts = Counter(map(plain, names))
     for column, name in enumerate(names):
-        why = f"has the name of {names.count(name)} columns" if names.count(name) > 1 else wrong_line(name)
+        count = counts[plain(name)]
+        why = f"has the name of {count} columns" if count > 1 else wrong_line(name)
         if (column and not name) or why:
             raise DataError(f"{what}: column {column + 1} {name!r:.80} {why or 'has no name'}; give it one of its own")
 

@@ -44,7 +44,7 @@ def content_of(file: h5py.File, name: str) -> Array:
     if not isinstance(node, h5py.Dataset) or node.is_virtual or node.external:
         there = shown(", ".join(islice(file, 5)), 80)
         raise ValueError(f"{name} is no dataset of this file, which has {there or 'none'}")
-    if unread := [key for key in _OF_NETCDF if key in node.attrs and (node.attrs[key] == node.attrs[key]).all()]:
+    if unread := [key for key in _OF_NETCDF if key in node.attrs and np.all(node.attrs[key] == node.attrs[key])]:
         raise ValueError(f"{name} has {', '.join(unread)}: apply what these say of its values, and write plain numbers")
     texts = h5py.check_string_dtype(node.dtype) is not None
     return np.asarray(node.asstr()[...], str) if texts else np.asarray(node[...])
