@@ -114,12 +114,13 @@ test-slurm: $(VENV)/test.done ## on a real Slurm of four nodes that is started h
 	@trap slurm/testbed/stop EXIT; settings=$$(slurm/testbed/start) && eval "$$settings" && set -x && \
 	$(BIN)/python -m pytest tests/slurm -m slurm
 
-CHEAP = tests/unit/core tests/unit/maths tests/unit/algorithms tests/unit/test_layers.py
+CHEAP = tests/unit/core tests/unit/maths tests/unit/algorithms tests/unit/test_sources.py
 
-check: $(VENV)/test.done $(VENV)/dev.done ## before each commit: ruff, ruff format, mypy --strict, the cheap tests (a minute)
+check: $(VENV)/test.done $(VENV)/dev.done ## before each commit: ruff, ruff format, mypy --strict, import-linter, the cheap tests (a minute)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(LAUNCH) $(BIN)/python -m pytest $(CHEAP) --numprocesses $(WORKERS) --dist loadfile
 
 # BASE=commit: as that gives on this machine; WRITE=1: write them anew, and say what has moved; WRITE=values: with values that differ
@@ -129,7 +130,7 @@ hashes: $(VENV)/test.done ## the shipped jobs' models, bit by bit, and their his
 
 # what can depend on the version of Python: the command line, TOML, types and signatures, what is read from sources or
 # imported by name, and the interface in Python; and one run of each algorithm
-OF_PYTHON = $(addprefix tests/unit/,explain job test_cli.py test_types.py) \
+OF_PYTHON = $(addprefix tests/unit/,explain job test_cli.py test_sources.py) \
   $(addprefix tests/unit/python/test_,data.py python.py) \
   $(addprefix tests/laws/test_,own_classes.py own_states.py conformance.py::test_runs_are_resumable)
 
