@@ -1,4 +1,4 @@
-"""What the batch script calls, by hand and as `mpifed submit` gives it: mpifed's own parser and job check take it."""
+"""What the batch script calls, by hand and as `mpifed submit` gives it, and which word `srun --mpi=` needs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,43 @@ import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
-from pretended import Slurm
 
+from mpifed.batch import plugin as module
+from mpifed.batch.submit import SCRIPT
 from mpifed.cli import main
 from mpifed.job.reading import read_table
 from mpifed.job.sweep import points
 
-SCRIPT = Path(__file__).parents[3] / "slurm" / "train.sbatch"
+MPICH, OPEN_MPI, CRAY = "MPICH Version: 4.2.3", "Open MPI v5.0.6", "MPI VERSION : CRAY MPICH version 8.1.28"
+LIST = "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4,pmix_v5\n"
+OLD_LIST = "srun: MPI types are...\nsrun: cray_shasta\nsrun: pmi2\nsrun: none\n"  # of Slurm 20, on the standard error
+CASES = [  # library, what srun lists and says on its standard error, what is printed
+    (MPICH, None, "", "pmi2\n"), (OPEN_MPI, None, "", "pmix\n"), (CRAY, None, "", "cray_shasta\n"),
+    ("Intel(R) MPI Library 2021.12 for Linux* OS", None, "", "pmi2\n"), ("MVAPICH2 Version : 2", None, "", "pmi2\n"),
+    (MPICH, LIST, "", "pmi2\n"), (OPEN_MPI, LIST, "", "pmix\n"), (CRAY, LIST, "", "pmi2\n"),
+    (CRAY, "", OLD_LIST, "cray_shasta\n"), (OPEN_MPI, "", "srun: error: Unable to contact\n", "pmix\n"),
+    (OPEN_MPI, "", OLD_LIST, "needs srun --mpi=pmix, and this Slurm has cray_shasta, pmi2; use the"),
+    ("something else", None, "", "export MPIFED_MPI="), (None, None, "", "no MPI library"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("library", "listed", "error", "said"), CASES)
+def test_the_word(
+    slurm: Any, monkeypatch: pytest.MonkeyPatch, library: str | None, listed: str | None, error: str, said: str
+) -> None:
+    if listed is not None:
+        slurm.answer("srun", listed, error)
+    monkeypatch.setattr(module, "library", lambda: library)
+    ended = CliRunner().invoke(main, ["doctor", "--srun"])
+    is_word = said.endswith("\n")
+    assert ended.exit_code == (not is_word) and (ended.output == said if is_word else said in ended.output)
+
+
 STAND_INS = {
     "srun": '#!/bin/bash\nwhile [ "${1#-}" != "$1" ]; do shift; done\nSLURM_LOCALID=0 exec "$@"\n',
     "mpifed": "#!/bin/bash\nprintf '%s\\0' \"$@\" >>\"$CALLS\"; printf '\\n' >>\"$CALLS\"\n"
@@ -31,8 +57,9 @@ TASK = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}
 @pytest.mark.parametrize("options", [None, [], ["--gpus-per-task=1", "--partition=gpu"], ["--array"]])
 @pytest.mark.parametrize("gpu", [{}, GPU])
 def test_by_hand_and_as_submitted(
-    options: list[str] | None, gpu: dict[str, str], slurm: Slurm, job: Callable[..., Path], tmp_path: Path
+    options: list[str] | None, gpu: dict[str, str], slurm: Any, job: Callable[..., Path], tmp_path: Path
 ) -> None:
+    """mpifed's own parser and job check take it."""
     path = job(sweep={"seeds": 2}) if options == ["--array"] else job()
     arguments, known = [str(path), "my runs/a", "--set", "rounds=9"], dict[str, str]()
     if options is not None:
