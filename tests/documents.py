@@ -1,22 +1,25 @@
-"""The documents as tests read them: pages, their blocks of code, their links, the commands in their consoles."""
+"""The documents as tests read them: pages, their blocks of code, the commands in their consoles; tutorials played."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BESIDE = [*sorted((ROOT / "jobs").rglob("*.md")), ROOT / "slurm/README.md", ROOT / "data/README.md"]
 PAGES = [*DOCUMENTS, *BESIDE, ROOT / "benchmarks/rivals/README.md", ROOT / "CHANGELOG.md"]
-_FENCE = re.compile(
+FENCE = re.compile(
     r"^ *```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE
 )
-_LINK = re.compile(r"\]\((?P<path>[^)\s:#]*)(?:#(?P<anchor>[^)\s]*))?\)")
-_SEPARATORS = {";", "|", "&&"}
+SEPARATORS = {";", "|", "&&"}
+Play = Callable[..., Path]
 
 
 class Block(NamedTuple):
@@ -34,22 +37,8 @@ def name_of(page: Path) -> str:
 
 def blocks(page: Path, *languages: str) -> list[Block]:
     """The blocks of code of a page in these languages, in order; of all without any."""
-    found = [Block(*match.groups()) for match in _FENCE.finditer(page.read_text(encoding="utf-8"))]
+    found = [Block(*match.groups()) for match in FENCE.finditer(page.read_text(encoding="utf-8"))]
     return [block for block in found if not languages or block.language in languages]
-
-
-def links(page: Path) -> Iterator[tuple[str, str | None]]:
-    """(path, anchor) of every relative link of a page; an empty path is the page itself."""
-    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
-    for match in _LINK.finditer(text):
-        yield match["path"], match["anchor"]
-
-
-def headings(page: Path) -> set[str]:
-    """The anchors of a page's headings, as MkDocs makes them."""
-    titles = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
-    plain = (re.sub(r"[^\w\s-]", "", title).strip().lower() for title in titles)
-    return {re.sub(r"[-\s]+", "-", title) for title in plain}
 
 
 def commands(block: Block) -> Iterator[list[str]]:
@@ -58,21 +47,12 @@ def commands(block: Block) -> Iterator[list[str]]:
         reader = shlex.shlex(line, posix=True, punctuation_chars=";|&")
         reader.whitespace_split, reader.commenters = True, "#"
         words: list[str] = []
-        for word in reader:
-            if word in _SEPARATORS:
+        for word in [*reader, ";"]:
+            if word not in SEPARATORS:
+                words.append(word)
+            elif words:
                 yield words
                 words = []
-            else:
-                words.append(word)
-        if words:
-            yield words
-
-
-def sentences(page: Path) -> Iterator[list[str]]:
-    """The arguments of every mpifed that a page names in its text, in backticks."""
-    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
-    for match in re.finditer(r"`mpifed ([^`]+)`", text):
-        yield match[1].split()
 
 
 def launched(words: list[str]) -> tuple[int, list[str]] | None:
@@ -81,3 +61,39 @@ def launched(words: list[str]) -> tuple[int, list[str]] | None:
     if words[:2] == ["mpirun", "-n"]:
         ranks, words = int(words[2]), words[3:]
     return (ranks, words[1:]) if words[:1] == ["mpifed"] else None
+
+
+@pytest.fixture
+def play(launch: Callable[..., Any], tmp_path: Path) -> Play:
+    """play(name): the folder in which a tutorial has been followed to its end; its runs with more settings, by job.
+
+    Where a page submits to Slurm, the job is run here instead; what only a cluster has (srun, pip), or what kills a
+    run, is left out.
+    """
+    (tmp_path / "jobs").symlink_to(ROOT / "jobs")
+
+    def mpifed(ranks: int, arguments: list[str], more: dict[str, str]) -> None:
+        if arguments[0] in ("doctor", "explain") or {"submit", "--array"} <= {*arguments}:
+            return
+        if arguments[0] == "submit" and "--dry-run" not in arguments:
+            arguments = ["run", arguments[1]]
+        if arguments[0] == "run" and arguments[1] in more:
+            arguments = [*arguments, "--set", more[arguments[1]]]
+        env = {"PATH": str(Path(sys.executable).parent)} if arguments[0] == "submit" else {}  # without Slurm
+        # the bits are the same on any number of ranks; without a launcher, in this process
+        ended = launch(min(ranks, 2) or None, *arguments, cwd=tmp_path, env=env)
+        assert ended.code == 0 and "Traceback" not in ended.text, f"mpifed {' '.join(arguments)}\n{ended.text}"
+
+    def play(name: str, more: dict[str, str] | None = None) -> Path:
+        for block in blocks(ROOT / "docs" / "tutorials" / f"{name}.md"):
+            if block.title:
+                (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+            if block.language == "python":
+                ended = launch(0, program=(str(block.title),), cwd=tmp_path, env={"MPLBACKEND": "agg"})
+                assert ended.code == 0, ended.text
+            for words in commands(block) if block.language == "console" else ():
+                if (of_mpifed := launched(words)) is not None:
+                    mpifed(*of_mpifed, more or {})
+        return tmp_path
+
+    return play

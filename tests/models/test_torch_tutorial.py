@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tutorials import Play, play
+from documents import Play, play
 
 from mpifed.files.run_folder import summary
 

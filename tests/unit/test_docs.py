@@ -1,4 +1,7 @@
-"""README and documents: links lead somewhere, TOML is what the checker of jobs takes, command lines parse."""
+"""README and documents: links lead somewhere, jobs are jobs, command lines parse, code runs, as do the tutorials.
+
+That of PyTorch is in tests/models; anchors are looked at by `make docs`.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,19 @@ import importlib
 import inspect
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+import pandas as pd
 import pytest
-from documents import DOCUMENTS, PAGES, ROOT, Block, blocks, commands, headings, launched, links, name_of, sentences
+from documents import DOCUMENTS, FENCE, PAGES, ROOT, Play, blocks, commands, launched, name_of, play
 from jobs_in_python import in_text
-from written_files import FIRST, LEDGER
+from lengths import long_unless
+from written_files import FIRST, LEDGER, points_of
 
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.cli import main
@@ -24,20 +29,34 @@ from mpifed.core import errors
 from mpifed.core.errors import MpifedError, UsageError
 from mpifed.core.exchange import Exchange
 from mpifed.files.ends import ENDS
+from mpifed.files.history import read_history
+from mpifed.files.model_file import read_model
+from mpifed.files.run_folder import summary
 from mpifed.job.reading import read_table
 from mpifed.job.sweep import points
 
+__all__ = ["play"]  # a fixture
+Launch = Callable[..., Any]
 EXAMPLES = ROOT / "jobs" / "examples"
+JOBS = [path for path in sorted((ROOT / "jobs").rglob("*.toml")) if path.stem != "own_jax" or find_spec("jax")]
 ALWAYS = {"runs/quickstart", "runs/quickstart-ssca", "data/digits"}  # made by `make run`, with which everybody begins
 # what fragments are fragments of: a key of a page must be one of at least one of these jobs
-_BASE = {"name": "base", "rounds": 10, "data": {"path": "data/digits"}, "model": {"name": "softmax"}}
+BASE = {"name": "base", "rounds": 10, "data": {"path": "data/digits"}, "model": {"name": "softmax"}}
 BASES: tuple[dict[str, Any], ...] = (
-    {
-        **_BASE, "algorithm": {"name": "fedavg", "batch_size": 10, "local_steps": 2},
-        "client_optimizer": {"learning_rate": 0.1},
-    },
-    {**_BASE, "algorithm": {"name": "ssca", "batch_size": 10, "rho": [0.9, 0.6], "gamma": [0.9, 0.7]}},
+    {**BASE, "algorithm": {"name": "fedavg", "batch_size": 10, "local_steps": 2},
+     "client_optimizer": {"learning_rate": 0.1}},
+    {**BASE, "algorithm": {"name": "ssca", "batch_size": 10, "rho": [0.9, 0.6], "gamma": [0.9, 0.7]}},
 )  # fmt: skip
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader writes the files of a page, beside the clone's jobs."""
+    for name in ("jobs", "slurm"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
 
 
 def test_the_readme_is_short() -> None:
@@ -46,130 +65,67 @@ def test_the_readme_is_short() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
-    for path, anchor in links(page):
-        target = (page.parent / path).resolve() if path else page
-        assert target.exists(), f"{path}: nothing is there"
-        generated = {"job.md", "python.md", "command-line.md"}  # their anchors are looked at by `make docs`
-        if anchor and target.suffix == ".md" and target.name not in generated:
-            assert anchor in headings(target), f"{path}#{anchor}: the page has no such heading"
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    paths = re.findall(r"\]\(([^)\s:#]+)(?:#[^)\s]*)?\)", text)
+    assert [path for path in paths if not (page.parent / path).exists()] == []
 
 
-@pytest.mark.parametrize("page", [page for page in DOCUMENTS if blocks(page, "toml")], ids=name_of)
-def test_toml_is_of_a_job(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole jobs, and fragments of jobs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    for block in blocks(page, "python"):
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+def test_every_job_is_a_job(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    assert all(point.job.rounds > 0 for point in points(read_table(path), str(path)))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml", "console")], ids=name_of)
+def test_jobs_and_command_lines_of_a_page(page: Path, reader: Path) -> None:
+    """Every file that a command names is in the repository, or made by something before it on the page."""
+    made = set(ALWAYS)
+    for block in blocks(page):
         if block.title:
             Path(block.title).write_text(block.text, encoding="utf-8")
-    for block in blocks(page, "toml"):
-        check_job(in_text(block.text))
+        if block.language == "python":
+            made |= {word for word in block.text.split('"') if "." in word or "/" in word}
+        if block.language == "toml":
+            check_job(in_text(block.text))
+        for words in commands(block) if block.language == "console" else ():
+            if (of_mpifed := launched(words)) is not None:
+                check_command(of_mpifed[1], made)
 
 
-def check_job(table: Mapping[str, Any]) -> None:
+def check_job(table: dict[str, Any]) -> None:
     """A job by itself, or in the place of the same tables of one of the bases."""
     refused = []
     for base in BASES if "rounds" not in table else ({},):
-        merged = {**base, **table}
-        for key, value in table.items():
-            if isinstance(value, dict) and "name" not in value:
-                merged[key] = {**base.get(key, {}), **value}
+        parts = {key: value for key, value in table.items() if isinstance(value, dict) and "name" not in value}
         try:
-            assert points(merged, "the page")
+            assert points({**base, **table, **{key: {**base.get(key, {}), **parts[key]} for key in parts}}, "the page")
             return
         except UsageError as error:
             refused.append(str(error))
     raise AssertionError("\n".join(refused))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "console")], ids=name_of)
-def test_command_lines_parse(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file that they name is in the repository, or made by something before it on the page."""
-    made = set(ALWAYS)
-    for path in ("jobs", "slurm"):
-        (tmp_path / path).symlink_to(ROOT / path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    for block in blocks(page):
-        if block.title:
-            Path(block.title).write_text(block.text, encoding="utf-8")
-        if block.language == "python":
-            made |= {word for word in block.text.split('"') if "." in word or "/" in word}
-        if block.language == "console":
-            for words in commands(block):
-                if (of_mpifed := launched(words)) is not None:
-                    check_command(of_mpifed[1], made)
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
-def test_commands_in_sentences(page: Path) -> None:
-    """Commands and options are there; what stands in capitals need not be a value. A README shows code as a console."""
-    for words in sentences(page):
-        check_words(words)
-    if page.name == "README.md":
-        others = [block.text for block in blocks(page) if block.language not in ("console", "bash", "toml", "python")]
-        assert not [text for text in others if re.search("^(mpifed|mpirun|sbatch|make) ", text, re.MULTILINE)]
-
-
-def check_words(words: list[str]) -> None:
-    """A command line with placeholders: the command, its options, and a job or a run where it wants one."""
-    if not words or words[0].startswith("-") or words[0].isupper():
-        return
-    command = main.get_command(click.Context(main), words[0])
-    assert command is not None
-    options = [word.partition("=")[0] for word in words if word.startswith("--")]
-    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help"}
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        subcommands = [command.get_command(context, name) for name in command.list_commands(context)]
-        known |= {name for sub in subcommands if sub is not None for one in sub.params for name in one.opts}
-    assert not set(options) - known, f"mpifed {' '.join(words)}: no option {set(options) - known}"
-    wants = {one.name for one in command.params if isinstance(one, click.Argument)}
-    given = {word.partition(".")[0].lower() for word in words[1:] if word.partition(".")[0] in ("JOB", "RUN", "SWEEP")}
-    if given and wants & {"job", "run"}:
-        assert given & wants, f"mpifed {' '.join(words)}: it takes {wants}"
-
-
 def check_command(words: list[str], made: set[str]) -> None:
     """One command: as click reads it; then what it names is there, and its job is one with its changes."""
     name, *arguments = words
     command = main.get_command(click.Context(main), name)
-    assert command is not None
     if isinstance(command, click.Group):  # a command for each source of data
-        _, command, arguments = command.resolve_command(click.Context(command, info_name=name), list(arguments))
-        assert command is not None
-    context = command.make_context(name, list(arguments), resilient_parsing=False)
-    values = context.params
+        _, command, arguments = command.resolve_command(click.Context(command, info_name=name), arguments)
+    assert command is not None
+    values = command.make_context(name, list(arguments)).params
+    job, changes = values.get("job"), values.get("changes") or ()
     if name == "new":  # it writes the job, whose runs have the name of the file
-        job = Path(values["job"] or "quickstart.toml")
+        job = Path(job or "quickstart.toml")
         made |= {str(job), f"runs/{job.stem}"}
-    for parameter in context.command.params:
-        if parameter.name == "out" or not isinstance(parameter.type, click.Path):
-            continue
-        value = values[parameter.name]
-        for path in value if isinstance(value, tuple) else (value,):
-            assert path is None or is_there(str(path), made), f"{' '.join(words)}: {path} is made nowhere before"
-    job = values.get("job")
-    changes = values.get("changes") or ()
-    for change in changes:
-        key, _, value = change.partition("=")
-        assert key != "data.path" or is_there(value, made), f"{change}: is made nowhere before"
+    paths = [values[one.name] for one in command.params if isinstance(one.type, click.Path) and one.name != "out"]
+    paths += [change.removeprefix("data.path=") for change in changes if change.startswith("data.path=")]
+    for path in (each for value in paths for each in (value if isinstance(value, tuple) else (value,))):
+        near = any(f"{path}/".startswith(f"{one}/") or one.startswith(f"{path}/") for one in made)
+        capital = Path(str(path)).name.partition(".")[0].isupper()  # for which the reader has one
+        assert path is None or near or capital or Path(path).exists(), f"{' '.join(words)}: {path} is made nowhere"
     if job is not None and Path(job).is_file() and (Path(job).stem != "own_jax" or find_spec("jax") is not None):
-        first = points(read_table(Path(job), changes), str(job))[0].job
-        if name in ("run", "submit"):
-            made.add(f"runs/{first.name}")
-    if values.get("out"):
-        made.add(str(values["out"]))
-
-
-def is_there(path: str, made: set[str]) -> bool:
-    """A file, what was made before, lies in it or holds it, or a name in capitals, for which the reader has one."""
-    near = any(f"{path}/".startswith(f"{one}/") or one.startswith(f"{path}/") for one in made)
-    return near or Path(path).exists() or _is_capital(path)
-
-
-def _is_capital(path: str) -> bool:
-    return path.rpartition("/")[2].partition(".")[0].isupper()
+        made.add(f"runs/{points(read_table(Path(job), changes), str(job))[0].job.name}")
+    made |= {str(values["out"])} if values.get("out") else set()
 
 
 # --- code of the pages ------------------------------------------------------------------------------------------------
@@ -179,75 +135,169 @@ SHOWN = {
     "docs/how-to/constraints.md": ("own_constraint.py",),
     "docs/how-to/own-algorithm.md": ("own_local_steps.py",),
     "docs/tutorials/write-an-algorithm.md": ("own_algorithm.py",),
+    "docs/tutorials/a-job-of-ssca.md": ("ssca.toml",),
     "docs/reference/python.md": ("script.py",),
 }
 
 
 @pytest.mark.parametrize("page", SHOWN)
 def test_pages_show_the_examples(page: str) -> None:
-    """As they are run by `test_examples.py` and `test_terms.py`."""
+    """As they are run below."""
     for name in SHOWN[page]:
-        code = (EXAMPLES / name).read_text(encoding="utf-8").split('"""', 2)[2].strip()
-        assert f"{code}\n" in [block.text for block in blocks(ROOT / page, "python")]
-
-
-@pytest.mark.parametrize(
-    ("page", "path"),
-    [("docs/tutorials/a-job-of-ssca.md", "examples/ssca.toml")],
-)
-def test_pages_show_the_jobs(page: str, path: str) -> None:
-    lines = (ROOT / "jobs" / path).read_text(encoding="utf-8").splitlines()
-    job = "\n".join(line for line in lines if not line.startswith("#")).strip()
-    assert f"{job}\n" in [block.text for block in blocks(ROOT / page, "toml")]
-
-
-def other_python() -> Iterator[tuple[str, Block]]:
-    """Blocks that are neither an example nor of a tutorial, without what an extra needs that is not installed."""
-    for page in DOCUMENTS:
-        if name_of(page) not in SHOWN and "tutorials" not in page.parts:
-            for block in blocks(page, "python"):
-                if "from torch" not in block.text or find_spec("torch") is not None:
-                    yield name_of(page), block
+        text = (EXAMPLES / name).read_text(encoding="utf-8")
+        job = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+        code = job if name.endswith(".toml") else text.split('"""', 2)[2]
+        assert f"{code.strip()}\n" in [block.text for block in blocks(ROOT / page, "python", "toml")]
 
 
 @pytest.mark.docs
-def test_other_python_runs(launch: Callable[..., Any], digits: Path, tmp_path: Path) -> None:
-    run = launch(
-        0, "run", ROOT / "jobs/quickstart.toml", "--set", f"data.path={digits}", "--set", "rounds=3",
-        "--out", tmp_path / "runs/quickstart", cwd=tmp_path,
-    )  # fmt: skip
+def test_other_python_runs(launch: Launch, digits: Path, tmp_path: Path) -> None:
+    """Blocks that are neither an example nor of a tutorial, without what needs an extra that is not installed."""
+    settings = ("--set", f"data.path={digits}", "--set", "rounds=3", "--out", tmp_path / "runs/quickstart")
+    run = launch(0, "run", ROOT / "jobs/quickstart.toml", *settings, cwd=tmp_path)
     assert run.code == 0, run.text
     (tmp_path / "data").mkdir()
     (tmp_path / "data/digits").symlink_to(digits)
     halves = [[list(range(1797)), list(columns)] for columns in (range(32), range(32, 64))]
     (tmp_path / "split.json").write_text(json.dumps(halves))
-    found = list(other_python())
-    assert found
-    for page, block in found:
+    pages = [page for page in DOCUMENTS if name_of(page) not in SHOWN and "tutorials" not in page.parts]
+    for page, block in ((each, block) for each in pages for block in blocks(each, "python")):
+        if "from torch" in block.text and find_spec("torch") is None:
+            continue
+        program: dict[str, Any] = {"program": ("-c", block.text)}
+        command: list[str] = []
         if block.title:
             (tmp_path / block.title).write_text(block.text, encoding="utf-8")
         if block.title in ("waves.py", "rectangles.py"):  # a source of data, which the page then uses
-            lines = [line for console in blocks(ROOT / page, "console") for line in commands(console)]
+            lines = [line for console in blocks(page, "console") for line in commands(console)]
             source = f"{block.title.removesuffix('.py')}:"
             (command,) = (words[1:] for words in lines if words[1:2] == ["data"] and words[2].startswith(source))
-            ended = launch(0, *command, cwd=tmp_path)
-            assert ended.code == 0, f"{page}: {ended.text}"
-            continue
-        ended = launch(0, program=("-c", block.text), cwd=tmp_path)
-        assert ended.code == 0, f"{page}: {ended.text}"
-        assert ended.out
+            program = {}
+        ended = launch(0, *command, cwd=tmp_path, **program)
+        assert ended.code == 0 and ended.out, f"{page}: {ended.text}"
 
 
-def hook(name: str) -> Any:
+def example(launch: Launch, job: str, data: Path, folder: Path, *more: str, ranks: int | None = None) -> Path:
+    """The run of an example from the top folder; on 2 ranks, as its header says, or in this process."""
+    changes = [word for change in (f"data.path={data}", *more) for word in ("--set", change)]
+    ended = launch(ranks, "run", EXAMPLES / job, *changes, "--out", folder / "run", cwd=ROOT)
+    assert ended.code == 0, ended.text
+    return folder / "run"
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize(
+    ("job", "data", "falls"), [("own_objective", "regression", 0.05), ("own_algorithm", "digits", 0.2)]
+)
+def test_an_objective_and_an_algorithm_of_ones_own(
+    job: str, data: str, falls: float, launch: Launch, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    folder = request.getfixturevalue(data)
+    losses = read_history(example(launch, f"{job}.toml", folder, tmp_path, "algorithm.batch_size=10", ranks=2))
+    assert losses["train_loss"][-1] < falls * losses["train_loss"][0]
+
+
+@pytest.mark.docs
+def test_local_steps_written_out(launch: Launch, digits: Path, tmp_path: Path) -> None:
+    """Learning rates, penalties, weight decay and the prox are those of FedAvg, which draws the same rows."""
+    names = ("jobs.examples.own_local_steps:LocalSteps", "fedavg")
+    how = ("own_local_steps.toml", digits)
+    runs = [example(launch, *how, tmp_path / n, f"algorithm.name={n}", "algorithm.batch_size=10") for n in names]
+    own, fedavg = (read_model(run / "model.safetensors") for run in runs)
+    for name, leaf in own.items():
+        assert np.abs(leaf).max() > 0.1
+        np.testing.assert_allclose(leaf, fedavg[name], atol=1e-5)  # float32, in another order
+    changes = ["--set", f"data.path={digits}", "--set", "client_optimizer.momentum=0.5"]
+    ended = launch(None, "run", EXAMPLES / "own_local_steps.toml", *changes, cwd=ROOT)
+    assert (ended.code, "the clients of this method take plain steps" in ended.text) == (2, True), ended.text
+
+
+@pytest.mark.docs
+def test_an_encrypted_job_and_scripts(launch: Launch, sides: Path, digits: Path, tmp_path: Path) -> None:
+    """The channel has the bits of the plain one; FedExP is ahead of FedAvg where its paper says so."""
+    few = ("rounds=6", "record.evaluate_every=2")
+    runs = [
+        example(launch, "encrypted.toml", sides, tmp_path / channel, f"aggregation.security={channel}", *few, ranks=n)
+        for channel, n in (("encrypted", 3), ("plain", None))
+    ]
+    assert summary(runs[0])["model_sha256"] == summary(runs[1])["model_sha256"]
+    ended = launch(0, digits, tmp_path / "run", program=(str(EXAMPLES / "script.py"),))
+    assert ended.code == 0 and f"accuracy {summary(tmp_path / 'run')['test_accuracy']}" in ended.out, ended.text
+    ended = launch(0, program=(str(ROOT / "jobs/methods/published.py"), "fedexp"))
+    assert ended.code == 0, ended.err
+
+
+# --- what tutorials say of what their readers get ---------------------------------------------------------------------
+
+
+@pytest.mark.docs
+def test_train_on_a_csv(play: Play, launch: Launch) -> None:
+    folder = play("train-on-a-csv")
+    runs = {name: summary(folder / "runs" / name) for name in ("tumours", "falling", "scaffold")}
+    assert all(0.95 <= run["test_accuracy"] <= 0.98 for run in runs.values())
+    assert runs["falling"]["kkt_residual"] < runs["tumours"]["kkt_residual"] == pytest.approx(0.007, abs=0.001)
+    assert (folder / "tumours.png").exists() and (folder / "objective.png").exists()
+    alone = launch(None, "run", "tumours.toml", "--out", "runs/alone", cwd=folder)
+    assert alone.code == 0, alone.text
+    assert summary(folder / "runs" / "alone")["model_sha256"] == runs["tumours"]["model_sha256"]
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("ranks", long_unless(lambda ranks: ranks == 0, (0, 2)))
+def test_compare_in_python(ranks: int, play: Play, launch: Launch) -> None:
+    folder = play("compare-in-python")
+    runs = {point.name: summary(point) for point in points_of(folder / "runs/compare")}
+    assert len(runs) == 12 and all(0.85 <= run["test_accuracy"] <= 1 for run in runs.values())
+    assert (folder / "compare.pdf").exists() and (folder / "compare.png").exists()
+    assert summary(folder / "runs/by-file")["rounds"] == 100
+    if ranks:
+        again = launch(ranks, program=("compare.py",), cwd=folder, env={"MPLBACKEND": "agg"})
+        assert again.code == 0, again.text
+        for name, run in runs.items():
+            assert summary(folder / "runs/compare" / name)["model_sha256"] == run["model_sha256"]
+
+
+@pytest.mark.docs
+def test_which_method(play: Play) -> None:
+    folder = play("which-method")
+    histories = [pd.read_csv(points_of(folder / "runs/which")[point] / "history.csv") for point in (0, 8)]
+    fedavg, scaffold = (int((history["test_accuracy"] >= 0.9).idxmax()) for history in histories)
+    assert 2 * scaffold <= fedavg and (folder / "which.svg").exists()
+
+
+@pytest.mark.docs
+def test_write_an_algorithm(play: Play) -> None:
+    folder = play("write-an-algorithm") / "runs"
+    drawn, free, masked = (summary(folder / name) for name in ("inertia", "no-inertia", "inertia-masked"))
+    assert drawn["model_sha256"] == masked["model_sha256"] != free["model_sha256"]
+    runs = [summary(folder / name) for name in ("momentum", "momentum-2", "momentum-masked")]
+    assert len({run["model_sha256"] for run in runs}) == 1
+    assert runs[0]["train_loss"] < 0.25 and max(drawn["train_loss"], free["train_loss"]) < 0.5
+    own, fedavg = (read_model(folder / name / "model.safetensors") for name in ("momentum", "fedavg-momentum"))
+    np.testing.assert_allclose(own["first"], fedavg["first"], atol=1e-5)  # the same minibatches, in another order
+
+
+@pytest.mark.docs
+def test_a_job_of_ssca_and_submit_to_a_cluster(play: Play) -> None:
+    folder = play("a-job-of-ssca") / "runs"
+    free, constrained = (summary(folder / name) for name in ("ssca", "constrained"))
+    assert free["train_loss"] < 0.07 and 0.94 <= free["test_accuracy"] <= 0.97
+    assert 0.12 <= constrained["train_loss"] <= 0.13 and constrained["exit"] == 0
+    folder = play("submit-to-a-cluster", {"sweep.toml": "rounds=20"}) / "runs"
+    assert summary(folder / "cluster")["rounds"] == 300 and len(points_of(folder / "sweep")) == 6
+
+
+# --- what hooks make --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
     """A module of docs/hooks."""
-    sys.path.insert(0, str(ROOT / "docs" / "hooks"))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.pop(0)
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "hooks"))
+    return importlib.import_module
 
 
-def test_the_contract_is_described() -> None:
+def test_the_contract_is_described(hook: Callable[[str], Any]) -> None:
     """Every member of the classes that algorithms are written with: what it is, takes and returns."""
     contract = hook("contract")
     tables = {kind: list(contract.members(kind)) for kind in contract.CLASSES}
@@ -257,27 +307,21 @@ def test_the_contract_is_described() -> None:
     given = {one.signature.partition(" ")[0] for one in tables[Algorithm] if one.default == "must be given"}
     assert given == {"exchanges", "measures", "start_server(now)"}
     assert {one.signature: one.default for one in tables[Exchange]}["clear"] == "`False`"
-    text = "\n".join(contract.sections())
-    assert "| `draw(now, purpose, count, secret=False) -> Integers` | \\[n, count\\] rows of each client" in text
-    assert "type: ignore" not in text
+    assert "type: ignore" not in "\n".join(contract.sections())
 
 
-def test_columns_and_codes_are_described() -> None:
-    """In the tables that are put into the pages, of which each has its place."""
-    generated = hook("generated")
+def test_columns_codes_and_public_names_are_described(hook: Callable[[str], Any]) -> None:
+    """In the tables that are put into the pages, of which each has its place.
+
+    Whoever changes a public name runs `python docs/hooks/api.py`, and says so in the changelog.
+    """
+    generated, api = hook("generated"), hook("api")
     pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md")]
-    made = [generated.on_page_markdown(text, None, None, None) for text in pages]
+    whole = "\n".join(generated.on_page_markdown(text, None, None, None) for text in pages)
     assert not [marker for marker in generated.GENERATED if marker not in "".join(pages)]
-    whole = "\n".join(made)
     assert "<!-- generated" not in whole
     assert not [name for name in FIRST + LEDGER if f"| `{name}` | " not in whole]
     kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, MpifedError)]
     codes = {kind.exit_code for kind in kinds}
-    assert {0, *codes} == {end.code for end in ENDS}
-    assert not [code for code in codes if f"| {code} | " not in whole]
-
-
-def test_public_names_are_kept() -> None:
-    """With their types; whoever changes one runs `python docs/hooks/api.py`, and says so in the changelog."""
-    api = hook("api")
+    assert {0, *codes} == {end.code for end in ENDS} and not [code for code in codes if f"| {code} | " not in whole]
     assert api.PAGE.read_text(encoding="utf-8") == api.page()
