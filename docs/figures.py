@@ -1,29 +1,17 @@
-"""Draw the figures of the documents: `python docs/figures.py`.
-
-Those of reproductions come from the CSV files beside them; that of speed, and the table of all cases, from
-benchmarks/results.json.
-"""
+"""Draw the figures of the documents from the CSV files beside them: `python docs/figures.py`."""
 
 from __future__ import annotations
 
 import csv
-import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 DOCS = Path(__file__).parent
-BENCHMARKS = DOCS.parent / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-from report import Grouped, floor_of, grouped, ratio, ratios  # noqa: E402
-
 STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#dddddd",
     "axes.axisbelow": True, "svg.hashsalt": "mpifed", "svg.fonttype": "none",
@@ -114,14 +102,12 @@ def mcmahan() -> None:
     save("reproductions/mcmahan.svg")
 
 
-CASES = {  # of benchmarks/cases.py, in the words of the page: those with a loop by hand
+CASES = {  # of benchmarks/bench.py, in the words of the page: those with a loop by hand
     "1": "10 clients, batch 100, SSCA",
     "1-fedsgd": "10 clients, batch 100, FedSGD",
     "2": "5 of 100 clients, FedAvg, an epoch of batch 30",
     "3": "1,000 clients of 60 rows, batch 10, FedSGD",
-    "alg2": "10 clients, batch 100, SSCA with a constraint",
     "alg3-b1000": "10 clients by columns, batch 1000, SSCA",
-    "alg4-b1000": "10 clients by columns, batch 1000, SSCA with a constraint",
     "fedpdm": "50 of 1,000 clients with states, FedPDM, 5 steps",
     "torch-cnn": "8 clients, a CNN of PyTorch, FedAvg, 5 steps",
     "torch-2nn": "8 clients, a 2NN of PyTorch, FedAvg, 5 steps",
@@ -130,24 +116,26 @@ SUMS = {"exact": "exact sums", "blocks": "exact sums of blocks"}
 
 
 def speed() -> None:
-    """Time by hand / time by mpifed, on one rank and on two, and the table of all that was measured."""
-    results = json.loads((BENCHMARKS / "results.json").read_text(encoding="utf-8"))
-    groups = grouped(results["results"])
+    """Time by hand / time by mpifed, on one rank and on two."""
+    rows = [row for row in table("benchmarks/results.csv") if row["floor"] == "hand" and row["variant"] in SUMS]
+    cases = [case for case in CASES if any(row["case"] == case for row in rows)]
     figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), sharey=True)
     for axis, ranks in zip(axes, (1, 2), strict=True):
         for k, (variant, label) in enumerate(SUMS.items()):
-            found = [(place, ratio(groups[case, ranks], "hand", variant)) for place, case in enumerate(CASES)]
-            places, shares = zip(*((place, share) for place, share in found if share is not None), strict=True)
-            axis.barh(np.array(places) + 0.36 * (k - 0.5), shares, 0.34, color=COLORS[k], label=label)
+            found = [
+                row for row in rows if (row["variant"], row["ranks"]) == (variant, str(ranks)) and row["case"] in cases
+            ]
+            places = np.array([cases.index(row["case"]) for row in found])
+            shares = [float(row["ratio"]) for row in found]
+            axis.barh(places + 0.36 * (k - 0.5), shares, 0.34, color=COLORS[k], label=label)
         axis.axvline(1, color="black", linewidth=0.8)
         axis.set(xlabel="time by hand / time by mpifed", title="1 rank" if ranks == 1 else f"{ranks} ranks")
         axis.grid(axis="y", visible=False)
-    axes[0].set_yticks(range(len(CASES)), CASES.values())
+    axes[0].set_yticks(range(len(cases)), [CASES[case] for case in cases])
     axes[0].invert_yaxis()
     figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False, fontsize=8,
                   bbox_to_anchor=(0.5, -0.06))  # fmt: skip
     save("benchmarks/speed.svg")
-    (DOCS / "benchmarks" / "results.md").write_text(measured(results, groups), encoding="utf-8")
 
 
 def rivals() -> None:
@@ -164,30 +152,6 @@ def rivals() -> None:
         axis.grid(axis="y", visible=False)
     axes[0].invert_yaxis()
     save("benchmarks/rivals.svg")
-
-
-def measured(results: Mapping[str, Any], groups: Grouped) -> str:
-    """The page of all medians and ranges, in Markdown."""
-    about, commit = results["machine"], results["commit"]
-    lines = [
-        "# All that `make bench` measured", "",
-        f"{about['cpu']}, {about['cores']} cores; {results['started'][:10]}, commit {commit[:9]}. Medians over the "
-        "repetitions, and the range of the ratios, each taken within a repetition. The floor is the loop by hand; bare "
-        "matrix products, where there is no loop; few clients; or the plain round. What each case is stands in "
-        "[cases.py](../../benchmarks/cases.py). `python docs/figures.py` writes this page from "
-        "[results.json](../../benchmarks/results.json).", "",
-        "| case | ranks | variant | ms a round | processor time, ms | MiB | time of the floor / time | floor |",
-        "| --- | ---: | --- | ---: | ---: | ---: | --- | --- |",
-    ]  # fmt: skip
-    for (case, ranks), variants in groups.items():
-        floor = floor_of(variants)
-        for variant, runs in variants.items():
-            wall, cpu = (1e3 * median(run[key] for run in runs) for key in ("seconds_per_round", "cpu_s_per_round"))
-            mib = median(run["peak_rss_bytes"] for run in runs) / 2**20
-            shares = [] if floor in (None, variant) else ratios(variants, floor, variant)
-            share = f"{median(shares):.2f} ({min(shares):.2f} to {max(shares):.2f}) | {floor}" if shares else "|"
-            lines.append(f"| {case} | {ranks} | {variant} | {wall:.2f} | {cpu:.2f} | {mib:.0f} | {share} |")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

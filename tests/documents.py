@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BESIDE = [*sorted((ROOT / "jobs").rglob("*.md")), ROOT / "slurm/README.md", ROOT / "data/README.md"]
-PAGES = [*DOCUMENTS, *BESIDE, ROOT / "benchmarks/rivals/README.md", ROOT / "CHANGELOG.md"]
+PAGES = [*DOCUMENTS, *BESIDE, ROOT / "CHANGELOG.md"]
 FENCE = re.compile(
     r"^ *```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE
 )

@@ -16,8 +16,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s:#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 PICTURES = {".png", ".svg"}
-_NAVIGATION = ("slurm/README.md", "benchmarks/rivals/README.md")
-_REPRODUCTIONS = tuple(f"jobs/{paper}/README.md" for paper in ("ssca", "fedpdm", "hyfdca", "mcmahan", "heterogeneous"))
+_NAVIGATION = ("slurm/README.md",)
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -25,7 +24,7 @@ def on_files(files: Files, config: Any) -> Files:
     files.append(File.generated(config, "index.md", content=_text("README.md")))
     pages = {_path(file.src_uri): file.content_string for file in files.documentation_pages()}
     waiting = [*pages.items()]
-    for path in _NAVIGATION + _REPRODUCTIONS:
+    for path in _NAVIGATION:
         waiting.append(("README.md", f"[]({path})"))
     while waiting:
         source, text = waiting.pop()

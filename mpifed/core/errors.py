@@ -1,6 +1,6 @@
 """The errors of mpifed and their exit codes.
 
-Every error that a user can cause or meet carries its own exit code (docs/reference/exit-codes.md); the command line
+Every error that a user can cause or meet carries its own exit code (docs/reference/files.md); the command line
 turns it into one message and that code, on every rank alike.
 """
 

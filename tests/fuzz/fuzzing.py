@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mpifed.cli import main
 
-CODES = {0, 1, 2, 3, 68, 69, 70, 71, 75}  # of docs/reference/exit-codes.md
+CODES = {0, 1, 2, 3, 68, 69, 70, 71, 75}  # of docs/reference/files.md
 SECONDS, MEMORY_BYTES = 600.0, 3 * 2**30
 EXAMPLES = int(os.environ.get("MPIFED_FUZZ", "0"))  # of each test; 0: few, as in `make test`
 
