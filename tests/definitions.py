@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, logsumexp
+from scipy.special import entr, expit, logsumexp
 
 from jobs.hyfdca.rows import Floats, Model
 
@@ -77,6 +77,20 @@ def _per_class(name: str, z: Floats, y: Any) -> tuple[Floats, Floats]:
         total = logsumexp(z, axis=1)
         return total - z[own == 1], np.exp(z - total[:, None]) - own
     return np.logaddexp(0, -z[own == 1]), own * (expit(z) - 1)
+
+
+def margin_loss(name: str, m: Any) -> Any:
+    """Of margins m, the score times the sign of the class."""
+    short = np.maximum(0, 1 - m)
+    return {"hinge": short, "squared-hinge": short**2, "logistic": np.logaddexp(0, -m)}[name]
+
+
+def dual_gain(name: str, b: Any) -> Any:
+    """-l*(-alpha) of such a loss, b being alpha times the sign; minus infinity outside of its domain."""
+    inside = (b >= -1e-12) & ((b <= 1 + 1e-12) | (name == "squared-hinge"))
+    b = np.clip(b, 0, None if name == "squared-hinge" else 1)
+    value = {"hinge": b, "squared-hinge": b - b * b / 4, "logistic": entr(b) + entr(1 - b)}[name]
+    return np.where(inside, value, -np.inf)
 
 
 def _one_score(name: str, z: Floats, y: Any) -> tuple[Floats, Floats]:

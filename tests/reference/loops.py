@@ -1,17 +1,17 @@
-"""What plain loops of algorithms with local steps share: rows, gradients, who takes part, and the product's outcome.
+"""What plain loops share: jobs, rows, losses from their definitions, and what the product has after its rounds.
 
-Of the product only the data, the rows drawn and the starting model are used. Models are vectors [d]: the features'
-weights [p, L] row by row, then the biases [L], if there are any.
+Of the product only the data, the rows drawn, who takes part and the starting model are used. Models are vectors [d]:
+the features' weights [p, L] row by row, then the head's arrays.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from definitions import forward
 from federations import held
 from jobs_in_python import checked
 from records import record_of, together
@@ -19,28 +19,31 @@ from records import record_of, together
 from mpifed.core.record import leaves
 from mpifed.core.round import Round, uniform
 from mpifed.data.shards import shard_of
-from mpifed.data.store import Federation, open_federation
+from mpifed.data.store import open_federation
 from mpifed.testing import Job, participants, rounds
-from mpifed.testing import minibatches as drawn
 
-Gradient = Callable[[Any, Any, Any], Any]  # (w [d], X [s, p], y [s]) -> [d], with all penalties
 SEED = 11
 
 # [privacy] without noise, by what it makes of the local steps; a gradient of the digits is longer than that
 CLIP, HAIR = 1.5, 1 - 2.0**-20  # what is clipped becomes a millionth shorter
+NOISELESS = {"delta": 1e-5, "clip": CLIP, "noise_multiplier": 0.0, "noise": "test", "public_preparation": True}
 PRIVATE: dict[str, dict[str, Any]] = {
-    name: {
-        "privacy": {
-            "delta": 1e-5,
-            "clip": CLIP,
-            "noise_multiplier": 0.0,
-            "noise": "test",
-            "public_preparation": True,
-            **settings,
-        }
-    }
-    for name, settings in {"gradients": {}, "upload": {"noise": "paper"}}.items()
+    "gradients": {"privacy": NOISELESS},
+    "upload": {"privacy": NOISELESS | {"noise": "paper"}},
 }
+
+
+def make_data(out: Path, *arguments: object) -> Path:
+    """A data folder, made by `mpifed data` unless it is there."""
+    from click.testing import CliRunner
+    from mapped import with_map
+
+    from mpifed.cli import main
+
+    if not out.exists():
+        done = CliRunner().invoke(main, ["data", *with_map(arguments), "--out", str(out)])
+        assert done.exit_code == 0, done.output
+    return out
 
 
 def local_job(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
@@ -53,6 +56,15 @@ def local_job(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job
     return checked(table | changes)
 
 
+def step_size(setting: Sequence[float] | Mapping[str, float] | float, t: int) -> float:
+    """a / (b + t^alpha)"""
+    if isinstance(setting, Mapping):
+        return float(setting["initial"] / (setting.get("offset", 0.0) + t ** setting["exponent"]))
+    if isinstance(setting, float):
+        return setting
+    return float(setting[0] / t ** (setting[1] if len(setting) > 1 else 0.0))
+
+
 # --- the product ---------------------------------------------------------------------------------------------------
 
 
@@ -62,6 +74,7 @@ class Played(NamedTuple):
     server: Any
     clients: Any  # a record, [N, ...]
     model: Any  # [d]
+    columns: dict[str, Any]  # of the history, if it was measured
 
     def kept(self, field: str) -> Any:
         """[N, d] what the clients keep under this name, or as their whole state."""
@@ -69,109 +82,78 @@ class Played(NamedTuple):
         return np.concatenate([leaf.reshape(len(leaf), -1) for _, leaf in leaves(record)], axis=1)
 
 
-def played(task: Job) -> Played:
+def played(task: Job, measured: bool = False) -> Played:
     """All rounds of a job, by the product."""
-    (*_, last) = rounds(task)
-    model = np.concatenate([leaf.ravel() for leaf in last.model.values()])
-    return Played(record_of(last.server), together(last.clients), model)
+    (*_, last) = rounds(task, measured=task.rounds if measured else 0)
+    return Played(record_of(last.server), together(last.clients), flat(last.model), last.columns)
 
 
-def start_of(task: Job) -> Any:
-    """[d] the product's model before round 0."""
-    return np.concatenate([leaf.ravel() for leaf in next(rounds(task)).model.values()])
+def flat(model: Mapping[str, Any]) -> Any:
+    """[d]"""
+    return np.concatenate([leaf.ravel() for leaf in model.values()])
 
 
-# --- data and draws ------------------------------------------------------------------------------------------------
+def close(found: Any, expected: Any, atol: float = 1e-10) -> None:
+    """To rounding: sums are on a grid of 2^-40 or so."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=atol)
 
-_opened = functools.cache(open_federation)
+
+# --- data and objectives -------------------------------------------------------------------------------------------
 
 
-def rows_of(data: str | Path | Federation) -> list[tuple[Any, Any]]:
+def rows_of(folder: str | Path) -> list[tuple[Any, Any]]:
     """X [s, p] and y [s] of each client."""
-    federation = data if isinstance(data, Federation) else open_federation(data)
+    federation = open_federation(folder)
     return [(held(federation, i), shard_of(federation, i).y) for i in range(federation.clients)]
 
 
-def present(task: Job, clients: int, t: int) -> list[int]:
+class Objective:
+    """Losses, gradients and penalties of a job, and the product's model before round 0."""
+
+    def __init__(self, task: Job) -> None:
+        start = next(rounds(task)).model
+        self.task, self.table, self.start = task, task.model, flat(start)
+        self.parts = {name: leaf.shape for name, leaf in start.items()}
+        every = self.table.get("penalize_bias", False)  # otherwise no penalty counts intercepts
+        self.counted = np.concatenate([np.full(leaf.size, every or "bias" not in name) for name, leaf in start.items()])
+
+    def losses(self, w: Any, X: Any, y: Any) -> tuple[Any, Callable[[Any], Any]]:
+        """(losses [s], weights [s] -> slope [d] of their weighted sum)."""
+        model, at = {}, 0
+        for name, shape in self.parts.items():
+            model[name] = w[at : at + np.prod(shape)].reshape(shape)
+            at += np.prod(shape)
+        values, backward = forward(self.table["name"], model, X, y)
+
+        def pull(weights: Any) -> Any:
+            slopes = backward(weights)
+            return np.concatenate([slopes[name].ravel() for name in self.parts])
+
+        return values, pull
+
+    def penalty(self, w: Any) -> tuple[float, Any]:
+        """(value, slope [d])."""
+        l2, beta, w = self.table.get("l2", 0.0), self.table.get("nonconvex_penalty", 0.0), w * self.counted
+        slope = 2 * l2 * w + beta * 2 * w / (1 + w**2) ** 2
+        return float(l2 * w @ w + beta * (w**2 / (1 + w**2)).sum()), slope
+
+    def gradient(self, w: Any, X: Any, y: Any) -> Any:
+        """[d] of the mean loss and the penalty; under [privacy] each sample's is clipped, and divided by the batch."""
+        _, pull = self.losses(w, X, y)
+        if self.task.privacy is None:
+            return self.penalty(w)[1] + pull(np.full(len(y), 1 / len(y)))
+        own = np.array([pull(one) for one in np.eye(len(y))])
+        own *= np.minimum(1.0, self.task.privacy.bound * HAIR / np.linalg.norm(own, axis=1, keepdims=True))
+        return self.penalty(w)[1] + own.sum(axis=0) / self.task.algorithm["batch_size"]
+
+
+# --- who takes part ------------------------------------------------------------------------------------------------
+
+
+def present(task: Job, t: int) -> list[int]:
     """Who takes part in round t = 1, 2, ..."""
-    found: list[int] = participants(task, t).tolist()
-    assert clients == _opened(task.data.path).clients
-    return found
-
-
-def minibatches(task: Job, client: int, size: int, t: int) -> list[Any]:
-    """A client's rows for each of Q local steps of round t.
-
-    They are drawn at once, and so are disjoint; but where every gradient is made noisy, step by step.
-    """
-    assert size == _opened(task.data.path).counts[client]
-    return list(drawn(task, t, client))
-
-
-# --- gradients of mean losses --------------------------------------------------------------------
-
-
-def gradient_of(task: Job, outputs: int) -> Gradient:
-    """That of the job's objective; under [privacy] every sample's is clipped, and a batch counts as `batch` of them."""
-    objective = task.model
-    if objective["name"] == "mlp":
-        return network_gradient(objective["l2"], objective["hidden"])
-    slope = {
-        "softmax": softmax_slope, "true-class-logistic": printed_slope, "least-squares": residual,
-    }[objective["name"]]  # fmt: skip
-    mu, beta, private = objective.get("l2", 0.0), objective.get("nonconvex_penalty", 0.0), task.privacy is not None
-    clip = np.inf if task.privacy is None else task.privacy.bound * HAIR
-
-    def gradient(w: Any, X: Any, y: Any) -> Any:
-        p = X.shape[1]
-        W, bias = w[: p * outputs].reshape(p, outputs), w[p * outputs :]
-        total = 2 * mu * w + beta * 2 * w / (1 + w**2) ** 2
-        total[W.size :] *= objective.get("penalize_bias", False)  # no penalty counts intercepts
-        scores = X @ W + (bias if len(bias) else 0)
-        down = np.array([slope(z, label) for z, label in zip(scores, y, strict=True)])  # [s, L]
-        own = np.hstack([(X[:, :, None] * down[:, None]).reshape(len(y), -1), *([down] if len(bias) else [])])
-        if private:
-            own *= np.minimum(1.0, clip / np.linalg.norm(own, axis=1, keepdims=True))
-        return total + own.sum(axis=0) / (task.algorithm["batch_size"] if private else len(y))
-
-    return gradient
-
-
-def network_gradient(l2: float, hidden: int) -> Gradient:
-    """That of the mean cross-entropy of a network without intercepts, plus l2 times all squares, sample by sample."""
-
-    def gradient(w: Any, X: Any, y: Any) -> Any:
-        first, second = w[: -hidden * 10].reshape(-1, hidden), w[-hidden * 10 :].reshape(hidden, 10)
-        total = 2 * l2 * w
-        for x, label in zip(X, y, strict=True):
-            z = x @ first
-            g = 1 / (1 + np.exp(-z))
-            slope = g + z * g * (1 - g)  # of z g(z)
-            q = softmax_slope((z * g) @ second, label)
-            own = [np.outer(x, (second @ q) * slope).ravel(), np.outer(z * g, q).ravel()]
-            total = total + np.concatenate(own) / len(y)
-        return total
-
-    return gradient
-
-
-def softmax_slope(z: Any, label: int) -> Any:
-    """-log q_y has the slope q - e_y."""
-    q = np.exp(z) / np.exp(z).sum()
-    q[label] -= 1
-    return q
-
-
-def printed_slope(z: Any, label: int) -> Any:
-    """(25) of FedPDM-DP: log(1 + exp(-z_y))."""
-    down = np.zeros_like(z)
-    down[label] = -1 / (1 + np.exp(z[label]))
-    return down
-
-
-def residual(z: Any, target: float) -> Any:
-    """(z - y)^2 / 2"""
-    return z - target
+    who: list[int] = participants(task, t).tolist()
+    return who
 
 
 def away(task: Job, clients: int) -> Callable[[int], set[int]]:

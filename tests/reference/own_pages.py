@@ -53,8 +53,6 @@ class Unsaid(Recalled):
 
 
 class Upload(NamedTuple):
-    """Of Stretched."""
-
     moved: Array
     length: Array
 

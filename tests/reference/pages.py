@@ -1,7 +1,6 @@
 """The generic loop of methods with local steps: a page says what a client and the server do, as its paper prints it.
 
-A page shares no code with the package: of that it has the rows, the rows drawn, who takes part and the first model,
-as `loops` gives them. `PAGES` has a page for every method of `tests/methods.py` that has local steps.
+`PAGES` has a page for every method of `tests/methods.py` that has local steps.
 """
 
 from __future__ import annotations
@@ -9,11 +8,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
-from loops import Gradient, gradient_of, minibatches, played, present, rows_of, start_of
-from paper import step_size
+from loops import Objective, close, played, present, rows_of, step_size
 
 from mpifed.core.round import Round
-from mpifed.testing import Job
+from mpifed.testing import Job, minibatches
 
 PAGES: dict[str, type[Page]] = {}
 
@@ -29,13 +27,14 @@ class Page:
         PAGES[cls.name] = cls
 
     def __init__(self, task: Job) -> None:
-        self.task, self.data = task, rows_of(task.data.path)
+        self.task, self.data, self.objective = task, rows_of(task.data.path), Objective(task)
         self.settings = task.algorithm
-        self.N, self.x = len(self.data), start_of(task)
+        self.N, self.x = len(self.data), self.objective.start
+        if "weights" in self.settings:
+            self.uniform = self.settings["weights"] == "uniform"  # type: ignore[misc]  # which is of a class
         self.zeros, self.velocity = np.zeros((self.N, len(self.x))), np.zeros_like(self.x)
         self.square = self.velocity + (task.server_optimizer or {}).get("tau", 0.0) ** 2
         self.rows = np.array([len(y) for _, y in self.data], float)
-        self._gradient: Gradient = gradient_of(task, 10)
         self.begin()
 
     # --- what a page says -------------------------------------------------------------------------------------------
@@ -75,7 +74,7 @@ class Page:
     def gradient(self, i: int, at: Any, batch: Any = slice(None)) -> Any:
         """Of client i's mean loss over a minibatch, or all its rows; shortened to `clip_norm`."""
         X, y = self.data[i]
-        g = self._gradient(at, X[batch], y[batch])
+        g = self.objective.gradient(at, X[batch], y[batch])
         norm, most = np.sqrt(np.sum(g * g)), self.task.client_optimizer.get("clip_norm") or np.inf
         return g / norm * most if norm > most else g
 
@@ -131,19 +130,18 @@ class Page:
 
     def shrink(self, step: float) -> None:
         """x <- prox of the l1 of the job with this step; intercepts are left out."""
-        threshold, n = (self.task.regularizer or {"weight": 0.0})["weight"] * step, len(self.x)
-        some = self.x[: n - 10 * self.task.model["bias"]]
-        some[:] = np.sign(some) * np.maximum(np.abs(some) - threshold, 0)
+        threshold = (self.task.regularizer or {"weight": 0.0})["weight"] * step * self.objective.counted
+        self.x = np.sign(self.x) * np.maximum(np.abs(self.x) - threshold, 0)
 
     def play(self) -> Page:
         """All rounds."""
         rate = self.task.client_optimizer["learning_rate"]
         for t in range(1, self.task.rounds + 1):
             self.t = t
-            who, step = present(self.task, self.N, t), step_size(rate, t)
+            who, step = present(self.task, t), step_size(rate, t)
             if isinstance(rate, dict) and rate.get("warmup"):
                 step *= min(1, t / rate["warmup"])
-            batches = {i: minibatches(self.task, i, len(self.data[i][1]), t) for i in who}
+            batches = {i: minibatches(self.task, t, i) for i in who}
             self.before(who, step)
             ends = {i: self.walk(i, step, batches[i]) for i in who}
             self.server(ends, {i: len(batches[i]) for i in who}, step)
@@ -152,12 +150,13 @@ class Page:
 
 def same(task: Job, atol: float = 1e-10) -> Page:
     """Models and states are those of the page, to rounding: changes are on a grid of 2^-40."""
-    found, page = played(task), PAGES[task.algorithm["name"]](task).play()
-    np.testing.assert_allclose(found.model, page.judged(), rtol=0, atol=atol)
+    name = "compressed" if task.compression else task.algorithm["name"]
+    found, page = played(task), PAGES[name](task).play()
+    close(found.model, page.judged(), atol)
     for field, kept in page.kept().items():
-        np.testing.assert_allclose(found.kept(field), kept, rtol=0, atol=atol)
+        close(found.kept(field), kept, atol)
     if page.memory() is not None:
-        np.testing.assert_allclose(found.server.memory, page.memory(), rtol=0, atol=atol)
+        close(found.server.memory, page.memory(), atol)
     if task.regularizer is not None:
         assert (found.model == 0).any()
     return page
@@ -175,7 +174,7 @@ class FedProx(Page):
     name = "fedprox"
 
     def direction(self, i: int, at: Any, batch: Any) -> Any:
-        return self.gradient(i, at, batch) + self.settings["mu"] * (at - self.x)
+        return self.gradient(i, at, batch) + self.settings.get("mu", 0.0) * (at - self.x)
 
 
 class Scaffold(Page):
@@ -291,9 +290,7 @@ class FedExP(Page):
 
 class FedExProx(FedExP):
     name = "fedexprox"
-
-    def direction(self, i: int, at: Any, batch: Any) -> Any:
-        return self.gradient(i, at, batch) + self.settings["mu"] * (at - self.x)
+    direction = FedProx.direction
 
     def factor(self, squares: float, square: float) -> float:
         return squares / square
@@ -369,7 +366,6 @@ class FedDyn(Page):
     name, uniform = "feddyn", True
 
     def begin(self) -> None:
-        self.uniform = self.settings.get("weights") != "rows"
         self.h, self.alpha = self.zeros.copy(), self.settings["alpha"]
 
     def direction(self, i: int, at: Any, batch: Any) -> Any:
@@ -402,7 +398,6 @@ class FedADMM(Page):
     name, uniform = "fedadmm", True
 
     def begin(self) -> None:
-        self.uniform = self.settings.get("weights") != "rows"
         self.rho = self.settings["rho"]
         self.y, self.dual = self.zeros + self.x, self.zeros.copy()
 
@@ -425,7 +420,6 @@ class FedSplit(Page):
     name, uniform = "fedsplit", True
 
     def begin(self) -> None:
-        self.uniform = self.settings.get("weights") != "rows"
         self.y, self.z = self.zeros + self.x, self.zeros + self.x
 
     def start(self, i: int) -> Any:
@@ -460,13 +454,10 @@ class DeltaSGD(Page):
         return at
 
 
-class FedNova(Page):
+class FedNova(FedProx):
     """2007.07481, (9), with the ||a_i||_1 of its three examples."""
 
     name = "fednova"
-
-    def direction(self, i: int, at: Any, batch: Any) -> Any:
-        return self.gradient(i, at, batch) + self.settings.get("mu", 0.0) * (at - self.x)
 
     def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
         r, pull = self.task.client_optimizer["momentum"], step * self.settings.get("mu", 0.0)
@@ -507,8 +498,7 @@ class TAMUNA(ProxSkip):
     uniform = True
 
     def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
-        who, s, d = present(self.task, self.N, self.t), self.settings["senders"], len(self.x)
-        assert who == list(ends)
+        who, s, d = list(ends), self.settings["senders"], len(self.x)
         columns = Round(self.t - 1, self.task.seed, np.ones(self.N, bool)).rng("masks").permutation(len(who))
         senders = [[i for i, at in zip(who, columns, strict=True) if at in slots] for slots in (
             [(s * k + j) % len(who) for j in range(s)] for k in range(d)
@@ -552,3 +542,63 @@ class MIME(FedLin):
         super().server(ends, taken, step)
         a = self.settings.get("alpha", 0.1)
         self.m = a * self.g + (1 - a) * self.m
+
+
+# --- compressed uploads: compressors, and what each paper keeps ------------------------------------------------------
+
+
+def compressed(said: dict[str, Any], u: Any, now: Round, i: int) -> tuple[Any, float]:
+    """C(u), and omega, or 0 where C is biased."""
+    d, name, size = len(u), said["name"], abs(u)
+    k = said.get("k") or max(1, round(said.get("fraction", 0) * d))
+    if name == "sign":
+        return np.where(u < 0, -1, 1) * size.mean(), 0.0
+    out = np.zeros(d)
+    if name == "top-k":
+        for j in sorted(range(d), key=lambda j: (-size[j], j))[:k]:
+            out[j] = u[j]
+        return out, 0.0
+    if name == "rand-k":
+        for j in now.draw("compression", np.array([i]), np.array([d]), k)[0]:
+            out[j] = d / k * u[j]
+        return out, d / k - 1
+    level = now.rng("compression", i).random(d)
+    if name == "natural":
+        low = 2.0 ** np.floor(np.log2(np.where(u == 0, 1.0, size)))
+        return np.sign(u) * low * np.where(level < size / low - 1, 2, 1), 1 / 8
+    s, norm = said["levels"], np.linalg.norm(u)
+    whole = np.floor(size * s / norm)
+    out = norm / s * np.sign(u) * (whole + (level >= 1 - (size * s / norm - whole)))
+    return out, min(d / s**2, d**0.5 / s)
+
+
+class Compressed(Page):
+    """FedAvg, as each paper has its memory; the server's estimates are sums over all clients' own."""
+
+    name = "compressed"
+
+    def begin(self) -> None:
+        self.said: dict[str, Any] = self.task.compression  # type: ignore[assignment]  # a table
+        self.own, self.average, self.seen = self.zeros.copy(), self.zeros.copy(), set[int]()
+
+    def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
+        memory, now = self.said["memory"], Round(self.t - 1, self.task.seed, np.zeros(self.N, bool))
+        before, direction = self.own.copy(), {}
+        for i, y in ends.items():
+            u = y - self.x
+            if memory == "ef21-sgdm":
+                a = self.said.get("alpha", 0.1) if i in self.seen else 1.0
+                self.average[i] = u = (1 - a) * self.average[i] + a * u
+            self.seen.add(i)
+            message = {"none": u, "error-feedback": u + self.own[i]}.get(memory, u - self.own[i])
+            sent, omega = compressed(self.said, message, now, i)
+            direction[i] = sent = sent / (1 if memory in ("none", "diana") else 1 + omega)
+            if memory == "error-feedback":
+                self.own[i] = message - sent
+            elif memory.startswith("ef21"):
+                self.own[i] += sent
+            elif memory == "diana":
+                self.own[i] += self.said.get("alpha", 1 / (1 + omega)) * sent
+        everybody = self.mean(dict(enumerate(before if memory == "diana" else self.own)))
+        moved = {"none": 0.0, "error-feedback": 0.0, "diana": everybody}
+        self.x = self.x + (moved[memory] + self.mean(direction) if memory in moved else everybody)

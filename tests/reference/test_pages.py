@@ -1,16 +1,22 @@
-"""Each method with local steps against its page in the generic loop: models, what clients and the server keep."""
+"""Each method with local steps against its page in the generic loop: models, what clients and the server keep.
+
+So too compressed uploads, and two methods as a user writes them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from loops import PRIVATE, local_job
 from methods import METHODS
-from pages import PAGES, FedPDM, same
+from pages import PAGES, FedPDM, Page, same
 
-from mpifed.testing import Job
+from mpifed.files.run_folder import summary
+from mpifed.testing import Job, check_algorithm
 
 STEP = {"initial": 0.4, "exponent": 0.3}
 FOUR = {"participation": {"clients_per_round": 4}}
@@ -93,13 +99,12 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # of every 
 
 
 def job(folder: Path, name: str, own: dict[str, Any], client: dict[str, Any], tables: dict[str, Any]) -> Job:
-    if METHODS[name].everybody(own):
+    if name in METHODS:
+        own = {**(METHODS[name].least or {}), **own}
+    if name in METHODS and METHODS[name].everybody(own):
         tables = {key: table for key, table in tables.items() if key != "participation"}
-    least = METHODS[name].least or {}
-    least = {**least, "client_optimizer": {"learning_rate": STEP, **client}}
-    return local_job(
-        folder, {"name": name, "batch_size": 4, **least, **own}, data={"path": str(folder), "block": 3}, **tables
-    )
+    own = {"name": name, "batch_size": 4, **own, "client_optimizer": {"learning_rate": STEP, **client}}
+    return local_job(folder, own, data={"path": str(folder), "block": 3}, **tables)
 
 
 @pytest.mark.parametrize(
@@ -125,3 +130,75 @@ def test_the_stopping_rule_of_fedpdm(skewed: Path, start: str) -> None:
     own = {"rho": 2.0, "local_steps": 12, "start": start, "tolerance": 3.0}
     page = same(job(skewed, "fedpdm", own, {"learning_rate": {"initial": 2.0, "exponent": 0.1}}, {"rounds": 3}))
     assert isinstance(page, FedPDM) and {1, 12} < set(page.taken) and len(set(page.taken)) > 4
+
+
+# name, memory, and who takes part
+TOP, RAND, FINE = {"name": "top-k", "k": 40}, {"name": "rand-k", "fraction": 0.2}, {"name": "qsgd", "levels": 3}
+COMPRESSED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *((one, FOUR) for one in (TOP, RAND, FINE, {"name": "natural"}, {"name": "sign"})),
+    *((one | {"memory": "error-feedback"}, FOUR) for one in (TOP, RAND)),
+    (TOP | {"memory": "ef21"}, FOUR),
+    ({"name": "natural", "memory": "ef21"}, {}),
+    ({"name": "sign", "memory": "ef21-sgdm", "alpha": 0.3}, FOUR),
+    (FINE | {"memory": "ef21-sgdm"}, {}),
+    (RAND | {"memory": "diana"}, FOUR),
+    (FINE | {"memory": "diana", "alpha": 0.1}, {}),
+]
+
+
+@pytest.mark.parametrize(("compression", "tables"), COMPRESSED, ids=str)
+def test_compressed_uploads(skewed: Path, compression: dict[str, Any], tables: dict[str, Any]) -> None:
+    same(job(skewed, "fedavg", {"local_steps": 2}, {}, {"rounds": 6, "compression": compression, **tables}))
+
+
+# --- methods as a user writes them -----------------------------------------------------------------------------------
+
+
+class Recalled(Page):
+    name, uniform = "own_pages:Recalled", True
+
+    def begin(self) -> None:
+        self.own = self.zeros.copy()
+
+    def direction(self, i: int, at: Any, batch: Any) -> Any:
+        return self.gradient(i, at, batch) + 0.1 * (at - self.x)
+
+    def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
+        for i, y in ends.items():
+            self.own[i] = y - self.x
+        self.x = self.x + self.own.mean(axis=0)
+
+    def kept(self) -> dict[str, Any]:
+        return {"": self.own}
+
+    def memory(self) -> Any:
+        return self.own.mean(axis=0)
+
+
+class Stretched(Page):
+    name, uniform = "own_pages:Stretched", True
+
+    def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
+        D = self.mean(ends) - self.x
+        far = np.mean([np.linalg.norm(y - self.x) for y in ends.values()]) / np.linalg.norm(D)
+        self.last, self.x = self.x, self.x + far * D
+
+    def judged(self) -> Any:
+        return (self.x + self.last) / 2
+
+
+@pytest.mark.parametrize("page", [Recalled, Stretched])
+def test_a_page_of_ones_own(
+    skewed: Path, tmp_path: Path, launch: Callable[..., Any], write_job: Callable[..., Path], page: type[Page]
+) -> None:
+    """It is its equations, keeps the laws, and has the same bits masked on two ranks."""
+    same(job(skewed, page.name, THREE, {}, FOUR))
+    single = job(skewed, page.name, THREE, {}, FOUR | {"compute": {"dtype": "float32"}})
+    check_algorithm(single)
+    path, hashes = write_job(tmp_path / "job.toml", single.table()), set()
+    for ranks, security in ((None, "plain"), (2, "masked")):
+        words = ("--set", f"aggregation.security={security}", "--out", tmp_path / security)
+        ended = launch(ranks, "run", path, *words, cwd=Path(__file__).parent)
+        assert ended.code == 0, ended.err
+        hashes.add(summary(tmp_path / security)["model_sha256"])
+    assert len(hashes) == 1

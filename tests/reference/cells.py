@@ -1,4 +1,4 @@
-"""What the plain loops of HyFDCA's rivals share: cells of a federation, and SGD in a client's own columns."""
+"""What plain loops of methods on cells share: data of even and odd digits, optima, and steps of the dual."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from definitions import margin_loss
 from federations import held
-from loops import local_job, minibatches
-from paper import make_data, step_size
+from loops import local_job, make_data, step_size
 from scipy.optimize import brentq
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
@@ -16,14 +16,10 @@ from sklearn.svm import LinearSVC
 
 from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
-from mpifed.testing import Job
+from mpifed.testing import Job, minibatches
 
 PENALTY = 1e-2
-SGD = {
-    "batch_size": 6,
-    "client_optimizer": {"learning_rate": {"initial": 1.5, "exponent": 0.5, "offset": 2.0}},
-    "local_steps": 4,
-}
+# 7 clients with rectangles of all shapes in the columns of each other
 OVERLAPPING = """client,rows,columns
 0,0-29 60-79,0-19
 1,0-29 60-79,20-63
@@ -35,6 +31,22 @@ OVERLAPPING = """client,rows,columns
 """
 
 
+def even_odd(folder: Path, *split: object) -> Path:
+    """Even digits against odd ones, rows of norm 1."""
+    return make_data(
+        folder / "-".join(["even-odd", *(str(word).replace("/", "") for word in split)]), "digits", "--split", *split,
+        "--labels", "even-odd", "--scale", "unit-rows", "--test-fraction", "0.9", "--seed", 4,
+    )  # fmt: skip
+
+
+def on_cells(folder: Path, shape: str) -> Path:
+    """Of clients on a grid, as "2x3", or "overlapping"."""
+    if shape != "overlapping":
+        return even_odd(folder, "grid", "--grid", shape)
+    (folder / "map.csv").write_text(OVERLAPPING, encoding="utf-8")
+    return even_odd(folder, "grid", "--map", folder / "map.csv")
+
+
 class Cell(NamedTuple):
     """What one client holds."""
 
@@ -44,54 +56,26 @@ class Cell(NamedTuple):
     columns: Any  # [p]
 
 
-def even_odd(folder: Path, *split: object) -> Path:
-    """Even digits against odd ones, rows of norm 1."""
-    return make_data(
-        folder / "-".join(["even-odd", *(str(word).replace("/", "") for word in split)]), "digits", "--split", *split,
-        "--labels", "even-odd", "--scale", "unit-rows", "--test-fraction", "0.9", "--seed", 4,
-    )  # fmt: skip
-
-
-def grid(folder: Path, size: str) -> Path:
-    """Of R x C clients."""
-    return even_odd(folder, "grid", "--grid", size)
-
-
-def overlapping(folder: Path) -> Path:
-    """7 clients with rectangles of all shapes in the columns of each other."""
-    (folder / "map.csv").write_text(OVERLAPPING, encoding="utf-8")
-    return even_odd(folder, "grid", "--map", folder / "map.csv")
-
-
-def cells(folder: Path) -> list[Cell]:
-    """Of every client."""
-    federation, found = open_federation(folder), []
-    for client in range(federation.clients):
-        shard = shard_of(federation, client)
-        found.append(Cell(held(federation, client), 2 * shard.y - 1, shard.rows, shard.columns))
-    return found
-
-
 class Whole:
     """All that anybody holds."""
 
     def __init__(self, folder: Path) -> None:
-        self.cells = cells(folder)
-        self.N, self.p = (1 + max(int(np.max(getattr(c, name))) for c in self.cells) for name in ("rows", "columns"))
+        federation, self.cells = open_federation(folder), list[Cell]()
+        self.N, self.p = federation.samples, federation.features
         self.X, self.t, self.holders = np.zeros((self.N, self.p)), np.zeros(self.N), np.zeros(self.N)
-        for cell in self.cells:
-            self.X[np.ix_(cell.rows, cell.columns)] += cell.X
+        for client in range(federation.clients):
+            shard = shard_of(federation, client)
+            cell = Cell(held(federation, client), 2 * shard.y - 1, shard.rows, shard.columns)
+            self.X[np.ix_(cell.rows, cell.columns)] = cell.X
             self.t[cell.rows] = cell.t
             self.holders[cell.rows] += 1
+            self.cells.append(cell)
         self.norms, self.largest = (self.X**2).sum(axis=1), float(np.linalg.eigvalsh(self.X @ self.X.T)[-1])
 
 
 def primal(loss: str, X: Any, t: Any, w: Any) -> float:
     """P(w) of signs t."""
-    margins = t * (X @ w)
-    short = np.maximum(0, 1 - margins)
-    each = {"hinge": short, "squared-hinge": short**2, "logistic": np.logaddexp(0, -margins)}[loss]
-    return float(PENALTY * w @ w + each.mean())
+    return float(PENALTY * w @ w + margin_loss(loss, t * (X @ w)).mean())
 
 
 def optimum(loss: str, X: Any, t: Any) -> float:
@@ -117,27 +101,20 @@ def dual_step(loss: str, t: float, alpha: float, m: float, curvature: float) -> 
     return t * float(b) - alpha
 
 
-def task(folder: Path, algorithm: dict[str, Any], /, **changes: Any) -> Job:
-    """A job in float64 without any measuring."""
-    model, data = {"name": "hinge", "bias": False, "l2": PENALTY}, {"path": str(folder), "block": 2}
-    return local_job(folder, algorithm, **{"model": model, "data": data} | changes)
+def task(folder: Path, own: dict[str, Any], /, loss: str = "hinge", some: int | None = None, **tables: Any) -> Job:
+    """A job without any measuring, in each of whose rounds so many clients take part."""
+    part = {} if some is None else {"clients_per_round": some}
+    given = {"model": {"name": loss, "bias": False, "l2": PENALTY}, "data": {"path": str(folder), "block": 2}}
+    return local_job(folder, own, **given | {"participation": part} | tables)
 
 
 def descended(job: Job, cell: Cell, client: int, t: int, w: Any, pulled: Any = None, mu: float = 0.0) -> Any:
     """[p] w after one client's local steps on hinge (or logistic) loss + PENALTY ||w||^2 + mu/2 ||w - pulled||^2."""
     step = step_size(job.client_optimizer["learning_rate"], t)
-    for rows in minibatches(job, client, len(cell.t), t):
-        slope = 2 * PENALTY * w + (mu * (w - pulled) if mu else 0.0)
-        for i in rows:
-            margin = cell.t[i] * (cell.X[i] @ w)
-            if job.model["name"] == "hinge":
-                slope = slope - (margin < 1) * cell.t[i] * cell.X[i] / len(rows)
-            else:
-                slope = slope - cell.t[i] * cell.X[i] / (1 + np.exp(margin)) / len(rows)
+    for rows in minibatches(job, t, client):
+        X, signs = cell.X[rows], cell.t[rows]
+        margins = signs * (X @ w)
+        down = margins < 1 if job.model["name"] == "hinge" else expit(-margins)
+        slope = 2 * PENALTY * w + (mu * (w - pulled) if mu else 0.0) - (down * signs) @ X / len(rows)
         w = w - step * slope
     return w
-
-
-def close(found: Any, expected: Any) -> None:
-    """To rounding."""
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
