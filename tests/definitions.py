@@ -37,9 +37,8 @@ def forward(name: str, model: Model, X: Any, y: Any) -> tuple[Floats, Backward]:
     """(losses [b], their backpropagation) of an objective on rows X [b, p]."""
     if name == "mlp":
         return _network(model, X, y)
-    scores = X @ model["first"]
+    scores = X @ model["first"] + model.get("head.bias", 0.0)
     if name in ("softmax", "true-class-logistic"):
-        scores = scores + model.get("head.bias", 0.0)
         losses, slopes = _per_class(name, scores, y)
     else:
         losses, slopes = _one_score(name, scores[:, 0], y)

@@ -1,41 +1,47 @@
-"""Objectives: the laws of `mpifed.laws`, every way to a gradient, losses against scikit-learn and plain loops."""
+"""Objectives, losses and terms: the laws of `mpifed.laws`, values and gradients from definitions, every way to them."""
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from definitions import OF_LOSS, forward
 from lengths import covering
 from scipy.sparse import csr_matrix
-from sklearn.metrics import log_loss
+from sklearn.metrics import hinge_loss, log_loss
 
+import mpifed
 from mpifed.core.record import leaves, map_leaves
+from mpifed.data.block import vectors
 from mpifed.laws import ModelFunction, check_function
+from mpifed.maths import duals, losses
 from mpifed.maths.objectives import (
     MLP,
     OBJECTIVES,
-    Bias,
     Hinge,
     LeastSquares,
     LinearScores,
     Logistic,
     Parameters,
-    Softmax,
     SquaredHinge,
     layout_of,
     penalty,
     penalty_gradient,
 )
 from mpifed.maths.problem import Problem
-from mpifed.maths.terms import ErrorRate, Loss
+from mpifed.maths.terms import ErrorRate, Loss, Norm
 
+ROOT = Path(mpifed.__file__).resolve().parents[1]
+PositiveRate = runpy.run_path(str(ROOT / "jobs" / "examples" / "own_constraint.py"))["PositiveRate"]
 FEATURES, OUTPUTS, N, S = 5, 4, 3, 6
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    name: (name, {}) for name, kind in OBJECTIVES.items() if issubclass(kind, LinearScores)
-} | {
-    "mlp": ("mlp", {"hidden": 3}),
+    name: (name, {"hidden": 3} if name == "mlp" else {})
+    for name, kind in OBJECTIVES.items()
+    if issubclass(kind, LinearScores)
 }
 CASES |= {f"{name}, bias": (kind, settings | {"bias": True}) for name, (kind, settings) in CASES.items()}
 CLASSIFIERS = ["mlp", "mlp, bias", "softmax", "softmax, bias", "logistic", "logistic, bias"]  # by the cross-entropy
@@ -67,23 +73,6 @@ def data(objective: Any, lead: tuple[int, ...], seed: int = 1) -> tuple[Any, Any
     return rng.standard_normal((*shape, FEATURES)), y, rng.uniform(-0.5, 2, shape)
 
 
-def logits_of(objective: Any, model: Parameters, X: Any) -> Any:
-    """[s, L] written out: those of class 0 are 0 where there is one score."""
-    z = X @ model.first + (model.head.bias if isinstance(model.head, Bias) else 0)
-    if isinstance(objective, Logistic):
-        return np.concatenate([0 * z, z], axis=1)
-    if not isinstance(objective, MLP):
-        return z
-    z = z + (model.head.hidden_bias if objective.bias else 0)
-    return (z / (1 + np.exp(-z))) @ model.head.second + (model.head.output_bias if objective.bias else 0)
-
-
-def probabilities_of(objective: Any, model: Parameters, X: Any) -> Any:
-    """[s, L] written out."""
-    logits = logits_of(objective, model, X)
-    return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-
-
 def flat(record: Any) -> Any:
     return np.concatenate([np.asarray(leaf).reshape(-1) for _, leaf in leaves(record)])
 
@@ -93,30 +82,40 @@ def unflat(like: Any, values: Any) -> Any:
     return map_leaves(lambda leaf: next(parts).reshape(leaf.shape), like)
 
 
-def check_laws(objective: Any, term: Any = Loss()) -> None:  # noqa: B008 - it cannot be changed
+def own_models(model: Parameters) -> Parameters:
+    """A model for each client."""
+    return map_leaves(lambda leaf: np.stack([leaf, -leaf, 2 * leaf]), model)
+
+
+PAIRS = [*((Loss, name) for name in CASES), *((ErrorRate, name) for name in CLASSIFIERS), (PositiveRate, "logistic")]
+
+
+@pytest.mark.parametrize(("kind", "name"), PAIRS, ids=[f"{k.__name__}, {name}" for k, name in PAIRS])
+def test_laws(kind: Any, name: str) -> None:
     """Derivatives are those of differences; samples count as they would alone; models stay; `convex`."""
-    problem = Problem(objective, "rows", np.array([9, 9]), 18, FEATURES, outputs_of(objective), "float64")
-    check_function(ModelFunction(objective, term), problem, np.random.default_rng(3))
-
-
-@every_objective
-def test_laws(name: str) -> None:
-    check_laws(make(name))
-
-
-@every_objective
-def test_clients_with_other_columns_add_their_scores(name: str) -> None:
-    """The seam between the splits: the loss and its derivatives from sums over blocks of columns."""
     objective = make(name)
-    model, (X, y, weights) = model_of(objective), data(objective, ())
-    blocks = [np.array(columns) for columns in ([3], [0, 4], [1, 2])]
-    scores = sum(objective.scores(model.first[at], X[:, at]) for at in blocks)
-    slope = objective.slope(model.head, scores, y, weights)
-    first = np.empty_like(model.first)
-    for at in blocks:
-        first[at] = objective.pull(X[:, at], slope.scores)
-    whole = objective.gradient(model, X, y, weights)
-    np.testing.assert_allclose(flat(Parameters(first, slope.head)), flat(whole), rtol=1e-10, atol=1e-13)
+    problem = Problem(objective, "rows", np.array([9, 9]), 18, FEATURES, outputs_of(objective), "float64")
+    check_function(ModelFunction(objective, kind()), problem, np.random.default_rng(3))
+
+
+@pytest.mark.parametrize(("kind", "name"), [pair for pair in PAIRS[:-1] if "multilabel" not in pair[1]])
+@pytest.mark.parametrize("classes", [None, (1, 2)])
+def test_values_and_gradients_are_those_of_the_definitions(kind: Any, name: str, classes: Any) -> None:
+    """The mean over some classes is that over their rows."""
+    objective = make(name)
+    if classes and not objective.classifies:
+        return
+    term, model, (X, y, weights) = kind(classes), model_of(objective), data(objective, ())
+    scores, counted = objective.scores(model.first, X), term.counted(y)
+    values, backward = forward(CASES[name][0], dict(leaves(model)), X, y)
+    phi, slope = OF_LOSS["loss" if kind is Loss else "error-rate"]({})
+    np.testing.assert_allclose(term.loss(objective, model.head, scores, y), phi(values), rtol=1e-11)
+    assert (counted is None) if classes is None else (counted == np.isin(y, classes)).all()
+    weights = weights if counted is None else weights * counted
+    down = term.slope(objective, model.head, scores, y, weights)
+    expected = backward(weights * slope(values))
+    found = Parameters(objective.pull(X, down.scores), down.head)
+    np.testing.assert_allclose(flat(found), np.concatenate([expected[key].ravel() for key, _ in leaves(model)]), 1e-10)
 
 
 @covering({"name": CASES, "own": [False, True], "dtype": ["float32", "float64"]}, 1)
@@ -125,8 +124,7 @@ def test_every_way_to_a_gradient_has_its_bits(name: str, own: bool, dtype: str) 
     objective = make(name)
     X, y, weights = data(objective, (N,))
     X, model = X.astype(dtype), map_leaves(lambda leaf: leaf.astype(dtype), model_of(objective))
-    if own:
-        model = map_leaves(lambda leaf: np.stack([leaf, -leaf, 2 * leaf]), model)
+    model = own_models(model) if own else model
     scores, backward = objective.forward(model, X)
     gradient = backward(objective.slope(model.head, scores, y, weights))
     assert flat(objective.gradient(model, X, y, weights)).tobytes() == flat(gradient).tobytes()
@@ -146,26 +144,9 @@ def test_sparse_is_dense(name: str) -> None:
     objective = make(name)
     X, y, weights = data(objective, (N,))
     X[np.random.default_rng(5).random(X.shape) < 0.6] = 0
-    sparse = tuple(csr_matrix(x) for x in X)
-    for model in (model_of(objective), map_leaves(lambda leaf: np.stack([leaf, -leaf, 2 * leaf]), model_of(objective))):
-        dense = objective.gradient(model, X, y, weights)
-        other = objective.gradient(model, sparse, y, weights)
-        np.testing.assert_allclose(flat(other), flat(dense), rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("name", CLASSIFIERS)
-def test_loss_and_error_rate_are_those_of_probabilities(name: str) -> None:
-    objective = make(name)
-    model, (X, y, _) = model_of(objective), data(objective, ())
-    scores, probabilities = objective.scores(model.first, X), probabilities_of(objective, model, X)
-    loss, error_rate = objective.loss(model.head, scores, y), ErrorRate().loss(objective, model.head, scores, y)
-    wrong = [sum(q for c, q in enumerate(row) if c != label) for row, label in zip(probabilities, y, strict=True)]
-    np.testing.assert_allclose(error_rate, wrong, rtol=1e-11)
-    assert loss.shape == (S,)
-    assert loss.mean() == pytest.approx(log_loss(y, probabilities, labels=np.arange(outputs_of(objective))), rel=1e-12)
-    predicted = objective.predict(model.head, scores)
-    np.testing.assert_array_equal(predicted, probabilities.argmax(axis=1))
-    assert predicted.dtype == y.dtype
+    for model in (model_of(objective), own_models(model_of(objective))):
+        dense, sparse = (flat(objective.gradient(model, x, y, weights)) for x in (X, tuple(map(csr_matrix, X))))
+        np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-14)
 
 
 @every_objective
@@ -173,42 +154,123 @@ def test_start(name: str) -> None:
     objective = make(name)
     seeds, outputs = (1, 1, 2), outputs_of(objective)
     one, two, other = (objective.start(FEATURES, outputs, np.random.default_rng(seed), "float32") for seed in seeds)
-    assert one.first.shape[0] == FEATURES
-    assert {leaf.dtype for _, leaf in leaves(one)} == {np.dtype("f4")}
+    assert one.first.shape[0] == FEATURES and flat(one).dtype == np.float32
     np.testing.assert_array_equal(flat(one), flat(two))
     if isinstance(objective, MLP):
-        limit = np.sqrt(6 / (FEATURES + 3))
-        assert abs(one.first).max() <= limit
-        assert (one.first != other.first).all()
-        assert (one.head.second != other.head.second).all()
+        assert abs(one.first).max() <= np.sqrt(6 / (FEATURES + 3))
+        assert (one.first != other.first).all() and (one.head.second != other.head.second).all()
         assert not any(bias.any() for bias in one.head[1:])
     else:
         assert not flat(one).any()
 
 
 @every_objective
-def test_penalty(name: str) -> None:
+@pytest.mark.parametrize("everything", [False, True])
+def test_penalty(name: str, everything: bool) -> None:
     """Of all parameters but the intercepts, or of all where the job says so; its slope by differences."""
-    for everything in False, True:
-        more = {"nonconvex_penalty": 0.2} if "nonconvex_penalty" in names_of(make(name)) else {}
-        objective = make(name, l2=0.3, penalize_bias=everything, **more)
-        model = model_of(objective)
-        counted = [v for key, leaf in leaves(model) if everything or "bias" not in key for v in leaf.ravel()]
-        expected = sum(0.3 * v * v + more.get("nonconvex_penalty", 0.0) * v * v / (1 + v * v) for v in counted)
-        assert penalty(objective, model) == pytest.approx(expected, rel=1e-12)
-        values = flat(model)
-        ends = [[penalty(objective, unflat(model, values + s * e)) for s in (1e-6, -1e-6)] for e in np.eye(len(values))]
-        slopes = [(up - down) / 2e-6 for up, down in ends]
-        np.testing.assert_allclose(flat(penalty_gradient(objective, model)), slopes, rtol=1e-6, atol=1e-8)
-        assert penalty(make(name), model) == 0
+    more = {"nonconvex_penalty": 0.2} if "nonconvex_penalty" in {f.name for f in fields(make(name))} else {}
+    objective = make(name, l2=0.3, penalize_bias=everything, **more)
+    model = model_of(objective)
+    w = np.concatenate([leaf.ravel() * (everything or "bias" not in key) for key, leaf in leaves(model)])
+    expected = 0.3 * w @ w + more.get("nonconvex_penalty", 0.0) * (w * w / (1 + w * w)).sum()
+    assert penalty(objective, model) == pytest.approx(expected, rel=1e-12)
+    values = flat(model)
+    ends = [[penalty(objective, unflat(model, values + s * e)) for s in (1e-6, -1e-6)] for e in np.eye(len(values))]
+    slopes = [(up - down) / 2e-6 for up, down in ends]
+    np.testing.assert_allclose(flat(penalty_gradient(objective, model)), slopes, rtol=1e-6, atol=1e-8)
 
 
-def names_of(objective: Any) -> set[str]:
-    return {field.name for field in fields(objective)}
+# --- losses ----------------------------------------------------------------------------------------------------------
+
+DUALS = {
+    losses.LogisticLoss: duals.LogisticDual, losses.HingeLoss: duals.HingeDual,
+    losses.SquaredHingeLoss: duals.SquaredHingeDual, losses.SquaredError: duals.LeastSquaresDual,
+    losses.CrossEntropy: type(None), losses.TrueClass: type(None),
+}  # fmt: skip
 
 
-def test_what_fits_which_data() -> None:
-    assert make("logistic").check(4, 2) == []
-    (line,) = make("logistic").check(4, 10)
-    assert line.startswith('[model] name: Logistic is for two classes, and the data have 10; take "softmax", or make')
-    assert Softmax().check(4, 10) == MLP().check(4, 2) == LeastSquares().check(4, 1) == []
+@pytest.mark.parametrize("kind", DUALS)
+def test_losses(kind: Any) -> None:
+    """What a loss says of itself; weighted slopes have the dtype of the outputs; the mean is scikit-learn's."""
+    loss, rng = kind(), np.random.default_rng(0)
+    outputs = 4 if loss.classifies and not loss.binary else 1
+    z = 2 * rng.standard_normal((3, 40, outputs))
+    y = rng.integers(0, max(outputs, 2), (3, 40)) if loss.classifies else rng.standard_normal((3, 40))
+    assert (loss.value(z, y) >= 0).all() == loss.nonnegative
+    likely = z.argmax(axis=2) if outputs > 1 else z[..., 0] > 0 if loss.classifies else z[..., 0]
+    assert (loss.predict(z) == likely).all() and loss.predict(z).dtype == y.dtype
+    assert type(loss.dual) is DUALS[kind]
+    weights, before = rng.uniform(-1, 2, (3, 1)), z.tobytes()
+    single = loss.weighted(z.astype("f4"), y, weights)
+    np.testing.assert_allclose(single, loss.slope(z, y) * weights[..., None], rtol=1e-4, atol=1e-5)
+    assert single.dtype == np.float32 and z.tobytes() == before
+    if kind is losses.CrossEntropy:
+        power = np.exp(z[0])
+        expected = log_loss(y[0], power / power.sum(axis=1, keepdims=True), labels=range(4))
+        assert loss.value(z[0], y[0]).mean() == pytest.approx(expected, rel=1e-12)
+    if kind is losses.HingeLoss:
+        assert loss.value(z[0], y[0]).mean() == pytest.approx(hinge_loss(2 * y[0] - 1, z[0, :, 0]), rel=1e-12)
+        assert loss.slope(np.array([[1.0]]), np.array([1]))[0, 0] == 0  # the shortest subgradient at the kink
+
+
+def test_several_targets_count_by_their_mean() -> None:
+    z, y = np.random.default_rng(0).standard_normal((2, 40, 3))
+    loss = losses.SquaredError()
+    np.testing.assert_allclose(loss.value(z, vectors(y)), ((z - y) ** 2).mean(axis=1) / 2, rtol=1e-13)
+    np.testing.assert_allclose(loss.slope(z, vectors(y)), (z - y) / 3, rtol=1e-13)
+    assert loss.predict(z) is z
+
+
+@covering({"dtype": ["float32", "float64"], "size": [50.0, 1e3, 1e6, 1e30]}, 1)
+def test_huge_logits(dtype: str, size: float) -> None:
+    z, y, loss = np.array([[size, -size, 0], [-size, size, 0]], dtype), np.array([0, 0]), losses.CrossEntropy()
+    np.testing.assert_allclose(loss.value(z, y), [0, 2 * size], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(loss.slope(z, y), [[0, 0, 0], [-1, 1, 0]], atol=1e-6)
+    assert loss.slope(z, y).dtype == dtype
+
+
+# --- terms -----------------------------------------------------------------------------------------------------------
+
+
+def test_error_rate_of_a_sure_model_is_exact() -> None:
+    """Neither 1 - p with p near 1 nor p near 0 loses its digits, in float32 too."""
+    objective = make("logistic")
+    scores, y = np.array([[-20.0], [20.0]], "f4"), np.array([0, 0])  # sure and right; sure and wrong
+    slope = ErrorRate().slope(objective, (), scores, y, np.ones(2))
+    np.testing.assert_allclose(ErrorRate().loss(objective, (), scores, y), [np.exp(-20), 1], rtol=1e-5)
+    assert slope.scores[1, 0] == pytest.approx(np.exp(-20), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Loss, ErrorRate, PositiveRate])
+def test_counted(kind: Any) -> None:
+    y = np.array([[0, 3, 1], [2, 2, 3]])
+    np.testing.assert_array_equal(kind(classes=(3, 0)).counted(y), [[True, True, False], [False, False, True]])
+    assert not kind(classes=(9,)).counted(y).any()
+    assert kind(classes=(3,)).counted(y.astype("uint8")).sum() == 2
+
+
+def test_norm() -> None:
+    model = model_of(make("mlp, bias"))
+    value, slope = Norm().server(model)
+    np.testing.assert_array_equal(flat(slope), 2 * flat(model))
+    assert isinstance(value, float) and value == pytest.approx(flat(model) @ flat(model), rel=1e-13)
+    single = map_leaves(lambda leaf: leaf.astype("f4"), model)
+    assert flat(Norm().server(single)[1]).dtype == np.float32
+    assert Norm().server(map_leaves(lambda leaf: 1e20 + 0 * leaf, single))[0] > 1e40  # above what float32 holds
+
+
+@pytest.mark.parametrize(("term", "name", "outputs", "said"), [
+    (None, "logistic", 2, ""), (None, "softmax", 10, ""), (None, "mlp", 2, ""), (None, "least-squares", 1, ""),
+    (None, "logistic", 10, '[model] name: Logistic is for two classes, and the data have 10; take "softmax", or make'),
+    (Loss(), "softmax", 4, ""),
+    (Loss((3, 4, 7)), "softmax", 4, "classes = [3, 4, 7]: expected some of 0 to 3, the classes of the data, each once"),
+    (ErrorRate((1, 0, 1)), "logistic", 2, "classes = [1, 0, 1]: expected some of 0 to 1"),
+    (Loss(()), "softmax", 4, "classes = []: expected some of 0 to 3"),
+    (Loss((0,)), "least-squares", 1, "classes = [0]: the targets have no classes; leave the key out"),
+    (ErrorRate((2,)), "logistic", 2, "classes = [2]: expected some of 0 to 1"),
+    (ErrorRate(), "least-squares", 1, 'name = "error-rate": is for classes, and the targets are none; use name'),
+    (PositiveRate(), "softmax", 4, 'PositiveRate: is for one score; take [model] name = "logistic"'),
+], ids=str)  # fmt: skip
+def test_what_does_not_fit(term: Any, name: str, outputs: int, said: str) -> None:
+    found = make(name).check(FEATURES, outputs) if term is None else term.check(make(name), outputs)
+    assert [line.startswith(said) for line in found] == [True] * bool(said)

@@ -48,15 +48,6 @@ def test_the_inequality_of_the_prox(h: Any, head: Any, step: float) -> None:
             assert h.value(p) + inner <= h.value(x) + 1e-9 * (1 + abs(inner))
 
 
-def test_groups_are_the_rows_of_the_features() -> None:
-    """Threshold 0.5 * sqrt(2) * 2 = sqrt(2): of norm 5, 1 and 0."""
-    u = Parameters(np.array([[3.0, 4.0], [0.6, -0.8], [0.0, 0.0]]), BiasedOutput(*(np.ones(2) for _ in range(3))))
-    found = GroupL1(0.5).prox(u, 2.0)
-    np.testing.assert_allclose(found.first, [[3 * (1 - 2**0.5 / 5), 4 * (1 - 2**0.5 / 5)], [0, 0], [0, 0]])
-    assert not found.first[1:].any()
-    np.testing.assert_array_equal(flat(found.head), flat(u.head))
-
-
 def test_values() -> None:
     head = BiasedOutput(np.array([[2.0, -2.0]]), np.ones(1), -np.ones(2))
     model = Parameters(np.array([[3.0, -4.0], [0.0, 1.0]]), head)
