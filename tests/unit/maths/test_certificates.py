@@ -1,4 +1,4 @@
-"""Certificates: by hand, free of units, and at solutions that scipy finds."""
+"""Certificates: by hand, by definitions that share no code, free of units, and at solutions that scipy finds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from certificate import Point
+from certificate import certificate as defined
+from definitions import forward
 from scipy.optimize import minimize
 
+from mpifed.algorithms.certificate import first_iterate, is_convex, report_certificate
+from mpifed.algorithms.functions import Tally, report_levels
 from mpifed.maths.certificates import (
     CertifiedPoint,
     FirstIterate,
@@ -16,40 +21,34 @@ from mpifed.maths.certificates import (
     lower_bound,
     prox_stationarity,
 )
+from mpifed.maths.objectives import MLP, Logistic, Parameters
+from mpifed.maths.problem import Problem
+from mpifed.maths.regularizers import L1, Box
 
 
-def point(objective: float, gradient: Any, excess: Any = (), gradients: Any = (), limits: Any = None) -> CertifiedPoint:
+def point(objective: float, gradient: Any, excess: Any, gradients: Any, limits: Any = None) -> CertifiedPoint:
     e = np.array(excess, dtype=float)
     return CertifiedPoint(
-        objective, np.array(gradient, dtype=float), e, np.array(gradients, dtype=float).reshape(len(e), len(gradient)),
+        objective, np.array(gradient, dtype=float), e, np.array(gradients, dtype=float),
         np.ones(len(e)) if limits is None else np.array(limits, dtype=float), np.full(len(e), 0.5),
     )  # fmt: skip
 
 
-def first(objective: float = 0.0, gradient: float = 0.0, excess: Any = (), M: int = 0) -> FirstIterate:
-    e = np.array(excess if len(excess) else [0.0] * M, dtype=float)
-    return FirstIterate(objective, gradient, e, 1.0)
-
-
 def test_by_hand() -> None:
     at = point(-8.0, [1.0, -2.0], [0.125, -1.5], [[0.5, 1.0], [2.0, 0.0]], limits=[0.25, -3.0])
-    found = certificate(at, first(2.0, 1.0, [0.5, 1.0]), np.array([2.0, 0.5]))
+    found = certificate(at, FirstIterate(2.0, 1.0, np.array([0.5, 1.0]), 1.0), np.array([2.0, 0.5]))
     # (1, -2) + 2 (0.5, 1) + 0.5 (2, 0) = (3, 0), and the longest of its parts is 2 (0.5, 1) or (1, -2): sqrt(5)
-    assert found.stationarity == pytest.approx(3 / np.sqrt(5))
+    assert found.stationarity == found.kkt_residual == pytest.approx(3 / np.sqrt(5))
     assert found.feasibility == 0.125 / 0.5
     assert found.complementarity == max(2 * 0.125, 0.5 * 1.5) / 8
-    assert found.kkt_residual == found.stationarity
 
 
 def test_an_objective_of_zero_that_starts_at_a_zero() -> None:
     """The norm at w = 0, where its gradient vanishes too: nothing but the limit is left."""
-    at, start = point(0.0, [0.0, 0.0], [2.1], [[-1.0, 3.0]], limits=[0.2]), first(0.0, 0.0, [2.1])
+    at, start = point(0.0, [0.0, 0.0], [2.1], [[-1.0, 3.0]], [0.2]), FirstIterate(0.0, 0.0, np.array([2.1]), 1.0)
     nu = best_multipliers(at, start)
     assert nu.tolist() == [0.0]
     assert certificate(at, start, nu) == (1.0, 0.0, 1.0, 0.0)
-
-
-# --- multipliers --------------------------------------------------------------------------------------------------
 
 
 def random_point(seed: int, d: int = 6, M: int = 3) -> tuple[CertifiedPoint, FirstIterate]:
@@ -60,86 +59,34 @@ def random_point(seed: int, d: int = 6, M: int = 3) -> tuple[CertifiedPoint, Fir
     return at, FirstIterate(rng.normal(), 3.0, rng.uniform(0, 1, M), 1.0)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_multipliers_are_the_best(seed: int) -> None:
-    at, start = random_point(seed)
-    slope, value = max(3.0, np.linalg.norm(at.gradient)), max(abs(at.objective), abs(start.objective))
-
-    def squares(nu: Any) -> float:
-        return float((at.lagrangian(nu) ** 2).sum() / slope**2 + ((nu * at.excess) ** 2).sum() / value**2)
-
-    nu = best_multipliers(at, start)
-    assert (nu >= 0).all()
-    solved = minimize(squares, np.ones(3), bounds=[(0, None)] * 3, options={"ftol": 1e-16, "gtol": 1e-12})
-    assert squares(nu) <= solved.fun + 1e-12
-    np.testing.assert_allclose(nu, solved.x, atol=1e-4)
-    assert 0 in {int((best_multipliers(*random_point(s)) == 0).sum()) for s in range(20)} - {3}
+MU = np.array([1.0, 0.5, 2.0, 0.0])
 
 
-@pytest.mark.parametrize("of", ["objective", "constraint"])
-def test_units_change_no_number(of: str) -> None:
-    for seed in range(10):
+ONES = np.ones(3)
+
+
+@pytest.mark.parametrize(("s", "k"), [(1.0, ONES), (1000.0, ONES), (1.0, np.array([1.0, 1000.0, 1.0]))])
+def test_every_number_is_that_of_the_definitions_whatever_the_units(s: float, k: Any) -> None:
+    """By trying all sets of constraints that may bind; zeros among the multipliers, and none."""
+    zeros = set()
+    for seed in range(20):
         at, start = random_point(seed)
-        k = np.array([1.0, 1000.0, 1.0]) if of == "constraint" else np.ones(3)
-        s = 1000.0 if of == "objective" else 1.0
         scaled = CertifiedPoint(
             at.objective * s, at.gradient * s, at.excess * k, at.gradients * k[:, None], at.limits * k, at.spreads * k
         )
-        begun = FirstIterate(start.objective * s, start.gradient * s, start.excess * k, 1.0)
-        nu, other = best_multipliers(at, start), best_multipliers(scaled, begun)
-        np.testing.assert_allclose(other, nu * s / k, rtol=1e-8, atol=1e-12)
-        np.testing.assert_allclose(certificate(scaled, begun, other), certificate(at, start, nu), rtol=1e-8)
-        mu = np.array([1.0, 0.5, 2.0, 0.0])
-        scaled_mu = mu * np.append(s, k)
-        bound, bound_scaled = lower_bound(at, nu, mu), lower_bound(scaled, other, scaled_mu)
-        assert bound_scaled == pytest.approx(bound * s, rel=1e-7)
-
-
-# --- solutions known otherwise ------------------------------------------------------------------------------------
-
-
-def quadratic_program(seed: int, d: int = 5, M: int = 4) -> tuple[Any, Any, Any, Any]:
-    """min w'Pw/2 + q'w subject to Aw <= b"""
-    rng = np.random.default_rng(seed)
-    root = rng.standard_normal((d, d))
-    return root @ root.T + np.eye(d), rng.standard_normal(d) * 3, rng.standard_normal((M, d)), rng.uniform(0.1, 0.5, M)
-
-
-def solved_program(seed: int) -> tuple[Any, float, float]:
-    """(w*, the least eigenvalue of P, P*)"""
-    P, q, A, b = quadratic_program(seed)
-    limits = {"type": "ineq", "fun": lambda w: b - A @ w, "jac": lambda w: -A}
-    found = minimize(
-        lambda w: w @ P @ w / 2 + q @ w, np.zeros(5), jac=lambda w: P @ w + q, constraints=[limits], method="SLSQP",
-        options={"ftol": 1e-15, "maxiter": 500},
-    )  # fmt: skip
-    return found.x, float(np.linalg.eigvalsh(P)[0]), found.fun
-
-
-def at_program(seed: int, w: Any) -> CertifiedPoint:
-    P, q, A, b = quadratic_program(seed)
-    return point(w @ P @ w / 2 + q @ w, P @ w + q, A @ w - b, A, b)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_at_the_solution_of_a_quadratic_program(seed: int) -> None:
-    w, mu, least = solved_program(seed)
-    curvatures = np.array([mu, 0, 0, 0, 0])
-    start = FirstIterate(0.0, float(np.linalg.norm(quadratic_program(seed)[1])), -np.ones(4), 1.0)
-    at = at_program(seed, w)
-    nu = best_multipliers(at, start)
-    assert max(certificate(at, start, nu)) < 1e-5
-    assert lower_bound(at, nu, curvatures) == pytest.approx(least, abs=1e-6)
-    # and nowhere else
-    for other in np.random.default_rng(seed).standard_normal((5, 5)):
-        near = at_program(seed, w + 0.1 * other)
-        nu = best_multipliers(near, start)
-        assert certificate(near, start, nu).kkt_residual > 1e-3
-        bound = lower_bound(near, nu, curvatures)
-        assert bound < least
-        for tried in np.abs(np.random.default_rng(seed).standard_normal((20, 4))):  # any multipliers give a bound
-            value = near.objective + tried @ near.excess - (near.lagrangian(tried) ** 2).sum() / (2 * mu)
-            assert value <= bound + 1e-9 * abs(bound)
+        begun, mu = FirstIterate(start.objective * s, start.gradient * s, start.excess * k, 1.0), MU * np.append(s, k)
+        expected = defined(Point(
+            np.append(at.objective, at.limits + at.excess), np.vstack([at.gradient, at.gradients]), at.limits,
+            at.spreads, np.append(start.objective, at.limits + start.excess), np.append(start.gradient, ONES), MU, True,
+        ))  # fmt: skip
+        nu = best_multipliers(scaled, begun)
+        known = np.array([expected[f"multiplier_{m}"] for m in (1, 2, 3)])
+        np.testing.assert_allclose(nu, known * s / k, rtol=1e-7, atol=1e-12)
+        for name, value in certificate(scaled, begun, nu)._asdict().items():
+            assert value == pytest.approx(expected[name], rel=1e-7)
+        assert lower_bound(scaled, nu, mu) == pytest.approx(expected["lower_bound"] * s, rel=1e-6)
+        zeros.add(int((nu == 0).sum()))
+    assert 0 in zeros and len(zeros) > 1
 
 
 @pytest.mark.parametrize("apart", [1e-3, 1.0])
@@ -148,9 +95,6 @@ def test_limits_that_contradict_each_other_leave_no_bound_but_large_ones(apart: 
     for gradients, curvature in ([[1.0, 0.0], [-1.0, 0.0]], 0.0), ([[-2.0, 0.0], [2.0, 0.0]], 2.0):
         both = point(1.0, [0.0, 0.0], [apart, apart], gradients)
         assert lower_bound(both, np.zeros(2), np.array([1.0, curvature, curvature])) > 1e4 * apart
-
-
-# --- regularizers -------------------------------------------------------------------------------------------------
 
 
 def test_the_prox_map_by_hand() -> None:
@@ -163,3 +107,84 @@ def test_the_prox_map_by_hand() -> None:
     assert prox_stationarity(w, slope, 7.0, prox) == pytest.approx(np.hypot(0.25, 4.75) / 5)
     # at w = 0 the step is 0.7, and the prox gives (0, -6.65)
     assert prox_stationarity(np.zeros(2), slope, 7.0, prox) == pytest.approx(0.95)
+
+
+# --- what is reported of a problem with penalties and a regularizer ---------------------------------------------------
+
+SAMPLES, FEATURES = 40, 6
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((SAMPLES, FEATURES))
+Y = (X @ [2.0, -1.0, 0, 0, 0.3, 0] + RNG.standard_normal(SAMPLES) > 0).astype(np.int64)
+W = RNG.standard_normal(FEATURES)
+
+
+class OwnPenalty(Logistic):
+    """An objective of a user's, which may have any penalty."""
+
+
+def problem(objective: Any, regularizer: Any = None, **changes: Any) -> Problem:
+    settings = {"split": "rows", "counts": np.array([SAMPLES]), "samples": SAMPLES, "features": FEATURES, "outputs": 2}
+    return Problem(objective, **(settings | changes), regularizer=regularizer)
+
+
+def smooth(w: Any, penalty: float = 0.0, beta: float = 0.0) -> tuple[float, Any]:
+    """Value and gradient of the mean logistic loss with both penalties."""
+    losses, back = forward("logistic", {"first": w[:, None]}, X, Y)
+    slope = back(np.full(SAMPLES, 1 / SAMPLES))["first"][:, 0] + 2 * penalty * w + beta * 2 * w / (1 + w**2) ** 2
+    return float(losses.mean() + penalty * w @ w + beta * (w**2 / (1 + w**2)).sum()), slope
+
+
+def measured(w: Any) -> tuple[Parameters, Tally, Parameters]:
+    """(model, sums of losses, sum of gradients)."""
+    loss, gradient = smooth(w)
+    tally = Tally(np.array([SAMPLES * loss]), np.array([SAMPLES * loss**2]), np.array([float(SAMPLES)]))
+    return Parameters(w[:, None], ()), tally, Parameters(SAMPLES * gradient[None, :, None], ())
+
+
+def reported(found: Problem, w: Any = W) -> Any:
+    return report_certificate(found, *measured(w), first_iterate(found, *measured(np.zeros(FEATURES))))
+
+
+def test_the_objective_is_all_that_is_added_up() -> None:
+    columns = report_levels(problem(Logistic(l2=0.2, nonconvex_penalty=0.3), L1(0.1)), *measured(W)[:2])
+    assert columns["train_loss"] == pytest.approx(smooth(W)[0])
+    assert columns["objective"] == pytest.approx(smooth(W, 0.2, 0.3)[0] + 0.1 * abs(W).sum(), rel=1e-12)
+    assert report_levels(problem(Logistic(), Box(-0.1, 0.1)), *measured(W)[:2])["objective"] == np.inf
+
+
+def test_a_penalty_gives_a_bound() -> None:
+    """F - ||grad F||^2 / (4 lambda); none without a convex penalty, of some rows, or with a regularizer."""
+    (value, gradient), columns = smooth(W, 0.2), reported(problem(Logistic(l2=0.2)))
+    assert columns["lower_bound"] == pytest.approx(value - gradient @ gradient / 0.8, rel=1e-9)
+    assert columns["duality_gap"] == pytest.approx(gradient @ gradient / 0.8, rel=1e-9)
+    least = minimize(lambda w: smooth(w, 0.2), W, jac=True, options={"gtol": 1e-10}).x
+    assert reported(problem(Logistic(l2=0.2)), least)["lower_bound"] == pytest.approx(smooth(least, 0.2)[0], rel=1e-12)
+    concave = problem(Logistic(l2=0.2, nonconvex_penalty=0.3))
+    norms = [np.linalg.norm(smooth(at, 0.2, 0.3)[1]) for at in (W, 0 * W)]
+    columns = reported(concave)
+    assert columns["kkt_residual"] == columns["stationarity"] == pytest.approx(norms[0] / max(norms), rel=1e-12)
+    some = problem(Logistic(l2=0.2), measured_rows=7)
+    for other in concave, problem(Logistic()), some, problem(Logistic(l2=0.2), L1(0.1)):
+        assert reported(other)["lower_bound"] is reported(other)["duality_gap"] is None
+    assert is_convex(problem(OwnPenalty(l2=0.1)))
+    assert not is_convex(problem(OwnPenalty(l2=-0.1))) and not is_convex(problem(MLP(hidden=2, l2=0.1)))
+
+
+@pytest.mark.parametrize(("h", "weight", "low", "high"), [(L1(0.05), 0.05, -1, None), (Box(0.0, 0.5), 0.0, 0, 0.5)])
+def test_the_certificate_at_a_solution_known_otherwise(h: Any, weight: float, low: int, high: Any) -> None:
+    """The minimizer with 0.05 ||w||_1, as that of p - q with p, q >= 0; and with 0 <= w <= 0.5."""
+
+    def split(pq: Any) -> tuple[float, Any]:
+        value, gradient = smooth(pq[:FEATURES] - pq[FEATURES:], 0.01, 0.02)
+        return value + weight * pq.sum(), np.concatenate([gradient, -gradient]) + weight
+
+    tight = {"ftol": 1e-16, "gtol": 1e-12, "maxiter": 5000}
+    bounds = [(0, high)] * FEATURES + [(0, None if low else 0)] * FEATURES
+    pq = minimize(split, [0.1] * FEATURES + [-0.1 * low] * FEATURES, jac=True, bounds=bounds, options=tight).x
+    w, found = pq[:FEATURES] - pq[FEATURES:], problem(Logistic(l2=0.01, nonconvex_penalty=0.02), h)
+    assert np.isclose(w, 0).any() and np.linalg.norm(smooth(w, 0.01, 0.02)[1]) > 1e-2
+    columns = reported(found, w)
+    assert columns["kkt_residual"] == columns["stationarity"] < 1e-6
+    assert columns["feasibility"] == columns["complementarity"] == 0
+    for move in np.random.default_rng(1).standard_normal((5, FEATURES)):
+        assert reported(found, w + 0.1 * move)["kkt_residual"] > 1e-3
