@@ -1,4 +1,4 @@
-"""The certificate of a run, computed once more from its model and the raw data.
+"""The certificate of a run, computed once more from its model and the raw data; and optima, of data in one place.
 
 Nothing of mpifed is imported: h5py and safetensors read files, numbers come from `definitions`.
 For runs of the objectives and terms of this package, without a regularizer.
@@ -17,6 +17,7 @@ import numpy as np
 from certificate import Point, certificate
 from definitions import OF_LOSS, OfLoss, convex, forward
 from safetensors.numpy import load_file
+from scipy.optimize import minimize
 
 from jobs.hyfdca.rows import Floats, Model, Rows, read_rows, read_toml
 
@@ -38,12 +39,9 @@ def certified(run: Path, own: Mapping[str, OfLoss] | None = None, convex_own: Co
 
 
 def recomputed(
-    job: dict[str, Any],
-    rows: Rows,
-    model: Model,
-    own: Mapping[str, OfLoss] | None = None,
+    job: dict[str, Any], rows: Rows, model: Model, own: Mapping[str, OfLoss] | None = None,
     convex_own: Collection[str] = (),
-) -> Columns:
+) -> Columns:  # fmt: skip
     """The same of a model in memory."""
     first = first_iterate(job, rows.raw.shape[1], rows.outputs)
     now, before = functions(job, rows, model, own), functions(job, rows, first, own)
@@ -91,10 +89,7 @@ def flat(model: Model) -> Floats:
 
 
 def functions(
-    job: Mapping[str, Any],
-    rows: Rows,
-    model: Model,
-    own: Mapping[str, OfLoss] | None = None,
+    job: Mapping[str, Any], rows: Rows, model: Model, own: Mapping[str, OfLoss] | None = None
 ) -> list[Function]:
     """F_0, with the objective's penalties, and F_1 to F_M.
 
@@ -127,22 +122,18 @@ def functions(
         mean, variance = total / count, max(squares / count - (total / count) ** 2, 0.0)
         found.append(Function(float(mean), np.sqrt(variance / count), np.sqrt(squares / count), gradients[m] / count))
     if 0 in sampled:
-        counted = np.concatenate([_penalized(job["model"], name, model[name]) for name in sorted(model)])
-        found[0] = _with_penalties(found[0], job["model"], w * counted)
+        # intercepts are not counted, unless the job says so
+        every, objective = job["model"].get("penalize_bias"), job["model"]
+        counts = [np.full(model[name].size, float(every or not name.endswith("bias"))) for name in sorted(model)]
+        v, penalty, concave = (
+            w * np.concatenate(counts),
+            objective.get("l2", 0.0),
+            objective.get("nonconvex_penalty", 0.0),
+        )
+        value = penalty * (v @ v) + concave * (v**2 / (1 + v**2)).sum()
+        slope = 2 * penalty * v + concave * 2 * v / (1 + v**2) ** 2
+        found[0] = found[0]._replace(value=found[0].value + float(value), gradient=found[0].gradient + slope)
     return found
-
-
-def _penalized(objective: Mapping[str, Any], name: str, leaf: Floats) -> Floats:
-    """[k] 1 for parameters that the penalties count: all but intercepts, unless the job says that these are, too."""
-    return np.full(leaf.size, 1.0 if objective.get("penalize_bias") or not name.endswith("bias") else 0.0)
-
-
-def _with_penalties(function: Function, objective: Mapping[str, Any], w: Floats) -> Function:
-    """l2 * ||w||^2 + nonconvex_penalty * sum of w^2 / (1 + w^2) added; `w` is zero where no penalty counts it."""
-    penalty, concave = objective.get("l2", 0.0), objective.get("nonconvex_penalty", 0.0)
-    value = penalty * (w @ w) + concave * (w**2 / (1 + w**2)).sum()
-    gradient = 2 * penalty * w + concave * 2 * w / (1 + w**2) ** 2
-    return function._replace(value=function.value + float(value), gradient=function.gradient + gradient)
 
 
 def curvatures(job: Mapping[str, Any], own: Collection[str] = ()) -> Floats:
@@ -217,3 +208,43 @@ def _agree(ours: float | None, theirs: float | None, scale: float, tolerance: fl
     if ours is None or theirs is None:
         return ours is theirs
     return bool(ours == theirs or abs(ours - theirs) <= tolerance * max(abs(ours), abs(theirs), scale))
+
+
+# --- optima ---------------------------------------------------------------------------------------------------------
+
+
+class Optimum(NamedTuple):
+    """A point near the optimum."""
+
+    w: Floats  # [d]
+    value: Floats  # [M + 1]
+    multipliers: Floats  # [M]
+
+
+def solve(job: Mapping[str, Any], rows: Rows, shape: tuple[int, int], sharpness: float) -> Optimum:
+    """Minimize F_0 subject to F_m <= U_m from zeros, whatever the margins, for linear scores without biases.
+
+    By the method of multipliers (D. P. Bertsekas, 1982, chapter 2), nu_m <- (nu_m + sharpness e_m)+ after each
+    minimization over w by L-BFGS. The tests certify what it finds.
+    """
+    limit = np.array([table["limit"] for table in job["constraint"]])
+    w, nu = np.zeros(shape[0] * shape[1]), np.zeros(len(limit))
+
+    def at(w: Floats) -> tuple[Floats, Floats]:
+        found = functions(job, rows, {"first": w.reshape(shape)})
+        return np.array([f.value for f in found]), np.array([f.gradient for f in found])
+
+    for _ in range(30):
+
+        def augmented(w: Floats, nu: Floats = nu) -> tuple[float, Floats]:
+            value, gradients = at(w)
+            moved = np.maximum(nu + sharpness * (value[1:] - limit), 0)
+            return value[0] + float((moved**2 - nu**2).sum()) / (2 * sharpness), np.array([1.0, *moved]) @ gradients
+
+        options = {"maxiter": 3000, "maxfun": 4000, "ftol": 1e-15, "gtol": 1e-9, "maxcor": 30}
+        w = minimize(augmented, w, jac=True, method="L-BFGS-B", options=options).x
+        value, old = at(w)[0], nu
+        nu = np.maximum(nu + sharpness * (value[1:] - limit), 0)
+        if (abs(nu - old) <= 1e-9 * sharpness * abs(limit)).all():
+            break
+    return Optimum(w, value, nu)

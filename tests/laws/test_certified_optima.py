@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from certified import read_job, read_model, recomputed
-from constrained_optimum import solve
+from certified import read_job, read_model, recomputed, solve
 from lengths import long_unless
 from registry import table
 from test_certified_runs import DOUBLE, HORIZONTAL, PROBLEMS, check, result
@@ -41,7 +40,7 @@ def test_multipliers_and_bound_come_near_those_of_the_optimum(problem: str, clas
     assert counts.min() == counts.max()
     found = result(table(classes, full, rounds=300, compute=DOUBLE, **CONVEX[problem]), tmp_path)
     check(tmp_path)
-    best = solve(read_job(tmp_path), read_rows(classes), np.zeros(18), 1e4)
+    best = solve(read_job(tmp_path), read_rows(classes), (6, 3), 1e4)
     (optimum, *_), nu = best.value, best.multipliers
     numbers = recomputed(read_job(tmp_path), read_rows(classes), {"first": best.w.reshape(-1, 3)})
     assert numbers["kkt_residual"] is not None and numbers["kkt_residual"] < 1e-5
@@ -59,7 +58,7 @@ def test_a_bound_is_below_the_optimum_from_the_first_row_on(problem: str, classe
     job = table(classes, HORIZONTAL, rounds=30, compute=DOUBLE, **PROBLEMS[problem])
     record = {"evaluate_every": 1, "certify_every": 1, "checkpoint_every": 0}
     result(job, tmp_path, record=record)
-    best = solve(read_job(tmp_path), read_rows(classes), np.zeros(18), 1e4)
+    best = solve(read_job(tmp_path), read_rows(classes), (6, 3), 1e4)
     bounds = read_history(tmp_path)["lower_bound"]
     assert len(bounds) == 31 and np.isfinite(bounds[1:]).all()
     assert (bounds[1:] <= best.value[0] * (1 + 1e-6)).all()
@@ -81,7 +80,7 @@ def test_multipliers_are_within_their_error_of_the_optimum(
     record = {"evaluate_every": 5, "certify_every": 5, "checkpoint_every": 0}
     result(table(classes, rule, rounds=100, compute=DOUBLE, **CONVEX[problem]), tmp_path, record=record)
     job, columns = read_job(tmp_path), read_history(tmp_path)
-    best = solve(job, read_rows(classes), np.zeros(18), 1e4)
+    best = solve(job, read_rows(classes), (6, 3), 1e4)
     limits = [constraint["limit"] for constraint in job["constraint"]]
     values, ours, errors = (
         np.stack([columns[f"{name}{m}"] for m in range(1, len(limits) + 1)], axis=1)

@@ -25,7 +25,6 @@ from mpifed.core.errors import DataError, UsageError
 from mpifed.core.round import Round, uniform
 from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json
-from mpifed.files.run_folder import summary
 from mpifed.forecast.job import forecast
 from mpifed.job.arrivals import available, delays
 from mpifed.job.participation import round_of, virtual_seconds
@@ -178,20 +177,6 @@ def test_what_is_the_same_in_every_channel(digits: Path, tmp_path: Path) -> None
         hashes.add((out / "model.safetensors").read_bytes()[-5000:])
         assert [found[key] for key in ("up_bytes", "down_bytes")] == [said[key] for key in ("up_bytes", "down_bytes")]
     assert len(hashes) == 1
-
-
-@pytest.mark.launch
-def test_the_same_bits_on_any_number_of_ranks(digits: Path, tmp_path: Path, write_job: Any, launch: Any) -> None:
-    """One run on one rank; another that begins on two, and goes on on three."""
-    path, ends = write_job(tmp_path / "job.toml", unsteady(digits, "all").table()), list[Any]()
-    for out, legs in ("one", [(None, ROUNDS)]), ("more", [(2, 15), (3, ROUNDS)]):
-        for ranks, to in legs:
-            resume = ["--resume"] if (tmp_path / out).exists() else []
-            ended = launch(ranks, "run", path, "--out", tmp_path / out, "--set", f"rounds={to}", *resume)
-            assert ended.code == 0, ended.text
-        found = summary(tmp_path / out)
-        ends.append([found[key] for key in ("model_sha256", "simulated_s", "up_bytes", "down_bytes")])
-    assert ends[0] == ends[1]
 
 
 def test_where_no_answer_ever_comes(digits: Path, tmp_path: Path) -> None:
