@@ -37,22 +37,15 @@ def everything(federation: Federation) -> tuple[np.ndarray, np.ndarray]:
     return X, y
 
 
-@pytest.mark.parametrize(
-    "split",
-    [("rows", "--clients", 7, "--partition", "dirichlet:0.5", "--skew", 1), ("columns", "--clients", 10),
-     ("grid", "--grid", "3x4", "--partition", "classes:5")],
-    ids=lambda split: split[0],
-)  # fmt: skip
-def test_digits(split: tuple[object, ...]) -> None:
-    federation = run("digits", "--split", *split)
+def test_digits() -> None:
+    federation = run("digits", "--split", "grid", "--grid", "3x4", "--partition", "classes:5")
     X, y = everything(federation)
     digits = load_digits()
     np.testing.assert_array_equal(X, digits.data / 16)  # unit is the default; sixteenths are exact
     np.testing.assert_array_equal(y, digits.target)
+    about = federation.provenance
     assert federation.names() == tuple(digits.feature_names) and federation.shape == (1, 8, 8)
-    assert federation.provenance["source"] == "digits"
-    assert federation.provenance["options"]["split"] == split[0]
-    assert federation.provenance["classes"] == [str(number) for number in range(10)]
+    assert (about["source"], about["options"]["split"], about["classes"]) == ("digits", "grid", list("0123456789"))
 
 
 def by_hand(kinds: str, X: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -94,27 +87,21 @@ def test_scalings_in_turn(tmp_path: Path, kinds: str, values: int, monkeypatch: 
     assert federation.provenance["options"]["scale"] == kinds
 
 
-def test_sparse_grid(tmp_path: Path) -> None:
+def test_sparse_rows_are_scaled_in_turn(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.random((40, 30)) * (rng.random((40, 30)) < 0.1)
     X[:, 29] = 1
     lines = [f"{i % 2} " + " ".join(f"{j + 1}:{x:.9g}" for j, x in enumerate(row) if x) for i, row in enumerate(X)]
-    path = tmp_path / "a.svm"
-    path.write_text("\n".join(lines[:30]))
-    test = tmp_path / "t.svm"
-    test.write_text("\n".join(lines[30:]))
-    federation = run("svmlight", path, "--test", test, "--split", "grid", "--grid", "3x2", "--scale", "unit-rows")
-    assert federation.sparse
-    expected = X / np.linalg.norm(X, axis=1, keepdims=True)
-    np.testing.assert_allclose(everything(federation)[0], expected[:30], rtol=1e-6)
-    loaded = common(federation)
-    np.testing.assert_allclose(loaded[0].toarray(), expected[30:], rtol=1e-6)
+    path, test = written(tmp_path / "a.svm", "\n".join(lines[:30])), written(tmp_path / "t.svm", "\n".join(lines[30:]))
     words = ("svmlight", path, "--test", test, "--split", "grid", "--grid", "3x2", "--scale")
+    federation, expected = run(*words, "unit-rows"), X / np.linalg.norm(X, axis=1, keepdims=True)
+    assert federation.sparse and set(federation.provenance["files"]) == {"a.svm", "t.svm"}
+    np.testing.assert_allclose(everything(federation)[0], expected[:30], rtol=1e-6)
+    np.testing.assert_allclose(common(federation)[0].toarray(), expected[30:], rtol=1e-6)
     with pytest.raises(UsageError, match="--scale minmax: column 29 would be shifted"):  # a constant that is not 0
         run(*words, "minmax,unit-rows")
     in_turn = run(*words, "unit,unit-rows,unit")
     np.testing.assert_allclose(everything(in_turn)[0], expected[:30] / expected[:30].max(), rtol=1e-6)
-    assert set(federation.provenance["files"]) == {"a.svm", "t.svm"}
 
 
 def test_out_is_replaced_by_force_alone_and_by_data_that_are_whole(here: Path) -> None:
@@ -184,16 +171,14 @@ def test_what_is_stated_is_no_gap_when_it_is_applied(tmp_path: Path) -> None:
 
 
 def test_it_is_fitted_on_training_rows_alone(tmp_path: Path) -> None:
-    train, test = (
-        written(tmp_path / "a.csv", "a,b,y\n1,u,0\n3,w,1\n,u,1\n"),
-        written(tmp_path / "t.csv", "a,b,y\n,v,0\n9,w,1\n"),
-    )
-    words = ("csv", train, "--test", test, "--missing", "mean", "--categorical")
-    folder = of_one(*words, "one-hot")
-    tested = common(folder)
-    assert folder.names() == ("a", "b=u", "b=w")
-    assert rows(folder) == [[1, 1, 0], [3, 0, 1], [2, 1, 0]]
-    assert tested[0].tolist() == [[2, 0, 0], [9, 0, 1]]  # v, which no training row has
+    """And a file may be for both."""
+    train = written(tmp_path / "a.csv", "a,b,y\n1,u,0\n3,w,1\n,u,1\n")
+    test = written(tmp_path / "t.csv", "a,b,y\n,v,0\n9,w,1\n")
+    expected = {train: [[1, 1, 0], [3, 0, 1], [2, 1, 0]], test: [[2, 0, 0], [9, 0, 1]]}  # v, which no training row has
+    for path, rows_of in expected.items():
+        folder = of_one("csv", train, "--test", path, "--missing", "mean", "--categorical", "one-hot")
+        assert folder.names() == ("a", "b=u", "b=w") and rows(folder) == expected[train]
+        assert common(folder)[0].tolist() == rows_of
 
 
 def test_own_test_rows_are_not_in_the_preparation(tmp_path: Path) -> None:
@@ -208,14 +193,6 @@ def test_own_test_rows_are_not_in_the_preparation(tmp_path: Path) -> None:
     trained = values[~np.isclose(values, column.fill)]
     assert folder.test_counts.sum() and len(trained) < len(values)
     assert column.fill == pytest.approx(trained.mean(), rel=1e-6) and abs(column.fill - x.mean()) > 1e-3
-
-
-def test_rows_to_train_on_may_be_those_to_test_with(tmp_path: Path) -> None:
-    table = written(tmp_path / "a.csv", "a,b,y\n1,2,0\n3,5,1\n")
-    for paths in ([table], [written(tmp_path / "b.csv", "a,b,y\n4,4,1\n"), table]):
-        folder = of_one("csv", *paths, "--test", table)
-        assert common(folder)[0].tolist() == [[1, 2], [3, 5]]
-        assert folder.names() == ("a", "b")  # and not `file`, which says of several whose each row is
 
 
 def test_a_gap_that_becomes_zeros_is_no_category_of_that_name(tmp_path: Path) -> None:

@@ -21,13 +21,10 @@ import pyarrow as pa
 import pytest
 from federations import common, hdf5, held, idx, in_order, labelled, leaf, make, png
 from pyarrow import parquet
-from scipy import sparse
 
 from mpifed.core.errors import DataError
-from mpifed.data.labels import encode
-from mpifed.data.samples import Samples, stored_samples
 from mpifed.data.shards import shard_of
-from mpifed.data.sources import CsvTable, Mnist, Svmlight, Synthetic
+from mpifed.data.sources import Mnist, Synthetic
 from mpifed.data.sources import idx as idx_source
 from mpifed.data.store import Federation
 from mpifed.data.summary import summary
@@ -118,26 +115,6 @@ def test_colours_and_tests_of_folders_of_images(tmp_path: Path) -> None:
     assert data.shape == (3, 2, 5) and data.provenance["classes"] == ["ant", "bee"]
     assert labelled(data) == in_order(X[:6], np.arange(6) % 2)
     assert in_order(*common(data)) == in_order(X[6:], [0, 1])
-
-
-def test_clients_bring_hdf5_files(tmp_path: Path) -> None:
-    """Called as their files are; with rows to test with; those without rows are no clients, and named."""
-    rows: dict[str, tuple[int, int]] = {"north": (3, 1), "east": (2, 0), "west": (0, 2)}
-    folder, expected = tmp_path / "in", {}
-    folder.mkdir()
-    for name, (count, tests) in rows.items():
-        X = RNG.random((count + tests, 2)).astype("f4")
-        y = RNG.choice(["no", "yes"], count + tests)
-        labels = y.astype(h5py.string_dtype())
-        own_tests = {"X_test": X[count:], "y_test": labels[count:]} if tests else {}
-        (folder / f"{name}.h5").write_bytes(hdf5(X=X[:count], y=labels[:count], **own_tests))
-        expected[name] = in_order(X[:count], y[:count] == "yes"), in_order(X[count:], y[count:] == "yes")
-    data = make(tmp_path / "out", "hdf5", folder)
-    assert data.client_names() == ("east", "north")
-    for number, name in enumerate(("east", "north")):
-        assert (labelled(data, number), labelled(data, number, True)) == expected[name]
-    assert data.provenance["tests"] == "west: no rows to train on, so no client; rows to test with: 2"
-    assert data.test_samples == 3
 
 
 @pytest.mark.parametrize("files", [
@@ -251,7 +228,7 @@ TEST: Users = {
 }  # fmt: skip
 
 
-def as_leaf(path: Path, more: Users) -> Path:
+def as_leaf(path: Path, more: Users) -> tuple[str, Path]:
     """Users in several files, of which one is packed; some users have test rows alone, some training rows alone."""
     last = {"u9": TRAIN["u9"]}
     first = {user: rows for user, rows in TRAIN.items() if user not in last}
@@ -259,32 +236,35 @@ def as_leaf(path: Path, more: Users) -> Path:
         content = json.dumps(leaf(**users)).encode()
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    return path
+    return "leaf", path
 
 
+def as_files(path: Path, more: Users) -> tuple[str, Path]:
+    """A file of HDF5 of each, with rows to test with."""
+    path.mkdir()
+    for user in {**TRAIN, **TEST, **more}:
+        (x, y), tests = TRAIN.get(user, (np.zeros((0, 2)), [])), TEST.get(user)
+        more_of = dict(zip(("X_test", "y_test"), map(np.array, tests), strict=True)) if tests else {}
+        (path / f"{user}.h5").write_bytes(hdf5(X=np.array(x), y=np.array(y, int), **more_of))
+    return "hdf5", path
+
+
+@pytest.mark.parametrize("door", [as_leaf, as_files])
 @pytest.mark.parametrize("more", [{}, {"z": ([], []), "u1b": ([], [])}], ids=["all have rows", "some have none"])
-def test_a_federation_of_leaf(tmp_path: Path, more: Users) -> None:
-    """Users without training rows are no clients, and named; the others are what they are without them."""
-    path = as_leaf(tmp_path / "leaf", more)
-    folder = make(tmp_path / "out", "leaf", path)
+def test_clients_bring_their_rows_and_tests(door: Any, tmp_path: Path, more: Users) -> None:
+    """Who is without training rows is no client, and named; the others are what they are without them."""
+    source, path = door(tmp_path / "in", more)
+    folder = make(tmp_path / "out", source, path)
     assert folder.client_names() == ("u1", "u10", "u9") and folder.counts.tolist() == [1, 1, 2]
-    for client, user in enumerate(("u1", "u10", "u9")):
+    for client, user in enumerate(folder.client_names()):
         assert labelled(folder, client) == in_order(*TRAIN[user])
         assert labelled(folder, client, True) == (in_order(*TEST[user]) if user in TEST else [])
     assert in_order(*common(folder)) == sorted(row for rows in TEST.values() for row in in_order(*rows))
     named = "u1b, v, w, ... (4 in all)" if more else "v, w"
     said = f"{named}: no rows to train on, so no client; rows to test with: 4"
     assert folder.provenance["tests"] == said and said in summary(folder)
-    assert set(folder.provenance["files"]) == {"a.json.gz", "b.json", "a.json"}
-    by_rows = make(tmp_path / "out", "leaf", path, "--split", "rows", "--clients", 2)
+    by_rows = make(tmp_path / "out", source, path, "--split", "rows", "--clients", 2)
     assert by_rows.clients == 2 and not by_rows.test_counts.any() and "tests" not in by_rows.provenance
-    for words in ((), ("--client-test-fraction", 0.5), ("--test-fraction", 0.5)):
-        bare = make(tmp_path / "out", "leaf", path / "train", *words)
-        without = "u1b, z: no rows to train on, so no client; rows to test with: 0"
-        assert bare.provenance.get("tests") == (without if more else None)
-        assert words or [shard_of(bare, n).rows.tolist() for n in range(3)] == [
-            shard_of(folder, n).rows.tolist() for n in range(3)
-        ]
 
 
 def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
@@ -342,33 +322,26 @@ def test_a_class_label_keeps_its_names(tmp_path: Path) -> None:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def stored(path: Path, **options: Any) -> Samples:
-    return stored_samples("svmlight", Svmlight(path, **options).read(0))
-
-
 def test_svmlight(tmp_path: Path) -> None:
     path, test = tmp_path / "train.svm", tmp_path / "test.svm.bz2"
     path.write_bytes(b"-1 1:0.5 3:2\n+1 2:1.5 # a remark\n+1 1:-1 2:2 3:3\n")
     test.write_bytes(bz2.compress(b"-1 5:9\n"))
-    data = stored(path, test=test)
-    assert data.features == 5  # of the wider file
-    assert sparse.csr_matrix(data.X).toarray().tolist() == [[0.5, 0, 2, 0, 0], [0, 1.5, 0, 0, 0], [-1, 2, 3, 0, 0]]
-    labels, names, _ = encode(data, "all")
-    assert ([part.tolist() for part in labels], names) == ([[0, 1, 1], [0]], ("-1", "1"))
+    data = make(tmp_path / "out", "svmlight", path, "--test", test, *ONE)
+    assert (data.sparse, data.features, data.provenance["classes"]) == (False, 5, ["-1", "1"])  # of the wider file
+    assert labelled(data) == in_order([[0.5, 0, 2, 0, 0], [0, 1.5, 0, 0, 0], [-1, 2, 3, 0, 0]], [0, 1, 1])
+    assert in_order(*common(data)) == [[0, 0, 0, 0, 9, 0]]
 
 
-@pytest.mark.parametrize(("label", "names"), [("0", ("1", "2")), ("-3", ("1", "2")), ("-1", ("0", "1"))])
-def test_csv_without_names(tmp_path: Path, label: str, names: tuple[str, str]) -> None:
+@pytest.mark.parametrize(("label", "names", "rows"), [
+    (0, ("1", "2"), [[1, 2, 1], [3, 4, 0]]), (-3, ("1", "2"), [[1, 2, 1], [3, 4, 0]]),
+    (-1, ("0", "1"), [[2, 3, 1], [7, 1, 0]]),
+])  # fmt: skip
+def test_csv_without_names(tmp_path: Path, label: int, names: tuple[str, str], rows: list[list[float]]) -> None:
+    """A first line of numbers is a row, and said."""
     (tmp_path / "a.csv").write_text("\ufeff7,1,2\n2,3,4\n", encoding="utf-8")
-    data = CsvTable((tmp_path / "a.csv",), label=label).read(0)
-    content = np.insert(data.X, int(label) % 3, data.y, axis=1)
-    assert data.names == names and content.tolist() == [[7, 1, 2], [2, 3, 4]]
-
-
-def test_a_first_line_of_numbers_is_a_row_and_said(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("7,1,2\n2,3,4\n")
-    data = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--label", -1, *ONE)
-    assert "names    numbers: a first line of numbers alone is a row" in summary(data)
+    data = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--label", label, *ONE, "--scale", "none")
+    assert data.names() == names and "names    numbers: a first line of numbers alone is a row" in summary(data)
+    assert labelled(data) == rows
 
 
 def test_columns_with_integers_that_begin_with_0_are_texts(tmp_path: Path) -> None:
