@@ -65,19 +65,14 @@ WORDS = {  # after these words, of which the last ones count
     "digits --split rows --clients 2": {
         "--clients 1000000000": "1000000000 clients for 1797 rows",
         "--partition classes:11": "of 10 classes each",
-        f"--partition classes:{'9' * 5000}": "classes:K or shards:K with K",
         "--partition dirichlet:inf": "dirichlet:A with A > 0",
         "--partition shards:2 --skew 1": "and no --skew",
-        "--partition sorted": "no partition; expected iid",
         "--skew gamma:1": "--skew gamma:1: expected A, dirichlet:A or power:A",
         "--grid 2x1": "--grid: --split rows gives all columns to each client",
         "--scale minmax,rows": "'rows' is not a scaling; did you mean .unit-rows..; expected one of none, unit,",
-        "--samples 7": "No such option.*--samples",
-        "somewhere": "unexpected extra argument .*somewhere",
         "--client-test-fraction 1.5": "above 0 and below 1",
         "--clients 1797 --client-test-fraction 0.4": "no client has rows enough",
         "--labels odd": "with K one of 0, 1",
-        f"--out {'x' * 256}": "File name too long; choose a shorter name",
     },
     "digits": {
         f"--split grid --grid {'9' * 5000}x2": "expected R groups of rows",
@@ -91,11 +86,8 @@ WORDS = {  # after these words, of which the last ones count
         "--noise inf": "--noise inf",
         "--partition dirichlet:1": "real targets",
         "--labels even-odd": "--task classification",
-        "--task auto": "Invalid value for '--task': 'auto' is not one of",
-        "--classes 3": "--classes 3",
         "--samples 1000000 --features 1000000000": r"synthetic: not enough memory \(.*\); use less data",
     },
-    "csv": {"--split rows --clients 2": "Missing argument 'PATH...'"},
     "parqet": {"": "'parqet': is not a source; did you mean \"parquet\"\\?; give one of digits"},
 }
 OPTIONS: list[Bad] = [(f"{of} {words}", named, {}) for of, rows in WORDS.items() for words, named in rows.items()]
@@ -107,21 +99,12 @@ TWO, TEXTS = "x,y\n1,0\n2,1\n", "x,y\n1,no\n2,yes\n3,no\n"
 CSV: list[tuple[str | bytes, str, str]] = [  # the file a.csv with the label y, more words, what is named
     ("x;y\n1;0\n", "", r"a.csv: line 1: 'x;y'; has no ','; give --separator ';'"),  # 27
     ("x;y\n1,5;0\n2,5;1\n", "--separator ;", "'1,5' is not a number"),  # 28
-    (
-        "x;y\n1.5;0\n2.5;1\n",
-        "--separator ; --decimal , --categorical one-hot",
-        "'1.5' is a text .*comma",
-    ),
     ("x,größe,y\n1,2,0\n".encode("latin-1"), "", "a.csv: cannot be read .*; save it as UTF-8"),
-    ("a,b,y\n1,2,groß\n".encode("latin-1"), "", "a.csv: .*UTF-?8"),
     ("x,y", "", "a.csv: .*no rows"),
     ("x,y\n1,2,3\n4,5,6\n", "", r"Row #2: Expected 2 columns, got 3: 1,2,3.; expected UTF-8 with ','"),
     ("x,y\n1,0\n", "--ignore 0", "no column besides the label's"),
-    ("x,y\n1,0\n", "--ignore X", "--ignore X: .* has no such column; expected the names x"),
     ("x,x,y\n1,0,1\n", "", "column 1 'x' has the name of 2 columns; give it one of its own"),  # 24
     ("x,,y\n1,2,0\n", "", "column 2 '' has no name"),
-    ("x,y\n" + "9" * 140_000 + ",1\n", "", "row 1, column 'x': '999.* or category, not a number"),
-    ("x,h,y\n1.5,0xFFFFFFFFFFFFFFFF,0\n2,-1,1\n", "", "row 1, column 'h': '0xFFFFFFFFFFFFFFFF' is not"),
     *(
         (f"x,y\n1,{text}\n2,{text}\n", "", f"column 'y': '{text}' is not a number; .*classes, in a file")
         for text in ("9%", "5€")
@@ -139,9 +122,7 @@ CSV: list[tuple[str | bytes, str, str]] = [  # the file a.csv with the label y, 
     ("x,y\n1,0\n,1\n2,0\n3,.5\n", "--missing drop --task classification", "row 4, column 'y': the label 0.5 is not"),
     ("x,y\nnone,0\n2,1\n", "--missing mean", "row 1, column 'x': 'none' is not a number"),  # a gap is None
     ('x,c,y\r1,u,0\r2,"u,1\r3,v,0\r4,u",1\r5,v,0\r', "--categorical one-hot", "6 lines, and 4 rows: a cell begins"),
-    (TEXTS, "--labels even-odd", "expected all, or class:K with K one of no, yes"),
     ("x,ward,y\n1,a,0\n2,b,1\n", "--by ward", "--clients: the data say whose each row is; leave it out"),
-    ("x,y\n" + "".join(f"{n}.5,n{n}\n" for n in range(30)), "", "labels are 30 different texts in 30 rows, classes"),
 ]
 SEVERAL: list[tuple[str, str, str, str]] = [  # a.csv, another file, how it is given, what is named
     ("x,y\n1,0\n", "z,y\n1,1\n", "b.csv", "b.csv: .*: x, z differs"),
@@ -151,18 +132,14 @@ SEVERAL: list[tuple[str, str, str, str]] = [  # a.csv, another file, how it is g
     ("x,y\n1,0\n2,01\n", TWO, "b.csv", "b.csv has numbers there; correct it"),
     (TWO, "z,y\n1,1\n", "--test b.csv", "b.csv: other columns than a.csv: x differs"),
     (TWO, "x,y\n1,0\n2,1e30\n", "b.csv --task classification", "b.csv: row 2, column 'y': the label 1e\\+30 is not"),
-    (TWO, "x,y\n1,1\n", "b.csv --labels class:2", "--labels class:2: .* one of 0, 1"),
     ("x,y\n1,0\n", "x,y\n1,0\n", "b.csv", "a.csv, b.csv: column 'y': all rows have the label 0"),
-    (TWO, "x,y\nu,1\n", "--test b.csv", "'u' is no"),
     (TWO, "x,y\n1,.5\n", "--test b.csv", "such as 0.5"),
     (TWO, "x,y\n1,2\n", "--test b.csv", "b.csv: row 1, column 'y': no training row has the label 2"),
     (TEXTS, "x,y\n1,maybe\n", "--test b.csv", "row 1, .*the label maybe; expected one of no, yes"),
 ]
 GIVEN: list[tuple[str, str, str]] = [  # a.csv, the file of --given, what is named
     (TWO, "[columns.x]\nrage = [0, 1]\n", "given.toml: columns.x.rage = "),
-    (TWO, "[columns.x]\ncategories = ['u', 'v', 'u']\n", "columns.x.categories = .*: expected different texts"),
     (TWO, "[columns.x]\ncategories = ['u ', 'e\u0301']\n", "columns.x.categories = .*without blanks"),
-    (TWO, "[columns.x]\nfill = 1e300\n", "of numbers that float32 holds"),
     (TWO, "[columns.X]\nfill = 1\n", "columns.X: no such feature; did you mean \"x\""),
     (TWO, "[columns.x]\nfill = 'a'\n", "columns.x.fill = 'a': expected a number"),
     ("x,y\nu,0\nv,1\n", "[columns.x]\nfill = 'w'\n", "columns.x.fill = 'w': expected .* a category"),
@@ -180,7 +157,6 @@ TABLES: list[Bad] = [
     (f"csv a.csv {ONE}", "--label is missing: a.csv has the columns x, y", {"a.csv": TWO}),  # 38
     ("csv a.csv --label y", "--split is missing; .* or --by NAME for a client of each", {"a.csv": TWO}),
     ("csv \u00e9.csv e\u0301.csv --label y", "2 clients are called '\u00e9'", {"\u00e9.csv": TWO, "e\u0301.csv": TWO}),
-    (f"csv none.csv --label y {ONE}", "none.csv: cannot be read .*No such file", {}),
 ]
 LINES = {
     "1 1:1\n-1 1:nan\n": r"a.svm: X\[1, 0\]: nan is not a finite number",
@@ -193,8 +169,6 @@ LINES = {
 LEAF: list[tuple[object, str]] = [
     (leaf(ann=([[1], [2, 3]], [0, 1])), "user 'ann': .*expected .*x of numbers, of one shape"),
     (leaf(ann=([[1]], [0]), bob=([[1, 2]], [1])), r"'bob': samples of shape \(2,\); expected \(1,\)"),
-    (leaf(ann=([[1]], [0]), bob=([[1]], ["o"])), "'bob': labels are <U1 .*, those to train on int64"),
-    (leaf(ann=(["to be"], ["o"])), "an array of <U5.; expected .*x of numbers"),
     (leaf(ann=([[1], [2]], ["1", 1])), r"user 'ann': y\[1\]: the label 1 is no text"),
     (leaf(ann=([], [])), "no rows of any client"),
     (leaf(a=([[1], [2]], [2**60, 2**60 + 1])), r"user 'a': y\[0\]: the label 1152921504606846976 is not a class"),
@@ -278,13 +252,10 @@ def led_elsewhere(external: bool) -> bytes:
 
 OBJECTS = np.array([[1, Executed()]], object)
 NPZ: list[tuple[bytes, str]] = [
-    (npz(X=array_of("|O", "(2, 1)"), y=Y[:2]), "cannot be read .Object arrays cannot be loaded"),
     (npz(X=array_of("<f8", "(9999999999, 99)"), y=Y[:2]), "npz: not enough memory"),
-    (npz(X=array_of("<f8", "(-1, 2)"), y=Y[:2]), "cannot be read"),
     (npz(X=array_of("<c8", "(0, 2)"), y=Y[:2]), r"X: an array of complex64 \(0, 2\); expected numbers"),
     (npz(X=header("__import__('os').mkdir('executed')"), y=Y[:2]), "cannot be read"),
     (npz(X=OBJECTS, y=Y[:1]), "a.npz: cannot be read .*; expected numbers and texts, by np.savez"),
-    (pickle.dumps(OBJECTS), "a.npz: cannot be read .*; expected numbers and texts, by np.savez"),
     (npz(z=X, y=Y), "--samples is missing: .*a.npz has the arrays z, y; give the name of one"),
     *((npz(X=X, y=y), "a.npz: y: labels are ") for y in (Y.astype("M8[D]"), Y * 1j, Y.astype([("a", int)]))),
     (npz(X=X, x_train=X, y=Y), "--samples may be X, x_train: .* has the arrays X, x_train, y; give the name of one"),
@@ -293,10 +264,8 @@ NPZ: list[tuple[bytes, str]] = [
 TRAIN = {"train-images": idx(np.zeros((6, 4, 6))), "train-labels": idx(Y), "t10k-images": idx(np.zeros((3, 4, 6)))}
 IDX: list[tuple[str, bytes, str]] = [
     ("t10k-labels", idx(Y[:2]), "3 rows and 2 labels"),
-    ("t10k-labels", idx(Y[:3])[:-1], "10 bytes that begin with 00000801, and a header for"),
     ("t10k-labels", b"\0\0\x08\x01\xff\xff\xff\xff", "8 bytes .* array .4294967295,."),
     ("t10k-labels", b"\0\0\x0d\x01\0\0\0\1\0\0\0\0", "begin with 00000d01, .*expected IDX of unsigned bytes"),
-    ("t10k-labels", b"", "0 bytes that begin with , and"),
     ("b-train-labels", idx(Y), r"b-train-labels, train-labels: two files \*train-labels\*"),
     ("other", b"", "has train-images, train-labels, t10k-images; expected"),
 ]
@@ -306,7 +275,6 @@ IMAGES: list[tuple[str, bytes, str]] = [
     ("b/9.png", png(np.zeros((4, 3), np.uint16)), r"9.png: cannot be read .*more than 8 bits, mode I;16"),
     ("b/9.png", png(np.zeros((4, 3), np.uint8), np.ones((4, 3), np.uint8)), "9.png: .*several images in one file"),
     ("b/9.png", png(np.ones((4, 3, 4), np.uint8)), "9.png: .*transparent pixels, which have no colour: paint"),
-    ("b/9.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 2 2\n", "9.png: cannot be read"),
     ("b/9.png", png(np.zeros((2, 2), np.uint8)), r"9.png: \(2, 2\) pixels, 0.png has \(4, 3\)"),
     ("b/c/9.png", GREY["b/0.png"], "b/c: cannot be read .*Is a directory"),
 ]
@@ -315,7 +283,6 @@ HDF5: list[tuple[dict[str, bytes], str]] = [
     ({"a.h5": hdf5(X=h5py.ExternalLink("b.h5", "y"), y=Y)}, "a.h5: .*X is no dataset of this file"),
     ({"a.h5": hdf5(X=h5py.SoftLink("/Z"), Z=X, y=Y)}, "a.h5: .*X is no dataset of this file"),
     *(({"a.h5": led_elsewhere(of), "b.h5": hdf5(X=X, y=Y)}, "X is no dataset of this file") for of in (False, True)),
-    ({"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X[:, :1], y=Y)}, r"b.h5: samples of shape \(1,\); expected"),
     ({"a.h5": hdf5(X=X, y=Y), "b.h5": hdf5(X=X.astype("u1"), y=Y)}, "b.h5: samples are uint8, those"),
     *(
         ({f"{first}.h5": hdf5(X=X, y=Y + 0.5), f"{then}.h5": hdf5(X=X, y=Y)}, f"{first}.h5: labels are .*, such as")
@@ -353,10 +320,7 @@ class Shadows(Waves):
 """
 OWN = {
     "waves:Waves": "Missing option '--rows'",
-    "waves:Waves --rows many": "Invalid value for '--rows': 'many' is not a valid integer",
-    "waves:Waves --row 3": r"No such option '--row'. \(Did you mean ",
     "waves:Misspelt --rows 3": 'waves:Misspelt: has "reads": did you mean "read"\\?',
-    "waves:Shadows": "waves:Shadows: split: every source has that option; rename the field",
     "no_such_module:A": "no_such_module:A: importing no_such_module: ModuleNotFoundError: ",
 }
 FILES: list[Bad] = [
@@ -405,7 +369,6 @@ FRAMES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, se
     "23: a date": ({"day": DAY}, {}, r"'day' is of type (timestamp|date)"),
     "23: a time span": ({"stay": pd.to_timedelta(range(30), unit="h")}, {}, "'stay'"),
     "23: time stamps": ({"t": [1_700_000_000_000_000_000 + n // 2 for n in range(30)]}, {}, "column 't': "),
-    "23: seconds": ({"t": [1_700_000_000 + n % 9 for n in range(30)]}, {}, r"'t': 9 different numbers, .* are \d in"),
     "an identifier": ({"p": [1, 2, *[2**53 + 1] * 28]}, {}, "row 3, column 'p': Integer value .* identifiers"),
     "23: beyond float32": ({"t": [2**24 + n % 5 for n in range(30)]}, {}, "'t': 5 different numbers.* are 3 in"),
     "numbers of rows": ({"p": [*range(29), None]}, {}, "'p': another integer in each of 29 rows.*ignore.*NAME"),
@@ -425,8 +388,6 @@ FRAMES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, se
         {},
         "column 'x': '1.5' is a text or category",
     ),
-    "Swiss": ({"x": ["1\u2019234", "\u2212235"] * 15}, {}, "'1\u2019234' is not a number; .*thousands"),
-    "times": ({"at": ["9:30", "10:15"] * 15}, {}, "'9:30' is not a number; .*leave dates out"),
     "months": ({"at": ["2024-01", "1 Jan 2024", "Feb-24"] * 10}, {}, "'2024-01' is not a number; .*leave dates out"),
     "too large": ({"x": [-1e39, *range(29)]}, {}, r"row 1, column 'x': -1e\+39 is not a finite number"),
     "gaps": ({"x": [0.5, None] * 15}, {"missing": "error"}, "row 2, column 'x' is a missing value, of 15; fill it"),
@@ -437,20 +398,11 @@ FRAMES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, se
         "column 'ward' is a missing value, of 10",
     ),
     "22: rounded": ({"ward": [2.0**60, 1.0] * 15}, {}, r"'ward': object, such as 1.15\S+e\+18; expected integers"),
-    "22: fractions": ({"ward": [0.5, 1.0, 2.0] * 10}, {}, "'ward'.*0.5"),
     "a control character": ({"ward": ["a\x1b[2J", "b", "c"] * 10}, {}, "'ward': .*control character"),
     "what a terminal would obey": ({"ill": ["a\x1b[2J", "b"] * 15}, {}, r"label 'a\\x1b\[2J' has the control"),
-    "one class": ({"ill": [1] * 30}, {}, "all rows have the label 1"),
     "many integers": ({"ill": [n % 25 for n in range(30)]}, {}, "the labels are 25 different integers"),
     "23: labels beyond float64": ({"ill": [2**63 + 5, 1] * 15}, {}, "'ill'.*92233720368547758"),
-    "beyond int64": (
-        {"p": np.array([2**63 + n % 3 for n in range(30)], "u8")},
-        {},
-        "'p': .*9223372036854775808",
-    ),
     "dates as labels": ({"ill": DAY}, {}, "'ill' is of type"),
-    "texts as targets": ({"ill": ["a", "b"] * 15}, {"task": "regression"}, "labels that are texts are classes"),
-    "no such label": ({}, {"label": "il"}, "il.*ward, ill"),
     "24: one column in two roles": ({}, {"by": "ill"}, "'ill' has two roles"),
     "an empty table": ({name: [] for name in ("x", "sex", "ward", "ill")}, {}, "no rows"),
 }
@@ -458,7 +410,6 @@ ALONE = {  # these are texts in such files, or cannot be written
     "csv": (
         "categories of integers",
         "23: a time span",
-        "22: fractions",
         "22: rounded",
         "fractions as texts",
         "values of several types",
@@ -492,31 +443,20 @@ ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or
         dict(X=np.ma.masked_array(X, mask=X[2, 1] == X)),
         "given: X: 1 masked entries; fill them in",
     ),
-    "37: masked ids": (dict(ids=np.ma.masked_equal(Y, 1)), "given: ids: 3 masked entries"),
     "ids with a gap": (dict(ids=[1, 1, 2, None, 2, 2]), "given: ids: 1 rows have no value"),
-    "ids of blanks": (dict(ids=[" ", "x", "nan ", "x", "y", "y"]), "given: ids: 2 rows have no value"),
     "ids of fractions": (dict(ids=X[:, 0]), "given: ids: float64, such as .*; expected integers or texts"),
     "ids of other rows": (dict(ids=Y[:4]), r"ids of shape \(4,\); expected one for each of 6 rows"),
     "time stamps": (
         dict(X=STAMPS),
         r"X\[:, 0\]: 6 different numbers, such as 1.7.*, are 1 in float32; .* dates and identifiers",
     ),
-    "dates": (dict(X=STAMPS.astype("M8[ns]")), r"X: an array of datetime64\[ns\] \(6, 2\); expected numbers"),
-    "ragged": (dict(X=[[1, 2], [3]]), "X: cannot be read .*; expected numbers"),
     "one axis": (dict(X=X[:, 0]), r"expected numbers \[samples, ...\]; one sample x is x\[None\]"),
     "gap": (dict(X=np.where(X[4, 1] == X, np.nan, X)), r"X\[4, 1\]: nan is not a finite number in float32, as are"),
     "37: sparse": (dict(X=sparse.coo_array(X * np.nan)), r"X\[0, 0\]: nan is not a finite number"),
-    "labels not finite": (dict(y=np.full(6, np.inf)), r"y\[0\]: the label inf; expected finite numbers"),
     "labels with a gap": (dict(y=np.array(["a", "b", None] * 2, object)), r"y\[2\]: the label None is "),
     "labels in columns": (dict(y=2 * np.eye(6, dtype=int)), r"labels are int64 \(6, 6\), such as 2; several labels"),
-    "labels of other rows": (dict(y=Y[:5]), "6 rows and 5 labels; expected a label for each row"),
     "shape": (dict(shape=(2, 2)), r"shape \(2, 2\) for 2 features; their product must be that number"),
-    "own tests": (dict(own_tests=Y), r"own_tests is int64 \(6,\); expected bool \(6,\), as the labels"),
     "test of another width": (dict(test=Samples(X[:2, :1], Y[:2])), r"test: samples of shape \(1,\); expected \(2,\)"),
-    "35: test with channels last": (
-        dict(X=PIXELS, test=Samples(PIXELS[:2].transpose(0, 2, 3, 1).reshape(2, 3, 4, 1), Y[:2])),
-        r"test: samples of shape \(3, 4, 1\); expected \(1, 4, 3\): transpose, or reshape",
-    ),
     "test label unknown": (dict(test=Samples(X[:2], [0, 7])), r"test: y\[1\]: no training row has the label 7"),
 }
 
