@@ -17,7 +17,7 @@ import numpy as np
 from mpifed.core.errors import DataError
 from mpifed.core.record import Array, Integers
 
-_GAPS = ("", "nan", "None", "<NA>", "NaT")  # as texts
+_GAPS = "nan|None|<NA>|NaT"  # as texts
 EXACT = 2**53  # from here on integers fall together as floats
 _INTEGER = "0|-?[1-9][0-9]{0,17}"  # as Python writes it; such identifiers are ordered as numbers
 
@@ -32,26 +32,28 @@ def text_of(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < EXACT else str(value)
 
 
-def identifiers(values: object, what: str) -> Array:
-    """[s] whose each row is, as texts: integers, whole floats, texts or categories.
+def identifiers(values: object, what: str, gaps: bool = False) -> Array:
+    """[s] whose each row is, as texts: integers, whole floats, texts or categories; where there may be `gaps`, "".
 
-    Raises DataError for gaps, with their number, and for other numbers.
+    Raises DataError for gaps otherwise, with their number, and for other numbers.
     """
     ids = np.asarray(values, None if hasattr(values, "dtype") else object)
     if ids.ndim != 1:
         raise DataError(f"{what}: an array {ids.shape}; expected an identifier for each row")
     given = ids.tolist() if ids.dtype.kind in "fO" else ids.astype(str).tolist()
     texts = list(map(text_of, given))
-    name = {text: re.sub(r"^(-?[0-9]+)\.0$", r"\1", plain(text)) for text in {*texts}}  # a gap makes floats of integers
-    if gaps := sum(name[text] in _GAPS for text in texts):
-        raise DataError(f"{what}: {gaps} rows have no value; drop them, or name one")
-    if wrong := [value for value in given if isinstance(value, float) and (value % 1 or abs(value) >= EXACT)]:
+    name = {
+        text: re.sub(rf"^(-?[0-9]+)\.0$|^({_GAPS})$", r"\1", plain(text)) for text in {*texts}
+    }  # a gap makes floats
+    if not gaps and (count := sum(not name[text] for text in texts)):
+        raise DataError(f"{what}: {count} rows have no value; drop them, or name one")
+    if wrong := [value for value in given if isinstance(value, float) and (value % 1 > 0 or abs(value) >= EXACT)]:
         raise DataError(
             f"{what}: {ids.dtype}, such as {wrong[0]}; expected integers or texts, and as floats below 2^53"
         )
     if strange := [text for text in name.values() if not text.isprintable()]:
         raise DataError(f"{what}: {strange[0][:80]!r} has a control character; rename it")
-    return np.array([name[text] for text in texts])
+    return np.array([name[text] for text in texts], str)
 
 
 def distinct_names(values: Iterable[object], what: str) -> list[str]:

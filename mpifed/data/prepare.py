@@ -10,7 +10,7 @@ from importlib.metadata import version
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.record import Array, Flags
+from mpifed.core.record import Flags
 from mpifed.core.tables import Table
 from mpifed.data.block import of_vectors
 from mpifed.data.holding_out import hold_out, own_tests, with_owners_tests
@@ -100,21 +100,16 @@ def prepare(options: Options) -> Federation:
     }
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    test, size = data.test, 0.0 if meaning else _size(data.y[trained])
+    test, targets = data.test, of_vectors(data.y[trained])
+    size = 0.0 if meaning else np.hypot(targets.mean(dtype="f8"), targets.std(dtype="f8"))  # their root mean square
     return make_federation(
         partition, data.y, data.X, recipe.with_ranges(scaling, kinds), out,
         (test.X, test.y) if test else None, ids, tests,
         classes=classes, seed=options.seed, provenance=provenance,
-        target_scale=float(2.0 ** max(0, int(np.ceil(np.log2(size / 2))))) if size else 1.0,
+        target_scale=2.0 ** max(0, int(np.ceil(np.log2(size / 2)))) if size else 1.0,
         names=data.names and list(data.names), shape=data.shape and list(data.shape),
         recipe=list(recipe.columns) or None,
     )  # fmt: skip
-
-
-def _size(y: Array) -> float:
-    """The root mean square of targets [s]; `target_scale` is the power of two from half of it on, and at least 1."""
-    values = of_vectors(y)
-    return float(np.hypot(values.mean(dtype="f8"), values.std(dtype="f8")))
 
 
 def _in_client_order(data: Samples) -> Samples:

@@ -104,7 +104,8 @@ class ColumnUses:
         ids = np.repeat([*(clients or [""] * len(parts)), *[""] * len(tests)], [*sizes.values()])
         tested = bool(by) and all(by[0] in each.column_names for each in tests.values())
         for name in by:
-            ids = _identifiers(owners := column_of(tables, name, ()))
+            owners = column_of(tables, name)
+            ids = identifiers(owners.values.to_pylist(), owners.places.whole(), gaps=True)
             gaps[name] = owners, (ids == "") & (trained | tested)
         for name, (column, gap) in gaps.items():
             if gap.any() and self.missing != "drop":
@@ -200,11 +201,10 @@ class ColumnUses:
             value, known = [value] if value in names else value.split(","), places | known
         for part in map(str, value):
             if part not in known:
-                if isinstance(getattr(self, option), str) and part in map(str, range(-len(names), len(names))):
-                    raise UsageError(f"--{option} {part}: {what} has {names[int(part)]!r} there, which numbers rows")
                 raise UsageError(
-                    f"--{option} {part}: {what} has no such column; expected the names {listed(names)}, or places, of "
-                    f"which the last is -1; a first line of numbers is a row{nearest(part, names)}"
+                    f"--{option} {part}: {what} has no such column; expected the names {listed(names)}, or places of "
+                    "those that do not number rows, of which the last is -1; a first line of numbers is a row"
+                    f"{nearest(part, names)}"
                 )
         return [known[str(part)] for part in value]
 
@@ -361,18 +361,6 @@ def check_names(what: str, names: list[str]) -> None:
         why = f"has the name of {count} columns" if count > 1 else wrong_line(name)
         if (column and not name) or why:
             raise DataError(f"{what}: column {column + 1} {name!r:.80} {why or 'has no name'}; give it one of its own")
-
-
-def _identifiers(column: Cells) -> Array:
-    """[s] identifiers as texts, "" for gaps; DataError for what is none."""
-    values = column.values.to_pylist()
-    there = np.array([value is not None and value == value for value in values], bool)  # NaN is not
-    ids = np.full(len(values), "", object)
-    ids[there] = identifiers(
-        [value for value, known in zip(values, there, strict=True) if known],
-        column.places.whole(),
-    )
-    return ids.astype(str)
 
 
 def _check_written(column: Cells, texts: Collection[str]) -> None:

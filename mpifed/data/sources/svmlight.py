@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpifed.core.errors import DataError
-from mpifed.data.samples import Samples, Source, Task, rows_of
+from mpifed.data.samples import Samples, Source, Task
 from mpifed.data.source_files import open_packed, with_test
 from mpifed.files.reading import reading
 
@@ -48,7 +48,7 @@ class Svmlight(Source):
         what, damaged = " or ".join(map(str, files)), (ValueError, IndexError, OverflowError)
         with reading(what, "expected lines `label column:value ...`, columns ascending below 2^31", *damaged):
             loaded = load_svmlight_files(opened)
-        rows = [rows_of(X, f"{path}: X")[0] for path, X in zip(files, loaded[::2], strict=True)]
+        rows = loaded[::2]
         for path, X in zip(files, rows, strict=True):
             if not X.nnz:
                 raise DataError(f"{path}: no values at all; expected lines `label column:value column:value ...`")
