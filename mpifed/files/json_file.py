@@ -18,7 +18,7 @@ from mpifed.files.reading import reading
 from mpifed.files.write import replace_text
 from mpifed.text import shown
 
-RUN = "run.json"
+JOB, RUN = "job.toml", "run.json"
 _CHECKSUM = "sha256"
 
 
@@ -36,9 +36,10 @@ def as_written(path: PathLike) -> bytes:
     digest = digest_of(path)  # before the file: a run that goes on takes it away before it writes
     data = content(path)
     if digest is not None and hashlib.sha256(data).hexdigest() != digest == digest_of(path):
+        other = Path(path).name == JOB
         raise DataError(
             f"{path}: was changed or damaged since the run ended: its SHA-256 is not the one in {RUN}; put it back as "
-            "it was written; --resume writes all but history.csv again"
+            f"it was written; {'for another run copy it' if other else '--resume writes all but history.csv again'}"
         )
     return data
 
@@ -46,7 +47,8 @@ def as_written(path: PathLike) -> bytes:
 def digest_of(path: PathLike) -> str | None:
     """The SHA-256 that run.json beside a file says of it; None while a run goes on, and before version 0.2."""
     with suppress(DataError, LookupError, TypeError):
-        return str(read_json(Path(path).with_name(RUN))["digests"][Path(path).name])
+        about = read_json(Path(path).with_name(RUN))
+        return str({**about["digests"], JOB: about["job_sha256"]}[Path(path).name])
     return None
 
 

@@ -15,8 +15,9 @@ from mpifed.files import columns
 from mpifed.files.ends import FINISHED
 from mpifed.files.history import last_row
 from mpifed.files.history_csv import FIRST, LEDGER
+from mpifed.files.json_file import JOB as JOB
 from mpifed.files.json_file import RUN as RUN
-from mpifed.files.json_file import content, read_json
+from mpifed.files.json_file import as_written, read_json
 from mpifed.files.model_file import MODEL, model_sha256, read_model
 from mpifed.files.reading import reading
 from mpifed.files.write import sha256
@@ -26,7 +27,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-JOB = "job.toml"
 SUMMARY = tuple(column.name for column in columns.shown("summary"))
 _OF_ROW = ("elapsed_s", "up_bytes", "down_bytes")  # both in a row and in run.json
 
@@ -53,13 +53,13 @@ def job_of(run_dir: Path) -> Table:
     Raises
     ------
     DataError
-        when job.toml cannot be read, or is not that of a run.
+        when job.toml cannot be read, is not that of a run, or has been changed since the run ended.
     """
     path, remedy = run_dir / JOB, f"is {run_dir} the folder of a run?"
     if not path.exists():
         return {}
     with reading(path, remedy, OSError, ValueError, RecursionError):
-        job: Table = tomllib.loads(content(path).decode("utf-8"))
+        job: Table = tomllib.loads(as_written(path).decode("utf-8"))
     from mpifed.files.schemas import JobTables, checked
 
     checked(path, JobTables, job, remedy)

@@ -12,6 +12,7 @@ from pathlib import Path
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
 from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.files.json_file import as_written
 from mpifed.text import command_line, counted, leads_to, shown, wrong_line
 
 if sys.version_info >= (3, 11):
@@ -29,8 +30,8 @@ def read_table(path: Path, changes: Iterable[str] = ()) -> Table:
     """The tables of a TOML file, with `table.key=value` changes applied."""
     table: Table
     try:
-        with open_regular(path) as file:
-            table = tomllib.loads(file.read().decode("utf-8-sig"))  # some editors write a mark of the byte order first
+        # some editors write a mark of the byte order first
+        table = tomllib.loads(as_written(path).decode("utf-8-sig"))
     except OSError as error:
         where = leads_to(path)
         raise UsageError(f"{path}: cannot be read ({error.strerror}){where}; give the path of a job file") from error

@@ -106,6 +106,15 @@ class _Private(Open):
             )
 
     def conflicts(self) -> Iterator[Refusal]:
+        problem = self.problem
+        brought = problem.objective.brought(problem.features, problem.outputs)
+        yield Refusal(
+            brought and not self.privacy.public_preparation,
+            "[model] build",
+            f'"{brought}" is the same whatever the seed, as weights that were trained are, and what these have learned '
+            "of the data is counted by no epsilon",
+            "give a function that draws it, or where it is public [privacy] public_preparation = true",
+        )
         yield Refusal(
             self.work.several and not self.privacy.on_gradients,
             "[privacy]",

@@ -92,7 +92,8 @@ def warnings_of(job: Job, privacy: Privacy | None, infinite: bool = False) -> li
             (
                 privacy.public_preparation,
                 "[privacy] public_preparation = true: what was computed from rows when the data were prepared "
-                "(`fitted` in federation.json) is taken as known to all; epsilon does not cover it",
+                "(`fitted` in federation.json), and what weights that a network brings have learned, is taken as known "
+                "to all; epsilon does not cover it",
             ),
             (
                 leaving,

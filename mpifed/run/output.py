@@ -21,7 +21,7 @@ from mpifed.data.applied import APPLIED, applied
 from mpifed.files.clients import CLIENTS, ClientScores, write_clients
 from mpifed.files.history import History, history_so_far
 from mpifed.files.history_csv import HISTORY
-from mpifed.files.json_file import write_json
+from mpifed.files.json_file import JOB, write_json
 from mpifed.files.model_file import MODEL, model_arrays, write_arrays
 from mpifed.files.scratch import this_process
 from mpifed.files.write import replace_text, sha256
@@ -68,7 +68,6 @@ class Results:
         privacy, infinite = problem.privacy, without_epsilon(self.ready.algorithm)
         if privacy is not None:
             mark(self.out / "checkpoint")
-        replace_text(self.out / "job.toml", text)
         private: Table = {"private": False}
         if privacy is not None:
             private = {
@@ -97,7 +96,11 @@ class Results:
             **private,
             **self.observation.about(),
         }
+        if anew := not (self.out / JOB).exists():
+            replace_text(self.out / JOB, text)
         self.write(progress, None, [], 0.0, [])  # without digests: from here on the files change
+        if not anew:
+            replace_text(self.out / JOB, text)
         self.history.cut()
         resumption = f", resumed after round {progress.round}" if resumed else ""
         title = f"{job.name}: {problem.clients} clients on {counted(comm.size, 'rank')}{resumption}"

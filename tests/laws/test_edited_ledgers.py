@@ -51,13 +51,19 @@ def folders(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 @pytest.fixture
 def copied(folders: dict[str, tuple[dict[str, Any], Path]], tmp_path: Path) -> Copied:
-    """A job and a copy of the folder of its run."""
+    """A job of more rounds, with a budget, as noise was computed for others; and a copy of the folder of its run."""
 
-    def copy(kind: str = "plain", **changes: Any) -> tuple[Job, Path]:
+    def copy(kind: str = "plain") -> tuple[Job, Path]:
         shutil.copytree(folders[kind][1], tmp_path / kind)
-        return checked(folders[kind][0] | changes), tmp_path / kind
+        return checked(folders[kind][0] | {"rounds": 8, "stop": {"epsilon": 100.0}}), tmp_path / kind
 
     return copy
+
+
+def show(out: Path, *options: str) -> int:
+    ended = CliRunner().invoke(main, ["show", str(out), *options])
+    assert type(ended.exception) in (type(None), SystemExit), ended.exception
+    return ended.exit_code
 
 
 # --- editing -----------------------------------------------------------------------------------------------------
@@ -101,7 +107,7 @@ def about(**changes: Any) -> Edit:
     return act
 
 
-def in_checkpoints(told: Any) -> Edit:
+def checkpoints_say(told: Any) -> Edit:
     """Another word on the ledger in all checkpoints, where the newest may be missing otherwise."""
 
     def act(out: Path) -> None:
@@ -111,104 +117,17 @@ def in_checkpoints(told: Any) -> Edit:
     return act
 
 
-def alone(forged: Edit) -> Edit:
-    """What is forged, and no other file that could tell."""
-
-    def act(out: Path) -> None:
-        forged(out)
-        shutil.rmtree(out / "checkpoint")
-        (out / "run.json").unlink()
-
-    return act
+def without(*names: str) -> Edit:
+    return lambda out: [shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink() for name in names]
 
 
-def as_folder(out: Path) -> None:
-    (out / LEDGER).unlink()
-    (out / LEDGER).mkdir()
+def alone(*edits: Edit) -> Edit:
+    """What is edited, and no other file that could tell."""
+    return both(*edits, without("checkpoint", "run.json"))
 
 
-ENDS_EARLY = "ends with line 6, and .*run.json says that there is a line 7"
-SAID = "restore the file, or start anew without --resume"
-# in the ledger, its lines, or one of the files that count them: what is said, and the remedy
-EDITS: dict[str, tuple[Edit, str, str]] = {
-    "a byte of a line": (replaced(b'"round": 3', b'"round": 2'), "line 5 .* its crc", SAID),
-    "delta": (replaced(b'"delta": 0.0001', b'"delta": 0.001'), "line 1 .* its crc", SAID),
-    "other bytes": (edit(lambda text: bytes(range(256)) * 9), "line 1 is damaged", SAID),
-    "cut in a line": (edit(lambda text: text[:-5]), ENDS_EARLY, SAID),
-    "last line cut": (edit(lambda text: b"".join(text.splitlines(True)[:-1])), ENDS_EARLY, SAID),
-    "a line missing": (edit(lambda text: re.sub(rb".*\"round\": 2.*\n", b"", text)), "line 4 is damaged", SAID),
-    "deleted": (lambda out: (out / LEDGER).unlink(), "cannot be read .* nobody knows what was released", SAID),
-    "a folder": (as_folder, "is no regular file; remove it, or put it back", ""),
-    "an older one": (replaced(b'"schema": 3', b'"schema": 1'), "has schema 1, and this", "resume with that"),
-    "forged clients": (fifth(clients=[]), r"line 7 has crc \d+, and .*run.json says \d+", SAID),
-    "forged kind": (fifth(clients="some"), "line 5 is damaged .ValueError", SAID),
-    "nobody of those": (fifth(clients=[1, 800]), "line 5 is damaged .*: it has clients that there are not", SAID),
-    "run.json: a list": (about(ledger=[6]), r"run.json: ledger = \[6\]", SAID),
-    "run.json: a smaller epsilon": (about(epsilon_if_secret=0.5), r"secret = 0\.5, and \d.* follows from", SAID),
-    "run.json: no epsilon": (about(epsilon_if_secret=None), r"secret = None, and \d\.\d+ follows from", SAID),
-    "run.json: epsilon of a test": (about(epsilon=0.5), r"epsilon = 0\.5, and None follows from", SAID),
-    "run.json: other noise": (about(noise_multiplier=9.0), r"multiplier = 9\.0, and 5\.0 follows from", SAID),
-    "run.json: forgets it": (about(ledger=None), "says nothing of .*ledger.jsonl, which counts its rounds", SAID),
-    "job.toml: other noise": (replaced(b'noise = "test"', b'noise = "secure"', "job.toml"),
-        "job.toml: is not the job in line 1 of .*'noise': 'test'.* and .*'noise': 'secure'.* now", SAID),
-    "job.toml: none": (edit(lambda text: text.split(b"[privacy]")[0], "job.toml"),
-        "job.toml: is not the job in line 1 of .*'clip': 1.0.* and None now", SAID),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("edited", "said", "remedy"), EDITS.values(), ids=EDITS)
-def test_what_is_edited_is_found(edited: Edit, said: str, remedy: str, copied: Copied) -> None:
-    """By the run that goes on, and by `mpifed show`, in words or as JSON."""
-    job, out = copied(rounds=8)
-    assert CliRunner().invoke(main, ["show", str(out)]).exit_code == 0
-    edited(out)
-    for options in ([], ["--json"]):
-        shown = CliRunner().invoke(main, ["show", str(out), *options])
-        assert (shown.exit_code, type(shown.exception)) == (3, SystemExit), shown.exception
-    with pytest.raises(DataError, match=said) as caught:
-        run(job, Solo(), out, resume=True)
-    assert remedy in str(caught.value)
-
-
-# what only a run that goes on can tell: from its checkpoint, its job and its seed
-RESUMED: dict[str, tuple[str, Edit, str]] = {
-    "checkpoint: fewer": ("plain", in_checkpoints({"lines": 2, "crc": 0}), "line 3 .*checkpoint .* says 0"),
-    "job.toml": ("plain", replaced(b"delta = 0.0001", b"delta = 0.001", "job.toml"),
-        "job.toml: is not the job in line 1 of .*'delta': 0.0001.* and .*'delta': 0.001.* now"),
-    "more noise": ("calibrated", alone(forge(lambda rows: rows[0].update(noise_multiplier=50.0))),
-        "= 50.0, and .* 6 rounds"),
-    **{
-        f"noise times {by}": ("calibrated",
-            alone(forge(lambda rows, by=by: rows[0].update(noise_multiplier=by * rows[0]["noise_multiplier"]))),
-            "line 1 has noise_multiplier = .* gives")
-        for by in (0.7, 0.99, 1.0005, 1.01, 1.3)
-    },
-    "less released": ("plain", alone(forge(lambda rows: rows[0]["release"].update(rate=0.5))),
-        "line 1 says that rounds release other than this job"),
-    "other clients": ("plain", alone(fifth(clients=[1, 2, 3])), r"line 5: .*\[1, 2, 3\] took part"),
-    "a later round": ("plain", alone(fifth(round=10**12)), "line 5 is of round 1000000000000, 0 to 3"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "edited", "said"), RESUMED.values(), ids=RESUMED)
-def test_what_a_resume_finds(kind: str, edited: Edit, said: str, copied: Copied) -> None:
-    job, out = copied(kind, rounds=8, stop={"epsilon": 100.0})  # a budget, as noise was computed for other rounds
-    edited(out)
-    with pytest.raises(DataError, match=said):
-        run(job, Solo(), out, resume=True)
-
-
-def test_the_ledger_of_another_run(copied: Copied) -> None:
-    """Solo, it is not what run.json says; with all the files that count its lines, it has another job."""
-    (job, out), (_, other) = copied(rounds=8), copied("other")
-    for name, error, said in (
-        (LEDGER, DataError, r"run\.json says"),
-        ("run.json", DataError, r"job\.toml: is not the job in line 1 of .*seed: 6 before, 5 now"),
-        ("job.toml", UsageError, r"--resume with another job .seed: 6 before, 5 now"),
-    ):
-        shutil.copy(other / name, out / name)
-        with pytest.raises(error, match=said):
-            run(job, Solo(), out, resume=True)
+def both(*edits: Edit) -> Edit:
+    return lambda out: [act(out) for act in edits]
 
 
 def killed(out: Path) -> None:
@@ -223,7 +142,12 @@ def killed(out: Path) -> None:
             shutil.rmtree(path.parent)
 
 
-def epsilon_of_the_last(times: float) -> Edit:
+def first(lines: int) -> Edit:
+    """The ledger, cut off after so many."""
+    return edit(lambda text: b"".join(text.splitlines(True)[:lines]))
+
+
+def last_epsilon(times: float) -> Edit:
     """Another epsilon in the history's last row."""
 
     def change(text: bytes) -> bytes:
@@ -235,36 +159,96 @@ def epsilon_of_the_last(times: float) -> Edit:
     return edit(change, "history.csv")
 
 
-def without_a_history(cut: Edit) -> Edit:
-    """What is cut off, where no row has been measured."""
-
-    def act(out: Path) -> None:
-        cut(out)
-        (out / "history.csv").unlink()
-
-    return act
-
-
-AFTER_A_KILL = {
-    "cut, but for the checkpoint": (without_a_history(edit(lambda text: b"".join(text.splitlines(True)[:3]))),
-        "ends with line 3, and .*round.* says that there is a line 4"),
-    "no epsilon": (epsilon_of_the_last(math.inf), r"history.csv: epsilon = inf of round 6, and .* has"),
-    "all lines cut": (edit(lambda text: text.splitlines(True)[0]), "has 0 rounds, and .*history.csv has round 6"),
-    "cut to the checkpoint": (edit(lambda text: b"".join(text.splitlines(True)[:4])), "has 3 rounds, and .* round 6"),
-    "a smaller epsilon": (epsilon_of_the_last(0.5), r"history.csv: epsilon = .* of round 6, and .* has"),
-    "a larger epsilon": (epsilon_of_the_last(1.5), r"history.csv: epsilon = .* of round 6, and .* has"),
+ENDS_EARLY = "ends with line 6, and .*run.json says that there is a line 7"
+JOB_SAYS = "job.toml: was changed or damaged since the run ended"
+HISTORY_SAYS = r"history.csv: epsilon = .* of round 6, and .* has"
+# of a run that has ended: what is edited, and what is said where it goes on
+ENDED: dict[str, tuple[Edit, str]] = {
+    "a byte of a line": (replaced(b'"round": 3', b'"round": 2'), "line 5 .* its crc"),
+    "delta": (replaced(b'"delta": 0.0001', b'"delta": 0.001'), "line 1 .* its crc"),
+    "other bytes": (edit(lambda text: bytes(range(256)) * 9), "line 1 is damaged"),
+    "cut in a line": (edit(lambda text: text[:-5]), ENDS_EARLY),
+    "last line cut": (first(6), ENDS_EARLY),
+    "a line missing": (edit(lambda text: re.sub(rb".*\"round\": 2.*\n", b"", text)), "line 4 is damaged"),
+    "deleted": (without(LEDGER), "cannot be read .* nobody knows what was released"),
+    "a folder": (both(without(LEDGER), lambda out: (out / LEDGER).mkdir()), "is no regular file; remove it"),
+    "an older one": (replaced(b'"schema": 3', b'"schema": 1'), "has schema 1, and this"),
+    "forged clients": (fifth(clients=[]), r"line 7 has crc \d+, and .*run.json says \d+"),
+    "forged kind": (fifth(clients="some"), "line 5 is damaged .ValueError"),
+    "nobody of those": (fifth(clients=[1, 800]), "line 5 is damaged .*: it has clients that there are not"),
+    "run.json: a list": (about(ledger=[6]), r"run.json: ledger = \[6\]"),
+    "run.json: a smaller epsilon": (about(epsilon_if_secret=0.5), r"secret = 0\.5, and \d.* follows from"),
+    "run.json: no epsilon": (about(epsilon_if_secret=None), r"secret = None, and \d\.\d+ follows from"),
+    "run.json: epsilon of a test": (about(epsilon=0.5), r"epsilon = 0\.5, and None follows from"),
+    "run.json: other noise": (about(noise_multiplier=9.0), r"multiplier = 9\.0, and 5\.0 follows from"),
+    "run.json: forgets it": (about(ledger=None), "says nothing of .*ledger.jsonl, which counts its rounds"),
+    "job.toml: other noise": (replaced(b'noise = "test"', b'noise = "secure"', "job.toml"), JOB_SAYS),
+    "job.toml: another seed": (replaced(b"seed = 5", b"seed = 4", "job.toml"), JOB_SAYS),
 }  # fmt: skip
+# what no other file tells, but for the job and its seed
+ALONE: dict[str, tuple[str, Edit, str]] = {
+    "job.toml": ("plain", replaced(b"delta = 0.0001", b"delta = 0.001", "job.toml"),
+        "job.toml: is not the job in line 1 of .*'delta': 0.0001.* and .*'delta': 0.001.* now"),
+    "no privacy": ("plain", edit(lambda text: text.split(b"[privacy]")[0], "job.toml"),
+        "job.toml: is not the job in line 1 of .*'clip': 1.0.* and None now"),
+    "more noise": ("calibrated", forge(lambda rows: rows[0].update(noise_multiplier=50.0)), "= 50.0, and .* 6 rounds"),
+    **{
+        f"noise times {by}": ("calibrated",
+            forge(lambda rows, by=by: rows[0].update(noise_multiplier=by * rows[0]["noise_multiplier"])),
+            "line 1 has noise_multiplier = .* gives")
+        for by in (0.7, 0.99, 1.0005, 1.01, 1.3)
+    },
+    "less released": ("plain", forge(lambda rows: rows[0]["release"].update(rate=0.5)),
+        "line 1 says that rounds release other than this job"),
+    "other clients": ("plain", fifth(clients=[1, 2, 3]), r"line 5: .*\[1, 2, 3\] took part"),
+    "a later round": ("plain", fifth(round=10**12), "line 5 is of round 1000000000000, 0 to 3"),
+}  # fmt: skip
+# where no file counts the last lines, but the history's last row follows from them
+AFTER_A_KILL: dict[str, tuple[Edit, str]] = {
+    "cut, but for the checkpoint": (both(first(3), without("history.csv")),
+        "ends with line 3, and .*round.* says that there is a line 4"),
+    "all lines cut": (first(1), "has 0 rounds, and .*history.csv has round 6"),
+    "cut to the checkpoint": (first(4), "has 3 rounds, and .* round 6"),
+    **{f"epsilon times {by}": (last_epsilon(by), HISTORY_SAYS) for by in (0.5, 1.5, math.inf)},
+}  # fmt: skip
+CASES: dict[str, tuple[str, Edit, Edit, str]] = {
+    **{name: ("plain", both(), *case) for name, case in ENDED.items()},
+    **{f"alone: {name}": (kind, both(), alone(edited), said) for name, (kind, edited, said) in ALONE.items()},
+    **{f"killed: {name}": ("secure", killed, *case) for name, case in AFTER_A_KILL.items()},
+}
 
 
-@pytest.mark.parametrize(("edited", "said"), AFTER_A_KILL.values(), ids=AFTER_A_KILL)
-def test_what_is_edited_after_a_kill(edited: Edit, said: str, copied: Copied) -> None:
-    """No file counts the last lines, but the history's last row follows from them."""
-    job, out = copied("secure", rounds=8)
-    killed(out)
-    shown = CliRunner().invoke(main, ["show", str(out)])
-    assert shown.exit_code == 0, shown.output
+@pytest.mark.parametrize(("kind", "ended", "edited", "said"), CASES.values(), ids=CASES)
+def test_what_is_edited_is_found(kind: str, ended: Edit, edited: Edit, said: str, copied: Copied) -> None:
+    """By the run that goes on, and by `mpifed show`, in words or as JSON."""
+    job, out = copied(kind)
+    ended(out)
+    assert show(out) == 0
     edited(out)
-    shown = CliRunner().invoke(main, ["show", str(out)])
-    assert (shown.exit_code, type(shown.exception)) == (3, SystemExit), shown.exception
-    with pytest.raises(DataError, match=said):
+    code = 3 if (out / "run.json").exists() else 0  # else it says no more than that
+    assert show(out) == show(out, "--json") == code
+    with pytest.raises(DataError, match=said) as caught:
         run(job, Solo(), out, resume=True)
+    assert re.search("restore the file, or start anew without --resume|put it back|resume with that", str(caught.value))
+
+
+def test_a_checkpoint_that_says_less(copied: Copied) -> None:
+    """Which only a run that goes on reads, once the run has ended."""
+    job, out = copied()
+    checkpoints_say({"lines": 2, "crc": 0})(out)
+    assert show(out) == 0
+    with pytest.raises(DataError, match=r"line 3 .*checkpoint .* says 0"):
+        run(job, Solo(), out, resume=True)
+
+
+def test_the_ledger_of_another_run(copied: Copied) -> None:
+    """Solo, it is not what run.json says; with all the files that count its lines, it has another job."""
+    (job, out), (_, other) = copied(), copied("other")
+    for name, error, said in (
+        (LEDGER, DataError, r"run\.json says"),
+        ("run.json", DataError, JOB_SAYS),
+        ("job.toml", UsageError, r"--resume with another job .seed: 6 before, 5 now"),
+    ):
+        shutil.copy(other / name, out / name)
+        with pytest.raises(error, match=said):
+            run(job, Solo(), out, resume=True)

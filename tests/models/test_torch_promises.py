@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.nn import Flatten, GroupNorm, Linear, Sequential
 
+import mpifed as mf
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 
@@ -87,3 +89,21 @@ def test_epsilon_is_that_of_the_built_in_model(
             key: value for key, value in there.items() if type(value) not in (float, dict)
         }
         assert where["epsilon"] == pytest.approx(there["epsilon"], rel=1e-3) and where["epsilon"] > 0
+
+
+def test_weights_that_a_network_brings_may_have_been_trained(digits: Path) -> None:
+    """No matter whether they have been: the seed does not draw them; layers of ones, and of zeros, nobody has."""
+
+    def net() -> Sequential:
+        return Sequential(Flatten(), Linear(64, 8), GroupNorm(2, 8), Linear(8, 10))
+
+    def check(build: Any, **changes: Any) -> str:
+        privacy = mf.Privacy(delta=1e-5, clip=1.0, noise_multiplier=1.0, **changes)
+        algorithm = mf.FedAvg(batch_size=20, client_optimizer=0.1)
+        return " ".join(mf.check(algorithm, str(digits), mf.Torch(build), rounds=3, privacy=privacy).split())
+
+    for level in ("sample", "client"):
+        with pytest.raises(mf.UsageError, match=r'\[model\] build: "1.weight" is the same whatever the seed'):
+            check(net(), level=level)
+        assert "a network brings" not in check(net, level=level)
+        assert "what weights that a network brings have learned" in check(net(), level=level, public_preparation=True)

@@ -165,6 +165,10 @@ class Objective(MadeByKeywords, ABC):
         """A record of the model's structure: True for parameters that are penalized, False for intercepts."""
         return map_leaves(lambda leaf: True, model)
 
+    def brought(self, features: int, outputs: int) -> str:
+        """The first parameter that the job's seed does not draw, and that so may have been trained; "" if unknown."""
+        return ""
+
     def check(self, features: int, outputs: int) -> list[str]:
         """Messages on what does not fit data with so many features and outputs."""
         if not self.sample_loss.binary or outputs == 2:

@@ -39,7 +39,8 @@ class Privacy(MadeByKeywords):
     """secure: integers from the system's entropy; test: from the job's seed, which protects nobody; paper: floats from
     that seed on each upload, as the FedPDM-DP paper counts it, by whose formula `epsilon` then is: no bound."""
     public_preparation: bool = False
-    """Whether what was computed from rows when the data were prepared, such as a scale, may be known to all."""
+    """Whether what was computed from rows when the data were prepared, such as a scale, may be known to all, and the
+    weights that a network brings."""
 
     @property
     def by_paper(self) -> bool:
