@@ -315,6 +315,7 @@ def sweep(
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    max_hours: float | None = None,
     progress: Progress = "none",
     **settings: Any,  # those of `job`
 ) -> Sweep:
@@ -335,6 +336,8 @@ def sweep(
         Remove a sweep that is in `out`.
     resume
         Go on with the same sweep in `out`: runs that have ended are read, not run again.
+    max_hours
+        As `run`, of each run.
     settings
         As `job` takes them, the same for all; an observer gets one run after another.
 
@@ -368,7 +371,7 @@ def sweep(
     folder = _folder(comm, out, "sweep")
 
     def play(point: SweepPoint, run_dir: Path, begun: bool, replace: Callable[[], None]) -> None:
-        how = {"resume": begun, "overwrite": overwrite, "replace": replace}
+        how = {"resume": begun, "overwrite": overwrite, "replace": replace, "max_hours": max_hours}
         _train(comm, point.job, run_dir, observers, out, progress, _named(point) if comm.size > 1 else "", **how)
 
     runs = Runs(comm, together, folder, play, resume, overwrite, lambda error: isinstance(error, _ENDS_OF_A_RUN))

@@ -41,8 +41,8 @@ class Tuning:
     metric : the column by which they were chosen, after limits
     frame : pandas.DataFrame
         A row for each trial and rung, in the order in which they are run: `rung`, `point` (the folder of its run), its
-        settings, `round`, the metric, `spent` (rounds of all trials so far) and `best` (the best of the metric so far):
-        of the last two the curve of the budget.
+        settings, `round`, of a private one its `epsilon`, the metric, `spent` (rounds of all trials so far) and `best`
+        (the best of the metric so far): of the last two the curve of the budget.
     """
 
     path: Path
@@ -131,7 +131,15 @@ def end_of(folder: Path, point: SweepPoint, metric: str | None) -> Table | None:
         return None
     columns = history_so_far(run)
     row = {"round": 0} | {name: values[columns["round"] <= limit][-1].item() for name, values in columns.items()}
+    metric = metric or ("objective" if "objective" in row else "train_loss")
+    if columns and metric not in row:
+        known = ", ".join(row) + "; --resume with one of them"
+        raise UsageError(
+            f"[tune] metric = {metric}: no column of the history{nearest(metric, list(row))}; there are {known}"
+        )
     found = {"point": point.name, **point.settings, "round": row["round"]}
+    if point.job.privacy is not None:
+        found["epsilon"] = row.get("epsilon", math.nan)  # of this trial alone
     if row["round"] < limit < max(columns.get("round", [0])):
         raise UsageError(f"{run}: was not measured in round {limit}, where [tune] now compares; choose another --out")
     if rounds == limit or row["round"] < limit:  # else it has gone on since
@@ -139,12 +147,6 @@ def end_of(folder: Path, point: SweepPoint, metric: str | None) -> Table | None:
             return {**found, _COST: (math.inf, math.inf)}
         if code not in FINISHED:
             return None
-    metric = metric or ("objective" if "objective" in row else "train_loss")
-    if metric not in row:
-        known = ", ".join(row) + "; --resume with one of them"
-        raise UsageError(
-            f"[tune] metric = {metric}: no column of the history{nearest(metric, list(row))}; there are {known}"
-        )
     over = [row[f"constraint_{m}"] - each["limit"] for m, each in enumerate(point.job.constraint, 1)]
     cost = sign_of(metric) * row[metric]
     return {**found, metric: row[metric], _COST: (max([0.0, *over]), cost if math.isfinite(cost) else math.inf)}

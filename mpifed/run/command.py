@@ -61,10 +61,11 @@ def run_command(
     jobs, is_sweep, plan = on_server(comm, guarded, read)
     folder = out or Path("runs") / jobs[0].job.name
     numbers = {each.name: number for number, each in enumerate(jobs, 1)}
+    many = is_sweep and point is None
 
     def play(at: SweepPoint, run_dir: Path, resume: bool, replace: Callable[[], None] | None) -> None:
         def work() -> None:
-            shown = reporter(comm.rank, how.progress)
+            shown = reporter(comm.rank, how.progress, many)
             if is_sweep and comm.rank == 0:
                 from mpifed.results.points import told
 
@@ -75,13 +76,13 @@ def run_command(
                     accept_changed=how.accept_changed, overwrite=how.overwrite and not resume, replace=replace,
                 )  # fmt: skip
             except MpifedError as error:
-                if comm.rank == 0 and error.exit_code in FINISHED:
+                if comm.rank == 0 and error.exit_code in FINISHED and not many:
                     say(_shown(run_dir))
                 if isinstance(error, Interrupted):
                     error.args = (f"{error}; go on with the same command and --resume",)
                 raise
             if comm.rank == 0:
-                say(_shown(run_dir) if plan is None else f"{run_dir}: {at.job.rounds} rounds")
+                say(f"{run_dir}: {at.job.rounds} rounds" if many else _shown(run_dir))
 
         guarded(comm, run_dir, work, at.job.released_only)
 

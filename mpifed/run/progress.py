@@ -55,13 +55,17 @@ class Reporter:
             self._bar.close()
 
 
-def reporter(rank: int, progress: str = "auto") -> Reporter:
-    """The reporter of this process; `progress`: bar, lines, none, or auto, a bar at a terminal and in a notebook."""
+def reporter(rank: int, progress: str = "auto", many: bool = False) -> Reporter:
+    """The reporter of this process; `progress`: bar, lines, none, or auto, a bar at a terminal and in a notebook.
+
+    Elsewhere that is lines, and none for one of `many` runs.
+    """
     if rank or progress == "none":
         return Reporter()
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     draws = progress == "bar" or (progress == "auto" and (sys.stdout.isatty() or hasattr(shell, "kernel")))
-    return Reporter("bar" if draws else "lines")
+    lines: Literal["none", "lines"] = "none" if many and progress == "auto" else "lines"
+    return Reporter("bar" if draws else lines)
 
 
 def _numbers(columns: Table) -> str:

@@ -118,10 +118,14 @@ def test_what_a_method_suggests_and_by_what_it_was_chosen(tuning: Tuning, tmp_pa
         tuning(space=wild, trials=4, keep=2, more={"model": {"name": "softmax", "l2": 1.0}}), out=tmp_path / "wild"
     )
     assert found.best == {"client_optimizer.learning_rate": 0.1} and len(found.frame) == 3
+    private = tuning(1, {"privacy": PRIVATE}, trials=2, keep=1, metric="test_accuracy")
+    found = mf.tune(private, out=tmp_path / "private")
+    assert (found.frame["epsilon"] > 0).all() and "epsilon" in repr(found)
 
 
-PRIVATE = {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-3, "public_preparation": True}
+PRIVATE = {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-4, "public_preparation": True}
 SSCA = {"algorithm": {"name": "ssca", "batch_size": 4, "client_optimizer": {}}}
+DIVERGING = {"client_optimizer.learning_rate": [1e30]}
 FORMS: list[Any] = [
     3, [], {"log": [0, 1]}, {"log": [2, 1]}, {"linear": [1, 1]}, {"log": ["a", 1]}, {"log": [1, 2], "x": 1}
 ]  # fmt: skip
@@ -132,6 +136,7 @@ WRONG: list[tuple[dict[str, Any], Any, str]] = [
     ({"space": {"algorithm.batch": [1]}}, {}, "[algorithm] batch: unknown key"),
     *(({"space": {"model.l2": form}}, {}, "[tune] space: model.l2") for form in FORMS),
     ({"metric": "test_acuracy"}, {}, "[tune] metric = test_acuracy: no column of the history; did you mean"),
+    ({"metric": "test_acuracy", "space": DIVERGING}, {}, "[tune] metric = test_acuracy: no column"),
     ({"space": {}}, SSCA, "method suggests none"), ({}, {"sweep": {"seeds": 2}}, "[sweep]"),
     ({}, {"privacy": {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}}, "the noise of [privacy] epsilon is computed"),
     *(  # before any budget is spent
