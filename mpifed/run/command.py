@@ -21,7 +21,7 @@ from mpifed.run.api import run
 from mpifed.run.launch import guarded
 from mpifed.run.progress import reporter
 from mpifed.run.sweep import Runs, on_server
-from mpifed.text import on_screen, say, screen_width
+from mpifed.text import counted, on_screen, say, screen_width
 
 
 class How(NamedTuple):
@@ -82,7 +82,7 @@ def run_command(
                     error.args = (f"{error}; go on with the same command and --resume",)
                 raise
             if comm.rank == 0:
-                say(f"{run_dir}: {at.job.rounds} rounds" if many else _shown(run_dir))
+                say(f"{run_dir}: {counted(at.job.rounds, 'round')}" if many else _shown(run_dir))
 
         guarded(comm, run_dir, work, at.job.released_only)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from jobs_in_python import as_in_a_file, job_table
+from jobs_in_python import job_table
 from written_files import contents, points_of, read_json, write_json
 
 import mpifed as mf
@@ -27,25 +27,29 @@ from mpifed.job.sweep import points
 from mpifed.run import folder as run_folder
 from mpifed.run.folder import HELD, LOCK, RUN_FILES, RUN_FOLDERS, locked
 
-Launch = Callable[..., Any]
-QUIET = ("--progress", "none")
+Run = Callable[..., Any]
+METHOD = mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1))
 
 
 @pytest.fixture
 def job(digits: Path, tmp_path: Path, write_job: Callable[..., Path]) -> Callable[..., Path]:
     """job(**changes): writes the job file."""
     base = {"rounds": 1, "model": {"name": "softmax"}, "record": {"evaluate_every": 0, "checkpoint_every": 0}}
-
-    def written(folder: Path = digits, **changes: Any) -> Path:
-        return write_job(tmp_path / "job.toml", as_in_a_file(job_table(folder, **base | changes)))
-
-    return written
+    return lambda folder=digits, **more: write_job(tmp_path / "job.toml", job_table(folder, **base | more))
 
 
 @pytest.fixture
-def out(job: Callable[..., Path], tmp_path: Path, launch: Launch) -> Path:
+def run(tmp_path: Path, launch: Callable[..., Any]) -> Run:
+    """run(out, *options): how `mpifed run` of that job file ends."""
+    words = ("run", tmp_path / "job.toml", "--progress", "none", "--out")
+    return lambda out, *options, ranks=None: launch(ranks, *words, out, *options)
+
+
+@pytest.fixture
+def out(job: Callable[..., Path], tmp_path: Path, run: Run) -> Path:
     """The folder of a run of one round, its job beside it."""
-    ended = launch(None, "run", job(), "--out", tmp_path / "a run", *QUIET)
+    job()
+    ended = run(tmp_path / "a run")
     assert ended.code == 0, ended.text
     return tmp_path / "a run"
 
@@ -79,17 +83,34 @@ def hold(folder: Path) -> None:
         assert set(contents(folder)) <= {LOCK, HELD}
 
 
-def test_a_folder_is_free_when_its_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends is not waited for."""
     monkeypatch.setattr(run_folder, "ENDING_S", 0.2)
-    with holding(tmp_path / "run") as other:
-        with pytest.raises(UsageError, match=r"run: in use by .*; let it end.*, or choose another --out"):
-            hold(tmp_path / "run")
+
+
+@pytest.mark.launch
+@pytest.mark.usefixtures("soon")
+def test_a_second_run_is_refused_on_all_ranks_until_the_first_is_killed(
+    job: Callable[..., Path], tmp_path: Path, run: Run
+) -> None:
+    out = tmp_path / "run"
+    job()
+    with holding(out) as other:
+        write_json(out / "run.json", {"exit": None})
+        (out / "history.csv").write_text("of the other")
+        for ranks, words in ((2, ("--resume",)), (None, ()), (None, ("--overwrite",))):
+            ended = run(out, *words, ranks=ranks)
+            assert ended.code == 2 and ended.text.count("in use by another process; ") == 1, ended.text
+        assert read_json(out / "run.json") == {"exit": None} and (out / "history.csv").read_text() == "of the other"
         os.kill(other.pid, signal.SIGKILL)
         other.wait()
-        hold(tmp_path / "run")
-    assert list((tmp_path / "run").iterdir()) == []
+        (out / "run.json").unlink()
+        ended = run(out, "--resume")
+        assert ended.code == 0 and not (out / LOCK).exists(), ended.text
 
 
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_without_flock(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on Lustre that was mounted without: what a process of another machine has left is removed by hand."""
@@ -97,7 +118,6 @@ def test_without_flock(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def missing(*arguments: Any) -> None:
         raise OSError(number, "no flock")
 
-    monkeypatch.setattr(run_folder, "ENDING_S", 0.2)
     monkeypatch.setattr(fcntl, "flock", missing)
     with locked(tmp_path / "run"), pytest.raises(UsageError):
         hold(tmp_path / "run")
@@ -107,44 +127,22 @@ def test_without_flock(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         hold(tmp_path)
 
 
-@pytest.mark.launch
-def test_a_second_run_is_refused_on_all_ranks(
-    job: Callable[..., Path], tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, path = tmp_path / "run", job()
-    monkeypatch.setattr(run_folder, "ENDING_S", 0.2)
-    with holding(out):
-        write_json(out / "run.json", {"exit": None})
-        (out / "history.csv").write_text("of the other")
-        for ranks, words in ((2, ("--resume",)), (None, ())):
-            ended = launch(ranks, "run", path, "--out", out, *words)
-            assert ended.code == 2 and ended.text.count("in use by another process; ") == 1, ended.text
-        assert read_json(out / "run.json") == {"exit": None}
-        assert (out / "history.csv").read_text() == "of the other"
-    (out / "run.json").unlink()
-    ended = launch(None, "run", path, "--out", out, "--resume")
-    assert ended.code == 0 and not (out / LOCK).exists(), ended.text
-
-
 # --- links -----------------------------------------------------------------------------------------------------------
 
 FOLDERS = (*RUN_FOLDERS, "checkpoint/round-00000000", "checkpoint/round-00000009")
-WAYS_TO_BEGIN = {"fresh": (), "resume": ("--resume",), "overwrite": ("--overwrite",)}
+LINKED = [
+    *((name, ("--resume",)) for name in (*RUN_FILES, *FOLDERS)),
+    *((name, way) for name in ("run.json", "lock", "checkpoint") for way in ((), ("--overwrite",))),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "way"),
-    [
-        *((name, "resume") for name in (*RUN_FILES, *FOLDERS)),
-        *((name, way) for name in ("run.json", "lock", "checkpoint") for way in ("fresh", "overwrite")),
-    ],
-)
+@pytest.mark.parametrize(("name", "way"), LINKED)
 def test_a_link_at_a_name_that_a_run_writes_is_refused(
-    name: str, way: str, out: Path, tmp_path: Path, launch: Launch
+    name: str, way: tuple[str, ...], out: Path, tmp_path: Path, run: Run
 ) -> None:
     assert {"job.toml", "model.safetensors", "ledger.jsonl", "failure.txt", "data.json"} < {*RUN_FILES}
     victim, path = tmp_path / "victim", out / name
-    if way == "fresh":
+    if not way:
         shutil.rmtree(out)
         out.mkdir()
     path.parent.mkdir(exist_ok=True)
@@ -155,71 +153,50 @@ def test_a_link_at_a_name_that_a_run_writes_is_refused(
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     path.symlink_to(victim)
     before = contents(tmp_path)
-    again = ("run", tmp_path / "job.toml", "--out", out, "--set", "rounds=2", *WAYS_TO_BEGIN[way])
-    ended = launch(None, *again)
+    ended = run(out, "--set", "rounds=2", *way)
     assert ended.code == 2 and f"{path}: is a link" in ended.err and contents(tmp_path) == before, ended.text
     path.unlink()
     if name in ("tensorboard", "model.safetensors"):  # the run is as good as it was
-        ended = launch(None, *again)
+        ended = run(out, "--set", "rounds=2", *way)
         assert ended.code == 0 and read_json(out / "run.json")["rounds"] == 2, ended.text
 
 
-@pytest.mark.parametrize("name", ["sweep.csv", "point"])
-def test_so_it_is_in_the_folder_of_a_sweep(
-    name: str, job: Callable[..., Path], tmp_path: Path, launch: Launch, digits: Path
+def test_so_it_is_in_a_sweep_in_an_audit_and_where_runs_are_read(
+    out: Path, job: Callable[..., Path], tmp_path: Path, run: Run, launch: Callable[..., Any]
 ) -> None:
-    (folder := tmp_path / "sweep").mkdir()
-    path = job(sweep={"seeds": 2})
-    link = points(read_table(path), "job")[1].name if name == "point" else name
-    (folder / link).symlink_to(tmp_path / "victim")
-    before = contents(tmp_path)
-    ended = launch(None, "run", path, "--out", folder)
-    assert ended.code == 2 and f"{link}: is a link" in ended.err, ended.text
-    if name == "sweep.csv":
-        with pytest.raises(mf.UsageError, match=f"{link}: is a link"):
-            mf.sweep({"a": mf.SSCA(batch_size=4)}, digits, mf.Softmax(), rounds=1, out=folder)
-    assert contents(tmp_path) == before
-
-
-def test_an_audit_writes_through_none_and_nothing_is_read(out: Path, tmp_path: Path, launch: Launch) -> None:
     (victim := tmp_path / "victim").mkdir()
     (out / "audit").symlink_to(victim)
     ended = launch(None, "audit", out)
     assert ended.code == 2 and f"{out / 'audit'}: is a link" in ended.err and not contents(victim), ended.text
-    (out / "audit").unlink()
-    assert launch(None, "audit", out).code == 71
-    assert {"report.json", "report.txt", "RAW-DATA.txt"} <= contents(out / "audit").keys() and not contents(victim)
     (out / "data.json").rename(victim / "data.json")
     (out / "data.json").symlink_to(victim / "data.json")
     with pytest.raises(mf.DataError, match=r"data\.json: is a link"):
         mf.load(out).predict(np.zeros((1, 64), "f4"))
+    path = job(sweep={"seeds": 2})
+    for name in ("sweep.csv", points(read_table(path), "job")[1].name):
+        (folder := tmp_path / f"sweep {name}").mkdir()
+        (folder / name).symlink_to(tmp_path / "nowhere")
+        ended = run(folder)
+        assert ended.code == 2 and f"{name}: is a link" in ended.err and {*contents(folder)} == {name}, ended.text
 
 
 # --- a run takes the place of another, and of nothing else -----------------------------------------------------------
 
 
-def overwrite(folder: Path, launch: Launch) -> Any:
-    """How a run ends that is to take the place of what is in a folder; its job lies beside the folder."""
-    return launch(None, "run", folder.parent / "job.toml", "--out", folder, "--overwrite", *QUIET)
-
-
-def test_a_run_takes_the_place_of_another(job: Callable[..., Path], out: Path, launch: Launch) -> None:
+def test_a_run_takes_the_place_of_another(job: Callable[..., Path], out: Path, run: Run) -> None:
     """With what a process has left that was killed while it removed a run; what is not of runs stays beside it."""
-    path = job(rounds=2)
+    job(rounds=2)
     left, mine = (out.parent / f".a run.overwritten-{name}" for name in ("left", "mine"))
     shutil.copytree(out, left)
     mine.mkdir()
     (mine / "mine").write_text("mine")
-    (out / "checkpoint" / "other").mkdir(parents=True)
     (half := out / f".model.safetensors.{'0a' * 8}.new").write_text("of a run that was killed")
-    refused = launch(None, "run", path, "--out", out)
-    assert refused.code == 2 and "or replace it with --overwrite" in refused.err
-    ended = overwrite(out, launch)
+    for words, said in (((), "or replace it with --overwrite"), (("--overwrite", "--resume"), "--resume with --overw")):
+        refused = run(out, *words)
+        assert refused.code == 2 and said in refused.err
+    ended = run(out, "--overwrite")
     assert ended.code == 0 and read_json(out / "run.json")["rounds"] == 2, ended.text
-    assert not (out / "checkpoint" / "other").exists() and not half.exists() and not left.exists()
-    assert contents(mine) == {"mine": b"mine"}
-    both = launch(None, "run", path, "--out", out, "--overwrite", "--resume")
-    assert both.code == 2 and "--resume with --overwrite" in both.err
+    assert not half.exists() and not left.exists() and contents(mine) == {"mine": b"mine"}
 
 
 BROKEN = {"no data": 3, "damaged data": 3, "other data": 2}
@@ -232,40 +209,29 @@ BROKEN = {"no data": 3, "damaged data": 3, "other data": 2}
      ("damaged data", "finished", 2)],
 )  # fmt: skip
 def test_the_old_run_stands_where_the_new_one_fails(
-    how: str, before: str, ranks: int | None, job: Callable[..., Path], digits: Path, tmp_path: Path, launch: Launch
+    how: str, before: str, ranks: int | None, job: Callable[..., Path], digits: Path, tmp_path: Path, run: Run
 ) -> None:
     """As it was, to the last byte, whatever it was, and for any command that reads it."""
     sweep = {"sweep": {"seeds": 2}} if before == "a sweep" else {}
     words = ("--max-hours", 0) if before == "interrupted" else ()
-    ended = launch(None, "run", job(**sweep), "--out", tmp_path / "out", *QUIET, *words)
-    assert ended.code == (75 if words else 0), ended.text
-    files, data = contents(tmp_path / "out"), {"no data": tmp_path / "none", "other data": digits}.get(how)
+    job(**sweep)
+    out = tmp_path / "out"
+    assert run(out, *words).code == (75 if words else 0)
+    files, data = contents(out), {"no data": tmp_path / "none", "other data": digits}.get(how)
     if data is None:
         data = shutil.copytree(digits, tmp_path / "damaged")
         (data / "federation.h5").write_bytes((data / "federation.h5").read_bytes()[:500])
-    model, more = mf.LeastSquares() if how == "other data" else mf.Softmax(), ("--out", tmp_path / "out", "--overwrite")
-    failing = job(data, **sweep, **({"model": {"name": "least-squares"}} if how == "other data" else {}))
-    ended = launch(ranks, "run", failing, *more)
+    job(data, **sweep, **({"model": {"name": "least-squares"}} if how == "other data" else {}))
+    ended = run(out, "--overwrite", ranks=ranks)
     assert ended.code == BROKEN[how] and ended.err.count("mpifed: error") <= 2, ended.text
-    assert contents(tmp_path / "out") == files
+    assert contents(out) == files
     with pytest.raises(mf.MpifedError):
-        method, how_ = mf.SSCA(batch_size=4), {"rounds": 1, "out": tmp_path / "out", "overwrite": True}
-        mf.sweep({"a": method}, data, model, **how_) if sweep else mf.run(method, data, model, **how_)
-    assert contents(tmp_path / "out") == files
-    ended = launch(ranks, "run", job(rounds=2), *more)
-    assert ended.code == 0 and read_json(tmp_path / "out" / "run.json")["rounds"] == 2, ended.text
-
-
-def test_a_sweep_takes_the_place_of_another(job: Callable[..., Path], tmp_path: Path, launch: Launch) -> None:
-    out = ("--out", tmp_path / "s")
-    for seeds in (2, 1):
-        ended = launch(None, "run", job(sweep={"seeds": seeds}), *out, "--overwrite", *QUIET)
-        assert ended.code == 0, ended.text
-    (run,) = (path / "run.json" for path in (tmp_path / "s").iterdir() if path.is_dir())
-    before, one = run.stat().st_mtime_ns, ("run", tmp_path / "job.toml", *out, "--point", "0", *QUIET)
-    refused = launch(None, *one)
-    assert refused.code == 2 and "--overwrite" in refused.err
-    assert launch(None, *one, "--overwrite").code == 0 and run.stat().st_mtime_ns > before
+        model = mf.LeastSquares() if how == "other data" else mf.Softmax()
+        mf.run(METHOD, data, model, rounds=1, out=out, overwrite=True)
+    assert contents(out) == files
+    job(rounds=2)
+    ended = run(out, "--overwrite", ranks=ranks)
+    assert ended.code == 0 and read_json(out / "run.json")["rounds"] == 2, ended.text
 
 
 OTHERS: list[tuple[bool, dict[str, str]]] = [  # beside a run, or alone
@@ -276,58 +242,49 @@ OTHERS: list[tuple[bool, dict[str, str]]] = [  # beside a run, or alone
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("beside", "files"), OTHERS)
-def test_what_is_not_of_a_run_is_kept(beside: bool, files: dict[str, str], out: Path, launch: Launch) -> None:
-    folder = out if beside else out.parent / "alone"
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    before = contents(folder)
-    ended = overwrite(folder, launch)
-    assert ended.code == 2 and re.search("something else than a run.*--overwrite removes runs alone", ended.err)
-    assert contents(folder) == before
-
-
-def test_no_link_none_that_goes_on_and_not_where_one_is(
-    out: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_of_a_run_is_kept(out: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is a link followed, and no folder taken in which somebody is."""
+    for number, (beside, files) in enumerate(OTHERS):
+        folder = out.parent / str(number)
+        if beside:
+            shutil.copytree(out, folder)
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        before = contents(folder)
+        ended = run(folder, "--overwrite")
+        assert ended.code == 2 and contents(folder) == before
+        assert re.search("something else than a run.*--overwrite removes runs alone", ended.err)
     for to in ("a run", "nowhere"):
         (link := out.parent / f"link to {to}").symlink_to(to)
-        ended = overwrite(link, launch)
+        ended = run(link, "--overwrite")
         assert ended.code == 2 and "is no folder of a run" in ended.err
-    monkeypatch.setattr(run_folder, "ENDING_S", 0.0)
-    with locked(out):
-        before = contents(out)
-        ended = overwrite(out, launch)
-        assert ended.code == 2 and "in use by another process" in ended.err and contents(out) == before
     monkeypatch.chdir(out)
     for folder in (Path(), Path("../a run")):
-        ended = launch(None, "run", out.parent / "job.toml", "--out", folder, "--overwrite")
+        ended = run(folder, "--overwrite")
         assert ended.code == 2 and "in which you are" in ended.err
 
 
-@pytest.mark.parametrize("options", [("--overwrite",), ("--resume", "--point", "1")])
 def test_neither_run_nor_sweep_in_the_place_of_the_other(
-    options: tuple[str, ...], digits: Path, job: Callable[..., Path], out: Path, tmp_path: Path, launch: Launch
+    digits: Path, job: Callable[..., Path], out: Path, tmp_path: Path, run: Run
 ) -> None:
     """Nor a sweep in the folder of a point, begun or not; the command that goes on with the sweep is said."""
-    sweep, method, more = tmp_path / "sweep", mf.FedAvg(batch_size=4, client_optimizer=mf.SGD(0.1)), {"rounds": 1}
-    assert launch(None, "run", job(sweep={"seeds": 2}), "--out", sweep, "--max-hours", 0).code == 75
-    before = contents(tmp_path)
-    for point in points_of(sweep):
-        ended = launch(None, "run", tmp_path / "job.toml", "--out", point, *options)
-        assert ended.code == 2 and contents(tmp_path) == before, ended.text
-        assert f"{point}: is a point of a sweep; go on with --resume --out {sweep}\n" in ended.err
+    sweep = tmp_path / "sweep"
+    job(sweep={"seeds": 2})
+    assert run(sweep, "--max-hours", 0).code == 75
+    before = contents(sweep)
+    for options in (("--overwrite",), ("--resume", "--point", "1")):
+        for point in points_of(sweep):
+            ended = run(point, *options)
+            assert ended.code == 2 and contents(sweep) == before, ended.text
+            assert f"{point}: is a point of a sweep; go on with --resume --out {sweep}\n" in ended.err
+    for words in ((), ("--resume", "--point", "1")):
+        ended = run(out, *words)
+        assert ended.code == 2 and "run: holds a run, and a sweep needs a folder of its own" in ended.err, ended.text
     with pytest.raises(mf.UsageError, match=rf"is a point of a sweep; go on with resume=True, out='{sweep}'$"):
-        mf.sweep({"a": method}, digits, mf.Softmax(), **more, out=point, **{options[0][2:]: True})
-    if options == ("--overwrite",):
-        options = ()
-    ended = launch(None, "run", tmp_path / "job.toml", "--out", out, *options)
-    assert ended.code == 2 and "run: holds a run, and a sweep needs a folder of its own" in ended.err, ended.text
-    ended = launch(None, "run", job(), "--out", sweep, *options[:1])
+        mf.sweep({"a": METHOD}, digits, mf.Softmax(), rounds=1, out=point, resume=True)
+    job()
+    ended = run(sweep, "--resume")
     assert ended.code == 2 and "sweep: holds a sweep; choose another --out" in ended.err, ended.text
-    for again in (False, True):
-        with pytest.raises(mf.UsageError, match=r"run: holds a run, .*; choose another out"):
-            mf.sweep({"a": method}, str(digits), mf.Softmax(), **more, out=out, resume=again)
-        with pytest.raises(mf.UsageError, match=r"sweep: holds a sweep; choose another out"):
-            mf.run(method, str(digits), mf.Softmax(), **more, out=sweep, resume=again)
+    with pytest.raises(mf.UsageError, match=r"sweep: holds a sweep; choose another out"):
+        mf.run(METHOD, digits, mf.Softmax(), rounds=1, out=sweep, resume=True)
