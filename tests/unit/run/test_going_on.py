@@ -21,7 +21,6 @@ import mpifed as mf
 from mpifed.core.errors import DataError, Interrupted, MpifedError, UsageError
 from mpifed.files.history import read_history
 from mpifed.files.json_file import read_json as read_checked
-from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import job_of, read_run, summary
 from mpifed.run import environment
 from mpifed.testing import Job, Solo
@@ -36,6 +35,7 @@ DAMAGES: dict[str, Callable[[Path], Any]] = {
     "cut off": lambda path: path.write_bytes(path.read_bytes()[:-9]), "empty": lambda path: path.write_bytes(b""),
 }  # fmt: skip
 AGAIN = ("job.toml", "run.json", "model.safetensors", "clients.csv")  # what is written again
+NOWHERE_ELSE = {"history.csv": "plain", "ledger.jsonl": "private"}
 TIMES = ("started", "ended", "host", "elapsed_s", "process", "cpu_s", "seconds_per_round", "peak_rss_bytes", "blas")
 
 
@@ -63,8 +63,11 @@ def ended(tmp_path_factory: pytest.TempPathFactory, launch: Launch) -> Path:
     return folder
 
 
-def resumed(ended: Path, kind: str, out: Path, launch: Launch) -> Any:
-    return launch(None, "run", ended / f"{kind}.toml", "--out", out, "--resume", "--progress", "lines")
+@pytest.fixture
+def resumed(ended: Path, tmp_path: Path, launch: Launch) -> Callable[..., Any]:
+    """resumed(kind): how its copy in `run` goes on."""
+    words = ("--out", tmp_path / "run", "--resume", "--progress", "lines")
+    return lambda kind, *more: launch(None, "run", ended / f"{kind}.toml", *words, *more)
 
 
 def measured(out: Path) -> dict[str, Any]:
@@ -76,62 +79,62 @@ def measured(out: Path) -> dict[str, Any]:
 
 @covering({"kind": KINDS, "name": AGAIN, "damage": DAMAGES})
 def test_what_is_damaged_is_written_again(
-    kind: str, name: str, damage: str, ended: Path, tmp_path: Path, launch: Launch
+    kind: str, name: str, damage: str, ended: Path, tmp_path: Path, resumed: Any
 ) -> None:
     """With all its bits; of a private run run.json and job.toml are said to be damaged: they count what is spent."""
     out = shutil.copytree(ended / kind, tmp_path / "run")
     before, expected = contents(out), measured(out)
-    again = resumed(ended, kind, out, launch)
+    again = resumed(kind)
     assert "finished already; nothing was changed" in again.text and contents(out) == before
     DAMAGES[damage](out / name)
-    again = resumed(ended, kind, out, launch)
+    again = resumed(kind)
     if kind == "private" and name in ("run.json", "job.toml") and damage != "gone" and again.code == 3:
         assert f"{name}: " in again.err, again.text
         return
     assert again.code == (69 if kind == "not reached" else 0), again.text
     assert "nothing was changed" not in again.text and measured(out) == expected
     after = contents(out)
-    assert after.keys() == before.keys()
-    for path in ("job.toml", "model.safetensors", "clients.csv", "history.csv"):
-        assert after[path] == before[path], path
-    assert "nothing was changed" in resumed(ended, kind, out, launch).text and contents(out) == after
+    same = after.keys() - {"run.json"}  # which has times
+    assert after.keys() == before.keys() and {path: after[path] for path in same} == {
+        path: before[path] for path in same
+    }
+    assert "nothing was changed" in resumed(kind).text and contents(out) == after
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize(("kind", "name"), [("plain", "history.csv"), ("private", "ledger.jsonl")])
-def test_what_is_nowhere_else_is_named(
-    kind: str, name: str, damage: str, ended: Path, tmp_path: Path, launch: Launch
-) -> None:
+@pytest.mark.parametrize("name", NOWHERE_ELSE)
+def test_what_is_nowhere_else_is_named(name: str, damage: str, ended: Path, tmp_path: Path, resumed: Any) -> None:
     """And the folder is as good as new when that is put back."""
+    kind = NOWHERE_ELSE[name]
     out = shutil.copytree(ended / kind, tmp_path / "run")
     DAMAGES[damage](out / name)
-    again = resumed(ended, kind, out, launch)
+    again = resumed(kind)
     assert again.code == 3 and f"{out / name}: " in again.err, again.text
     shutil.copy(ended / kind / name, out / name)
-    again = resumed(ended, kind, out, launch)
+    again = resumed(kind)
     assert again.code == 0 and measured(out) == measured(ended / kind), again.text
 
 
 @pytest.mark.parametrize("lost", ["", "job.toml", "model.safetensors", "clients.csv", "history.csv"])
-def test_without_a_checkpoint_results_stand(lost: str, ended: Path, tmp_path: Path, launch: Launch) -> None:
+def test_without_a_checkpoint_results_stand(lost: str, ended: Path, tmp_path: Path, resumed: Any) -> None:
     """What is missing cannot be written again, and nothing is played anew over what is there."""
     out = shutil.copytree(ended / "plain", tmp_path / "run")
     shutil.rmtree(out / "checkpoint")
     if lost:
         (out / lost).unlink()
     before = contents(out)
-    again = resumed(ended, "plain", out, launch)
+    again = resumed("plain")
     assert again.code == (2 if lost else 0) and contents(out) == before
     assert ("finished already, and its checkpoint is gone" in again.err) == bool(lost), again.text
 
 
 def test_readers_compare(ended: Path, tmp_path: Path, launch: Launch) -> None:
-    of_all = ("show",), ("show", "--json"), ("compare",), ("plot", "--out", "f.png")
+    show, compare, plot = ("show",), ("compare",), ("plot", "--out", "f.png")
     for name, readers in (
-        ("history.csv", of_all), ("model.safetensors", (of_all[0], of_all[2])),
-        ("run.json", (of_all[0], *of_all[2:])), ("ledger.jsonl", of_all[:3]),
+        ("history.csv", (show, ("show", "--json"), compare, plot)), ("model.safetensors", (show, compare)),
+        ("run.json", (show, compare, plot)), ("ledger.jsonl", (show, ("show", "--json"), compare)),
     ):  # fmt: skip
-        out = shutil.copytree(ended / ("private" if name == "ledger.jsonl" else "plain"), tmp_path / name)
+        out = shutil.copytree(ended / NOWHERE_ELSE.get(name, "plain"), tmp_path / name)
         (out / name).write_bytes(flipped((out / name).read_bytes()))
         said = "" if name == "ledger.jsonl" else "was changed or damaged"
         for command, *options in readers:
@@ -139,16 +142,15 @@ def test_readers_compare(ended: Path, tmp_path: Path, launch: Launch) -> None:
             assert shown.code == 3 and f"{name}: {said}" in shown.err, shown.text
 
 
-def test_a_run_that_goes_on_is_read(ended: Path, tmp_path: Path, launch: Launch) -> None:
+def test_a_run_that_goes_on_is_read(ended: Path, tmp_path: Path, resumed: Any, launch: Launch) -> None:
     """Before it has ended, run.json has no digests; where it goes on for more rounds, none of before."""
     out = shutil.copytree(ended / "plain", tmp_path / "run")
-    more = ("run", ended / "plain.toml", "--out", out, "--resume", "--set", "rounds=5")
-    assert launch(None, *more, "--max-hours", 0).code == 75
+    assert resumed("plain", "--set", "rounds=5", "--max-hours", 0).code == 75
     write_json(out / "run.json", {**read_json(out / "run.json"), "exit": None, "digests": {}})
     with open(out / "history.csv", "a") as file:
         file.write("4,")
     assert launch(None, "show", out).code == 0 and len(read_history(out)["round"]) == 4
-    assert launch(None, *more).code == 0 and len(read_history(out)["round"]) == 6
+    assert resumed("plain", "--set", "rounds=5").code == 0 and len(read_history(out)["round"]) == 6
 
 
 def test_a_folder_of_version_0_1(ended: Path, tmp_path: Path, launch: Launch) -> None:
@@ -163,9 +165,6 @@ def test_a_folder_of_version_0_1(ended: Path, tmp_path: Path, launch: Launch) ->
     said = r"model\.h5: is of mpifed 0\.1, and this version reads model\.safetensors alone; .*mpifed export"
     with pytest.raises(mf.DataError, match=said):
         mf.load(out).predict(np.zeros((1, 4), "f4"))
-    for path in (out / "model.safetensors", out / "model.h5"):
-        with pytest.raises(mf.DataError, match=said):
-            read_model(path)
 
 
 # --- what is damaged on the way --------------------------------------------------------------------------------------
@@ -219,11 +218,6 @@ def whole(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def spoil(folder: Path, **changes: Any) -> None:
-    """Write other values into a manifest, with a checksum that fits."""
-    write_json(folder / "manifest.json", read_json(folder / "manifest.json") | changes)
-
-
 MANIFESTS: list[tuple[dict[str, Any], str]] = [
     ({"round": "2"}, 'round = "2"'), ({"round": 1}, "is of round 1"), ({"attempt": 10**400}, "attempt = 1000"),
     ({"files": {"../../x": "0" * 64}}, "files"), ({"files": {}}, "does not name all files"),
@@ -233,35 +227,28 @@ MANIFESTS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "said"), [*MANIFESTS, *((damage, "") for damage in DAMAGES)])
 def test_damaged_checkpoints_fall_back(
-    digits: Path, two_rounds: Path, whole: Path, tmp_path: Path, changes: Any, said: str, capsys: Any
+    digits: Path, two_rounds: Path, whole: Path, here: Path, changes: Any, said: str, capsys: Any
 ) -> None:
-    out = shutil.copytree(two_rounds, tmp_path / "run")
+    out = shutil.copytree(two_rounds, here / "run")
     (out / "run.json").write_text((out / "run.json").read_text().replace('"rounds": 2', '"rounds": 1'))
-    both, newest = shutil.copytree(out, tmp_path / "both"), out / "checkpoint" / "round-00000002"
-    spoil(newest, **changes) if said else DAMAGES[changes](newest / "server.states")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        mf.run(job(digits).table(), out="run", resume=True, progress="lines")
+    both, newest = shutil.copytree(out, here / "both"), out / "checkpoint" / "round-00000002"
+    if said:  # with a checksum that fits
+        write_json(newest / "manifest.json", read_json(newest / "manifest.json") | changes)
+    else:
+        DAMAGES[changes](newest / "server.states")
+    mf.run(job(digits).table(), out="run", resume=True, progress="lines")
     warned = capsys.readouterr().err
     assert "goes on after round 1; round-00000002: " in warned and said in warned
     assert "run.json: was changed or damaged" in warned  # and is written anew
     assert summary(out)["model_sha256"] == summary(whole)["model_sha256"]
-    for name in ("round-00000001", "round-00000002"):
-        spoil(both / "checkpoint" / name, attempt=-1)
+    for path in (both / "checkpoint").glob("*/manifest.json"):
+        write_json(path, read_json(path) | {"attempt": -1})
     with pytest.raises(DataError, match=r"round-00000002: manifest\.json: attempt = -1.*round-00000001: .*attempt"):
         run(job(digits), Solo(), both, resume=True)
 
 
-def test_what_was_half_written_goes(digits: Path, two_rounds: Path, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(two_rounds, tmp_path / "run"))
-    mine = {out / ".notes.0123456789abcdef.new", out / ".run.json.new", out / ".run.json.0123456789abcdeF.new"}
-    for path in (*mine, out / ".run.json.0123456789abcdef.new", out / ".model.safetensors.00000000deadbeef.new"):
-        path.write_text("half")
-    run(job(digits), Solo(), out, resume=True)
-    assert set(out.glob(".*")) == mine
-
-
 def test_a_history_that_is_gone_or_has_a_row_less_or_more(digits: Path, two_rounds: Path, tmp_path: Path) -> None:
+    """And what was half written goes, but for what is no run's."""
     out = Path(shutil.copytree(two_rounds, tmp_path / "run"))
     lines = (out / "history.csv").read_text().splitlines(keepends=True)
     none = r"(not as a run|has 0 whole rows up to round 2, .* 3 had been)"
@@ -276,79 +263,60 @@ def test_a_history_that_is_gone_or_has_a_row_less_or_more(digits: Path, two_roun
             run(job(digits), Solo(), out, resume=True)
         (out / "history.csv").touch()
     (out / "history.csv").write_text("".join([*lines, "9,torn"]))
+    mine = {out / ".notes.0123456789abcdef.new", out / ".run.json.new", out / ".run.json.0123456789abcdeF.new"}
+    for path in (*mine, out / ".run.json.0123456789abcdef.new", out / ".model.safetensors.00000000deadbeef.new"):
+        path.write_text("half")
     run(job(digits), Solo(), out, resume=True)
-    assert summary(out)["rounds"] == 3
-
-
-@pytest.mark.parametrize("left", [[], ["job.toml"], ["job.toml", "run.json", "history.csv"], ["checkpoint"]])
-def test_a_requeued_run_without_a_checkpoint_starts_from_the_beginning(
-    digits: Path, whole: Path, two_rounds: Path, tmp_path: Path, left: list[str]
-) -> None:
-    """As it was killed at some moment before its first checkpoint; with what it had written till then."""
-    out = tmp_path / "run"
-    for name in left:
-        out.mkdir(exist_ok=True)
-        if name == "checkpoint":  # which was being written
-            (out / name / "round-00000002.new").mkdir(parents=True)
-        else:
-            shutil.copy(two_rounds / name, out / name)
-    run(job(digits), Solo(), out, resume=True)
-    assert summary(out)["model_sha256"] == summary(whole)["model_sha256"]
+    assert summary(out)["rounds"] == 3 and set(out.glob(".*")) == mine
 
 
 # --- with what it began with -----------------------------------------------------------------------------------------
 
+ANOTHER: list[tuple[dict[str, Any], str]] = [
+    ({"seed": 2}, "seed: 1 before, 2 now"),
+    ({"data": {"block": 3}}, "data.block: 4 before, 3 now"),
+    ({"model": {"name": "softmax", "bias": False, "l2": 0.02}}, "model.l2: 0.01 before, 0.02 now"),
+    ({"compute": {"dtype": "float64"}}, "float64"),
+    ({"rounds": 1}, "rounds = 1, and 3 are done; give as many"),
+    ({"aggregation": {"arithmetic": "exact-blocks"}}, "aggregation.arithmetic: 'exact' before, 'exact-blocks' now"),
+    ({"participation": {"clients_per_round": 3}}, "participation.clients_per_round: None before, 3 now"),
+]
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"seed": 2}, "seed: 1 before, 2 now"), ({"data": {"block": 3}}, "data.block: 4 before, 3 now"),
-        ({"model": {"name": "softmax", "bias": False, "l2": 0.02}}, "model.l2: 0.01 before, 0.02 now"),
-        ({"compute": {"dtype": "float64"}}, "float64"), ({"rounds": 1}, "rounds = 1, and 3 are done; give as many"),
-        ({"aggregation": {"arithmetic": "exact-blocks"}}, "aggregation.arithmetic: 'exact' before, 'exact-blocks' now"),
-        ({"participation": {"clients_per_round": 3}}, "participation.clients_per_round: None before, 3 now"),
-    ],
-)  # fmt: skip
-def test_resuming_another_job_is_refused(digits: Path, whole: Path, change: dict[str, Any], said: str) -> None:
+
+def test_resuming_another_job_is_refused(digits: Path, whole: Path) -> None:
     before = contents(whole)
-    with pytest.raises(MpifedError, match=said):
-        other = job(digits, **change | {"data": {"path": str(digits)} | change.get("data", {})})
-        run(other, Solo(), whole, resume=True)
-    assert {name for name in before if contents(whole)[name] != before[name]} <= {"failure.txt"}
+    for change, said in ANOTHER:
+        with pytest.raises(MpifedError, match=said):
+            other = job(digits, **change | {"data": {"path": str(digits)} | change.get("data", {})})
+            run(other, Solo(), whole, resume=True)
+        assert {name for name in before if contents(whole)[name] != before[name]} <= {"failure.txt"}
 
 
 def test_the_block_that_it_began_with_and_other_data(
-    digits: Path, whole: Path, tmp_path: Path, make_data: Callable[..., Path], launch: Launch
+    digits: Path, whole: Path, tmp_path: Path, make_data: Callable[..., Path]
 ) -> None:
     """Whatever a later version would choose; data that were moved are the same data, lost ones no matter at the end."""
     out, data = tmp_path / "run", Path(shutil.copytree(digits, tmp_path / "data"))
-    run(job(digits, rounds=1, data={"path": str(digits), "block": 1}), Solo(), out)
+    of_one = {"path": str(digits), "block": 1}
+    run(job(digits, rounds=1, data=of_one), Solo(), out)
     run(job(data), Solo(), out, resume=True)
     assert summary(out)["train_loss"] == summary(whole)["train_loss"] and job_of(out)["data"]["block"] == 1
-    assert len(read_json(out / "run.json")["data_sha256"]) == 64
     shutil.rmtree(data)
     before = contents(out)
     assert run(job(data), Solo(), out, resume=True).rounds == 3 and contents(out) == before
-    states = {"algorithm": fedavg(4) | {"name": "scaffold"}, "rounds": 1}
-    run(job(digits, data={"path": str(digits), "block": 1}, **states), Solo(), tmp_path / "states")
+    states = {"algorithm": fedavg(4) | {"name": "scaffold"}}
+    run(job(digits, rounds=1, data=of_one, **states), Solo(), tmp_path / "states")
     with pytest.raises(UsageError, match=r"data\.block: 1 before, 2 now"):  # before any state is read
-        run(
-            job(digits, data={"path": str(digits), "block": 2}, **states | {"rounds": 2}),
-            Solo(),
-            tmp_path / "states",
-            resume=True,
-        )
+        run(job(digits, data={**of_one, "block": 2}, **states), Solo(), tmp_path / "states", resume=True)
     words = ("digits", "--split", "rows", "--test-fraction", "0.2", "--clients")
     partition = read_json(digits / "federation.json")["provenance"]["options"]["partition"]
     scaled = make_data(tmp_path / "scaled", *words, "8", "--partition", partition, "--scale", "standard")
-    with pytest.raises(
-        UsageError, match=r"with other data \(sha256: \w{12} before, \w{12} now; .*options.scale: "
-    ) as caught:
-        run(job(scaled, rounds=4), Solo(), out, resume=True, accept_changed=True)
-    assert "clients" not in str(caught.value)
-    (tmp_path / "job.toml").write_text(job(make_data(tmp_path / "other", *words, "3"), rounds=4).text())
-    done = launch(None, "run", tmp_path / "job.toml", "--out", out, "--resume", "--set", "data.block=1")
-    assert done.code == 2 and "clients: 8 before, 3 now" in done.err and "options.clients: 8 before, 3 now" in done.err
+    said = r"with other data \(sha256: \w{12} before, \w{12} now; .*options.scale: "
+    for other, which in ((scaled, said), (make_data(tmp_path / "other", *words, "3"), "options.clients: 8 before, 3")):
+        with pytest.raises(UsageError, match=which) as caught:
+            task = job(other, rounds=4, data={"path": str(other), "block": 1})
+            run(task, Solo(), out, resume=True, accept_changed=True)
+        assert ("clients" in str(caught.value)) == (other != scaled)
 
 
 FILES = {
@@ -382,9 +350,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("changed", ["own_mine.py", "own_package/late.py"])
 def test_changed_sources_and_libraries_are_refused_unless_accepted(
-    own: Path, digits: Path, tmp_path: Path, changed: str, monkeypatch: pytest.MonkeyPatch
+    own: Path, digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, out = job(digits, regularizer={"name": "own_mine:Mine", "weight": 0.1}), tmp_path / "run"
     with pytest.raises(Interrupted):
@@ -397,28 +364,26 @@ def test_changed_sources_and_libraries_are_refused_unless_accepted(
             patch.setattr(environment, name, lambda now=now: now)
             run(task, Solo(), out, resume=True)
         assert "python" not in str(caught.value)
-    (own / changed).write_text(FILES[changed] + "# edited\n")
-    said = rf"other sources or libraries.*\({changed}: \w{{12}} before, .*--accept-changed"
-    with pytest.raises(UsageError, match=said):
-        run(task, Solo(), out, resume=True)
+    for file in ("own_mine.py", "own_package/late.py"):
+        (own / file).write_text(FILES[file] + "# edited\n")
+        with pytest.raises(UsageError, match=rf"other sources or.*{file}: \w{{12}} before, .*--accept-changed"):
+            run(task, Solo(), out, resume=True)
     run(replace(task, rounds=2), Solo(), out, resume=True, accept_changed=True)
     run(task, Solo(), out, resume=True)
     told = read_json(out / "run.json")
-    (change,) = told["accepted_changes"]
-    assert change.startswith(f"after round 0: {changed}: ")
+    first, second = told["accepted_changes"]
+    assert first.startswith("after round 0: own_mine.py: ") and second.startswith("after round 0: own_package/late.py")
     assert told["sources"].keys() == FILES.keys() - {"own_package/unused.py"}
     assert told["distributions"]["numpy"] == np.__version__
 
 
-def test_private_runs_do_not_tell_the_checksum_of_their_data(digits: Path, tmp_path: Path) -> None:
+def test_private_runs_do_not_tell_the_checksum_of_their_data(digits: Path, whole: Path, tmp_path: Path) -> None:
     run(job(digits, privacy=NOISY, model={"name": "softmax"}), Solo(), tmp_path / "run")
     text = "".join((tmp_path / "run" / name).read_text("latin-1") for name in ("run.json", "model.safetensors"))
-    assert "data_sha256" not in text
+    assert "data_sha256" not in text and len(read_json(whole / "run.json")["data_sha256"]) == 64
     (manifest,) = (tmp_path / "run" / "checkpoint").glob("*3/manifest.json")
     assert read_json(manifest)["run"]["identity"]["data"]["sha256"] not in text
 
-
-# --- on all nodes ----------------------------------------------------------------------------------------------------
 
 NODE = """from mpifed.comm.mpi import launched_rank
 import os, sys
