@@ -76,23 +76,18 @@ class ScoreDerivatives(NamedTuple):
 class DualVariables(NamedTuple):
     """Dual variables of one client's rows, or steps of these: the weights of rows in a `DualSum` of the same round.
 
-    Where several clients send values of a row, they add up. The weights are the values plus `before` times the weights
-    of the round before, and `earlier` times those of the one before that: 1 and 0 where values are steps, 0 and 0 where
-    they are whole.
+    Where several clients send values of a row, they add up.
     """
 
     rows: Array  # [b] indices among all rows
     values: Array  # [b]
-    before: float = 1.0
-    earlier: float = 0.0
-    lasting: bool = False  # whether the last values of who is absent go on counting
+    steps: bool = True  # whether they come on top of what the client has sent before, or in its place
 
 
 class DualSum(NamedTuple):
-    """The sum over rows of each row times its dual variable, X'alpha, or how it changed, up to a known factor."""
+    """The sum over rows of each row times its dual variable, X'alpha, up to a known factor."""
 
     values: Array  # [p_i] in `Received.columns`
-    change: bool  # whether it is a change already
 
 
 Revealed: TypeAlias = MeanGradient | InnerProducts | ScoreDerivatives | DualVariables | DualSum

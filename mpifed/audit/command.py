@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from mpifed.audit.equations import equation_attacks
 from mpifed.audit.exact import ExactChecks, exact_checks
@@ -18,7 +17,7 @@ from mpifed.audit.reveals import undeclared
 from mpifed.core.errors import DataError, LeakFound, UsageError
 from mpifed.core.tables import Table
 from mpifed.data.store import open_federation
-from mpifed.files.run_folder import RUN
+from mpifed.files.run_folder import JOB, RUN
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
 from mpifed.results.text import human_bytes, line_of
@@ -29,7 +28,8 @@ ROUNDS = 12  # recorded for an audit, unless messages are large
 _SHOWN = 3  # occurrences of a finding
 
 
-class Audit(NamedTuple):
+@dataclass(frozen=True)
+class Audit:
     """All results of an audit."""
 
     job: str
@@ -48,9 +48,9 @@ class Audit(NamedTuple):
 
 def audited(target: Path, changes: tuple[str, ...], rounds: int | None) -> Audit:
     """The audit of a job file, of the first point of a sweep, or of the job of a run; in this process."""
-    path = target / "job.toml" if target.is_dir() else target
+    path = target / JOB if target.is_dir() else target
     if target.is_dir() and not path.exists():
-        raise DataError(f"{target}: no job.toml; give a run directory or a job file")
+        raise DataError(f"{target}: no {JOB}; give a run directory or a job file")
     job = points(read_table(path, changes), str(path))[0].job
     if unknown := [name for name in job.audit.accept if name not in NAMES]:
         raise UsageError(f"[audit] accept: {', '.join(unknown)} not known; the findings are {', '.join(NAMES)}")
@@ -65,19 +65,18 @@ def audited(target: Path, changes: tuple[str, ...], rounds: int | None) -> Audit
     exact = exact_checks(replay)
     attacks = [*gradient_attacks(replay), *equation_attacks(replay), membership_attack(replay)]
     remarks = [*replay.algorithm.trust(replay.channel == "plain")]
-    recorded, found = {"rounds": replay.rounds, "bytes": replay.nbytes}, list(_findings(replay, attacks, exact))
-    return Audit(job.name, replay.channel, recorded, remarks, attacks, exact.text, found)
+    recorded, findings = {"rounds": replay.rounds, "bytes": replay.nbytes}, [*_findings(replay, attacks, exact)]
+    return Audit(job.name, replay.channel, recorded, remarks, attacks, exact.text, findings)
 
 
 def _findings(replay: Replay, attacks: Sequence[AttackResult], exact: ExactChecks) -> Iterator[Finding]:
     """The findings, at most one of each name, and whether the job accepts them."""
-    texts = defaultdict[str, list[str]](list, exact.leaks)
-    if silent := list(undeclared(replay.algorithm)):
-        name, where = type(replay.algorithm).__name__, ", ".join(f'"{exchange}"' for exchange in silent)
+    texts, method = defaultdict[str, list[str]](list, exact.leaks), replay.algorithm
+    if silent := ", ".join(f'"{exchange}"' for exchange in undeclared(method)):
         give = "give it `reveals`, or with local steps `gain`, see docs/how-to/audit.md"
-        if replay.algorithm.problem.compression is not None:
+        if method.problem.compression is not None:
             give = "compressed uploads are not attacked; audit the job without [compression] too"
-        texts["undeclared"] = [f"{name} declares nothing in {where}: {give}"]
+        texts["undeclared"] = [f"{type(method).__name__} declares nothing in {silent}: {give}"]
     if replay.channel == "plain":
         texts["answers"] = ['[aggregation] security = "plain" hides nothing from the server']
     elif clear := {play.exchange.name for play in replay.plays if play.exchange.clear}:
@@ -93,16 +92,14 @@ def _findings(replay: Replay, attacks: Sequence[AttackResult], exact: ExactCheck
 
 def as_json(audit: Audit) -> Table:
     """The report."""
-    rows = {name: [row._asdict() for row in getattr(audit, name)] for name in ("attacks", "findings")}
-    return {**audit._asdict(), **rows, "exit": LeakFound.exit_code if audit.leaks else 0}
+    return {**asdict(audit), "exit": LeakFound.exit_code if audit.leaks else 0}
 
 
 def as_text(audit: Audit) -> Iterator[str]:
     """What `mpifed audit` prints: what was recorded, attacks, checks and findings, and the verdict."""
-    rounds, size = audit.recorded.values()
     yield line_of("job", audit.job)
     yield line_of("security", audit.security)
-    yield line_of("recorded", f"{counted(rounds, 'round')}, {human_bytes(size)}")
+    yield line_of("recorded", f"{counted(audit.recorded['rounds'], 'round')}, {human_bytes(audit.recorded['bytes'])}")
     yield from (line_of("remark", remark) for remark in audit.remarks)
     yield f"\nAttacks by the server on what it received (from at most {MOST_CLIENTS} clients)"
     for result in audit.attacks:
@@ -112,6 +109,5 @@ def as_text(audit: Audit) -> Iterator[str]:
     for finding in audit.findings:
         verdict = "accepted" if finding.accepted else "LEAK"
         yield f"  {verdict:9} {finding.name:16} {NAMES[finding.name]}: {finding.text}"
-    names = json.dumps(audit.leaks)
-    to_declare = f"leaks that the job does not declare (exit 71); to declare them: [audit] accept = {names}"
+    to_declare = f"leaks that the job does not declare (exit 71); to declare them: [audit] accept = {audit.leaks}"
     yield line_of("verdict", to_declare if audit.leaks else "no leak beyond those that the job declares (exit 0)")

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mpifed.algorithms.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, ScoreDerivatives
 from mpifed.audit.findings import EACH, AttackResult
-from mpifed.audit.recording import Replay
-from mpifed.core.record import Array
+from mpifed.audit.recording import Play, Replay
+from mpifed.core.record import Array, Integers
 
 FEW = 4  # most clients that are attacked
 LARGEST = 2**26  # most numbers in the rows that are solved for
@@ -33,14 +32,14 @@ class _Equations(NamedTuple):
     """Equations left @ X' = right for a client's rows in its columns, or left @ X = right for sums of rows."""
 
     client: int
-    rows: NDArray[np.int64]  # [s] which, among all
+    rows: Integers  # [s] which, among all
     left: Array  # [e, p], or [e, s]
     right: Array  # [e, s], or [e, p]
 
 
 def equation_attacks(replay: Replay) -> Iterator[AttackResult]:
     """Attacks that solve the linear equations which the server collects over the recorded rounds."""
-    yield _solved(replay, "inner-products", list(_products(replay)))
+    yield _solved(replay, "inner-products", [*_products(replay)])
     yield _solved(replay, "linear-system", [*_derivatives(replay), *_dual_sums(replay)])
 
 
@@ -48,21 +47,20 @@ def _solved(replay: Replay, name: str, systems: list[_Equations]) -> AttackResul
     """How many of the rows that equations determine are those of the data."""
     if not systems:
         return AttackResult(name, EACH, "no such products, or sums, and their factors to read")
-    recovered, there, most, needed = 0, 0, 0, 0
+    recovered, there, few = 0, 0, sorted({system.client for system in systems})[:FEW]
     for client, rows, left, right in systems:
-        shard = replay.shards[client]
-        there, needed = there + len(rows), max(needed, left.shape[1])
-        if len(rows) * shard.features > LARGEST:
+        columns = replay.shards[client].columns
+        if client not in few or len(rows) * len(columns) > LARGEST:
             continue
         inverse = np.linalg.pinv(left, TOLERANCE)
-        reached = np.einsum("ij,ji->i", inverse, left)  # squared norm of each unit vector in the row space
-        solution, known, most = inverse @ right, reached > 1 - FIXED, max(most, round(reached.sum()))
+        solution = inverse @ right
+        known = np.einsum("ij,ji->i", inverse, left) > 1 - FIXED  # squared norm of each unit vector in the row space
         if name == "inner-products":
-            solution, known = solution.T, np.repeat(known.all(), len(rows))
-        truth = replay.features(client, np.searchsorted(shard.rows, rows))
+            solution, known = solution.T, known.all()
+        truth = replay.full_rows(rows)[:, columns]
         near = np.linalg.norm(solution - truth, axis=1) < CLOSE * np.linalg.norm(truth, axis=1)
-        recovered += int((known & near).sum())
-    text = f"{recovered} of {there} rows recovered in a client's columns; {most} equations, {needed} needed"
+        recovered, there = recovered + int((known & near).sum()), there + len(rows)
+    text = f"{recovered} of {there} rows recovered in a client's columns"
     return AttackResult(name, EACH, text, True, recovered > 0, recovered, there)
 
 
@@ -73,10 +71,10 @@ def _products(replay: Replay) -> Iterator[_Equations]:
     after the other are determined by several.
     """
     collected = defaultdict[tuple[int, bytes], list[InnerProducts]](list)
-    for _, client, item in replay.of_clients(InnerProducts, FEW):
+    for _, client, item in replay.of_clients(InnerProducts):
         collected[client, item.rows.tobytes()].append(item)
     for (client, _), items in collected.items():
-        weights, products = (np.hstack([item[part] for item in items]).T for part in (1, 2))
+        weights, products = (np.hstack(parts).T for parts in list(zip(*items, strict=True))[1:])
         yield _Equations(client, items[0].rows, weights, products)
 
 
@@ -86,7 +84,7 @@ def _derivatives(replay: Replay) -> Iterator[_Equations]:
     A minibatch of no more rows than scores is determined in a single round.
     """
     told = {play.round: item for play, _, item in replay.of_clients(ScoreDerivatives)}
-    for play, client, mean in replay.of_clients(MeanGradient, FEW) if told else ():
+    for play, client, mean in replay.of_clients(MeanGradient) if told else ():
         if mean.parts and play.round in told:
             rows, slopes = told[play.round]
             yield _Equations(client, rows, slopes.T, mean.gradient.first.T)
@@ -94,18 +92,16 @@ def _derivatives(replay: Replay) -> Iterator[_Equations]:
 
 def _dual_sums(replay: Replay) -> Iterator[_Equations]:
     """X'alpha and the dual variables themselves; rows whose dual variables never changed are not determined."""
-    weights = before = np.zeros(replay.problem.samples)
-    last, current = dict[int, Array](), None
+    alpha, samples, after = np.zeros(()), replay.problem.samples, dict[Play, Array]()
+    own = defaultdict[int, Array](lambda: np.zeros(samples))  # by client, what it has sent of alpha
+    for play, client, item in replay.of_clients(DualVariables):
+        sent = np.bincount(item.rows, item.values, samples) + item.steps * own[client]
+        alpha = alpha + sent - own[client]
+        own[client], after[play] = sent, alpha
     sums = defaultdict[int, list[tuple[Array, Array]]](list)  # by client, weights of its rows and their sums
-    for play in replay.plays:
-        if steps := list(replay.of_clients(DualVariables, plays=[play])):
-            item, current = steps[0][2], play.round
-            own = {client: np.float64(np.bincount(one.rows, one.values, len(weights))) for _, client, one in steps}
-            last = (last if item.lasting else {}) | own
-            weights, before = sum(last.values()) + item.before * weights + item.earlier * before, weights
-        if play.round == current:  # else sent before the steps of this round
-            for _, client, total in replay.of_clients(DualSum, FEW, [play]):
-                sums[client].append((weights[replay.shards[client].rows], total.values))
+    for play, client, total in replay.of_clients(DualSum):
+        for turn in filter(after.__contains__, play.turns()):  # else sent before the steps of this round
+            sums[client].append((after[turn][replay.shards[client].rows], total.values))
     for client, several in sums.items():
         left, right = map(np.array, zip(*several, strict=True))
         at = np.flatnonzero(left.any(axis=0))  # rows that are in an equation

@@ -15,7 +15,6 @@ import numpy as np
 
 from mpifed.audit.findings import NAMES
 from mpifed.audit.recording import Replay
-from mpifed.core.record import Array
 from mpifed.core.round import SETUP
 
 _WINDOW = 16  # bytes that never come again
@@ -32,7 +31,7 @@ class ExactChecks(NamedTuple):
 def exact_checks(replay: Replay) -> ExactChecks:
     """All checks of sealed uploads."""
     leaks, before = defaultdict[str, list[str]](list), dict[bytes, str]()
-    last, sums, words = dict[tuple[str, int], Array](), 0, 0
+    sums, words = 0, 0
     for play in replay.plays:
         exchange, message = play.exchange, play.message
         own_masks = replay.job.participation.max_dropouts > 0 or exchange.hear is not None
@@ -43,20 +42,15 @@ def exact_checks(replay: Replay) -> ExactChecks:
         first = np.ones(message.size, dtype=bool)
         where = f"{exchange.name}, " + ("outside the rounds" if play.round == SETUP else f"round {play.round}")
         for client, at in places.items():
-            sealed, memory = play.sealed[client], (exchange.keeps, client)
-            name = f"client {client} in {where}"
+            sealed, name = play.sealed[client], f"client {client} in {where}"
             start = sealed[-_WINDOW:]
             if replay.channel == "masked":
-                # where it goes on counting, an upload is a change
-                mask = sealed - play.counted[client] + (last.get(memory, 0) if exchange.keeps else 0)
-                last[memory] = play.counted[client]
-                total[at] = total[at] + mask
+                total[at] += sealed
                 # who alone fills a place needs no mask there; of two clients, one has the negative of the other's
-                numbers = mask[own_masks | (filled[at] > 2) | ((filled[at] == 2) & first[at])]
+                numbers = sealed[own_masks | (filled[at] > 2) | ((filled[at] == 2) & first[at])]
                 first[at] = False
                 words += len(numbers)
-                if (numbers == 0).any():
-                    zeros = np.flatnonzero(numbers == 0)
+                if len(zeros := np.flatnonzero(numbers == 0)):
                     leaks["no-mask"].append(f"{name}: {len(zeros)} numbers, the {zeros[0] + 1}th first")
                 start = numbers[: _WINDOW // numbers.itemsize]
             key = min(start.tobytes(), (-start).tobytes())

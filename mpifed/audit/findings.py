@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 NAMES = {
     "undeclared": "the algorithm declares nothing of what its uploads reveal, so that they were not attacked",
@@ -22,7 +22,8 @@ NAMES = {
 EACH, SUM = "each client's upload", "the decoded sum"  # what an attacker is given
 
 
-class AttackResult(NamedTuple):
+@dataclass(frozen=True)
+class AttackResult:
     """An attack on all messages of one kind that a party received, and its result."""
 
     attack: str  # also the name of the finding, where it succeeds
@@ -34,7 +35,8 @@ class AttackResult(NamedTuple):
     of: int = 0  # number of rows that might have been recovered
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True)
+class Finding:
     """A leak, and whether the job declares it."""
 
     name: str

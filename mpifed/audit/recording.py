@@ -24,7 +24,7 @@ from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.sums import Message
 from mpifed.core.device import host_record
 from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States
-from mpifed.core.record import Array, Flags, Record, bare_leaves, map_leaves, nbytes
+from mpifed.core.record import Array, Flags, Integers, Record, bare_leaves, map_leaves, nbytes
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData
 from mpifed.job.job import Job
@@ -46,16 +46,20 @@ class Play:
     round: int  # SETUP before round 0, and for what is measured
     question: Record  # what the server broadcasts; of what has columns, a client may receive its own alone
     before: Play | None  # the play before in the same round
-    uploads: dict[int, Array] = field(default_factory=dict)  # by client, in the clear: integers at its own positions
-    counted: dict[int, Array] = field(default_factory=dict)  # what of these counts in the sum, where they are sealed
-    sealed: dict[int, Array] = field(default_factory=dict)  # by client, as sent: masked integers, or bytes as uint8
+    uploads: dict[int, Record] = field(default_factory=dict)  # by client, decoded from its own integers
+    sealed: dict[int, Array] = field(default_factory=dict)  # by client, its mask, or its ciphertext's bytes as uint8
     rows: dict[int, Flags] = field(default_factory=dict)  # by client, which of its rows were read
     total: Record | None = None  # the sum, decoded, as its receivers get it; None if nobody does
+
+    def turns(self) -> Iterator[Play]:
+        """This play, and those before it in the same round, the last first."""
+        yield self
+        yield from () if self.before is None else self.before.turns()
 
     @property
     def asked(self) -> Record:
         """The question; where it asks nothing, the last one of the round that asks something."""
-        return self.question if bare_leaves(self.question) or self.before is None else self.before.asked
+        return next((play.question for play in self.turns() if bare_leaves(play.question)), ())
 
 
 class RecordedRanks(Ranks):
@@ -80,15 +84,15 @@ class RecordedRanks(Ranks):
         plan.exchange, self.now = exchange, None
         play.total = None if total is None else map_leaves(np.array, total)
         plays.append(play)
-        self.nbytes += nbytes(play.question) + sum(sent.nbytes for sent in (play.sealed or play.uploads).values())
+        self.nbytes += sum(map(nbytes, [play.question, *(play.sealed or play.uploads).values()]))
         return total
 
 
 def _answer(
-    plan: Plan, answer: Callable[..., tuple[Record, Record | Lazy]], uploads: dict[int, Array], state: Record,
+    plan: Plan, answer: Callable[..., tuple[Record, Record | Lazy]], uploads: dict[int, Record], state: Record,
     question: Record, block: Block, now: Round,
 ) -> tuple[Record, Record | Lazy]:  # fmt: skip
-    """The answers of a block's clients, of which `uploads` keeps each one's integers."""
+    """The answers of a block's clients, of which `uploads` keeps each one's."""
     after, upload = answer(state, question, block, now)
     parts: Iterable[tuple[Any, Record]] = [(slice(None), upload)]  # indices
     if isinstance(upload, Lazy):
@@ -96,7 +100,7 @@ def _answer(
         upload = Lazy(lambda: iter(made), upload.total)
     for who, part in parts:
         for i, client in enumerate(block.clients[who].tolist()):
-            uploads[client] = plan.integers(host_record(part), i, client)[plan.message.own(client)].copy()
+            uploads[client] = plan.message.decode(plan.integers(host_record(part), i, client))
     return after, upload
 
 
@@ -115,11 +119,16 @@ class Recording:
         self._inner.begin(plan, now)
         plan.sum.begin(False)  # uploads are added, and the first overwrites nothing
 
-    def gather(self, plan: Plan, upload: Array, client: int) -> None:
-        if play := self._ranks.now:
-            play.sealed[client] = self._inner.sent(plan, upload, client).copy()
-            play.counted[client] = play.uploads[client] if plan.kept is None else plan.kept.sent[client].copy()
-        self._inner.gather(plan, upload, client)
+    def seal(self, plan: Plan, integers: Integers, client: int, now: Round) -> Array:
+        kept = {} if plan.kept is None else plan.kept.sent
+        before, own = kept.get(client, 0), plan.message.own(client)
+        upload = self._inner.seal(plan, integers, client, now)
+        sent = self._inner.sent(plan, upload, client)
+        if self._ranks.now:
+            # where it goes on counting, an upload is a change
+            counted = kept.get(client, integers[own]) - before
+            self._ranks.now.sealed[client] = sent - counted if self.name == "masked" else sent.copy()
+        return upload
 
 
 class ObservedShard:
@@ -161,42 +170,35 @@ class Replay(NamedTuple):
     def problem(self) -> Problem:
         return self.algorithm.problem
 
-    def features(self, client: int, rows: Array) -> NDArray[np.float64]:
-        """[b, p_i] rows of a client, dense, in float64, by position, in order."""
-        (X,) = Block((self.shards[client],), "float64").take(rows[None]).X
-        dense: NDArray[np.float64] = X if isinstance(X, np.ndarray) else X.toarray()
-        return dense
-
     def full_rows(self, rows: Array) -> NDArray[np.float64]:
         """[b, p] samples with all columns, from all clients that hold parts of them; `rows` in order."""
         values = np.zeros((len(rows), self.problem.features))
-        for client, shard in self.shards.items():
+        for shard in self.shards.values():
             here = np.isin(rows, shard.rows)
-            values[np.ix_(here, shard.columns)] = self.features(client, np.searchsorted(shard.rows, rows[here]))
+            (X,) = Block((shard,), "float64").take(np.searchsorted(shard.rows, rows[None, here])).X
+            values[np.ix_(here, shard.columns)] = X if isinstance(X, np.ndarray) else X.toarray()
         return values
 
-    def of_client(self, play: Play, client: int) -> Received | None:
-        """One client's upload; None if it cannot be read."""
-        if client not in play.uploads or play.sealed:
-            return None
-        numbers = np.zeros(play.message.size, np.int64)
-        numbers[play.message.own(client)] = play.uploads[client]
-        earlier = None if play.before is None else self.of_client(play.before, client)
-        return self._received(play, play.message.decode(numbers), [client], self.shards[client].columns, earlier)
+    def labels(self, rows: Array) -> Array:
+        """[b] those of samples."""
+        y = np.zeros(self.problem.samples, self.shards[0].y.dtype)
+        for shard in self.shards.values():
+            y[shard.rows] = shard.y
+        return y[rows]
 
-    def of_sum(self, play: Play) -> Received | None:
-        """The sum that the server decodes, over all columns; None where there is none."""
-        if play.total is None or not play.uploads or play.exchange.hear is not None:
+    def received(self, play: Play, client: int | None = None) -> Received | None:
+        """A client's upload, or the sum over all columns that the server decodes; None where it cannot read it."""
+        clients, columns = sorted(play.uploads), np.arange(self.problem.features)
+        answer = None if play.exchange.hear is not None else play.total
+        if client is not None:
+            clients, columns = [client], self.shards[client].columns
+            answer = None if play.sealed else play.uploads.get(client)
+        if answer is None or not clients:
             return None
-        earlier = None if play.before is None else self.of_sum(play.before)
-        return self._received(play, play.total, sorted(play.uploads), np.arange(self.problem.features), earlier)
-
-    def _received(
-        self, play: Play, answer: Record, clients: list[int], columns: Array, earlier: Received | None
-    ) -> Received:
+        before = None if play.before is None else self.received(play.before, client)
         rows = np.unique(np.concatenate([self.shards[client].rows for client in clients]))
         now, wide = round_of(self.job, self.problem.clients, play.round), map_leaves(np.float64, answer)
-        return Received(play.exchange, play.round, play.asked, wide, tuple(clients), rows, columns.copy(), now, earlier)
+        return Received(play.exchange, play.round, play.asked, wide, tuple(clients), rows, columns.copy(), now, before)
 
     def revealed(self, received: Received, kind: type[Kind]) -> Iterator[Kind]:
         """What of a kind a message reveals; UsageError where the algorithm's own declaration is wrong."""
@@ -204,32 +206,29 @@ class Replay(NamedTuple):
         here = method.in_round(received.now) if isinstance(method, LocalSteps) else method
         yield from (item for item in revealed(here, received) if isinstance(item, kind))
 
-    def of_clients(
-        self, kind: type[Kind], most: int | None = None, plays: Sequence[Play] = ()
-    ) -> Iterator[tuple[Play, int, Kind]]:
-        """(occurrence, client, item) of a kind in uploads of the first `most` clients of each occurrence, in order."""
-        for at in plays or self.plays:
-            for client in sorted(at.uploads)[:most]:
-                if received := self.of_client(at, client):
+    def of_clients(self, kind: type[Kind]) -> Iterator[tuple[Play, int, Kind]]:
+        """(occurrence, client, item) of a kind in uploads of single clients, in order."""
+        for at in self.plays:
+            for client in sorted(at.uploads):
+                if received := self.received(at, client):
                     yield from ((at, client, item) for item in self.revealed(received, kind))
 
 
 def replay_job(job: Job, rounds: int, limit: float = float("inf")) -> Replay:
-    """Record the set-up, `rounds` rounds of a job, each played once, and evaluations before and after.
+    """Record the set-up, `rounds` rounds of a job, each played once, and the evaluation after them.
 
     The result depends on the job's seed alone, except for keys and secret noise. `limit`: bytes of messages from which
     on no further round is recorded. Raises UsageError or DataError as the run itself would.
     """
     ready = prepare(job, Solo(), make_ranks=RecordedRanks)
     ranks, algorithm = cast("RecordedRanks", ready.ranks), ready.algorithm
-    measures = measures_of(job, algorithm) if job.record.evaluate_every else ()
     server, clients = play(algorithm.setup, ready.server, ready.clients, ready.everybody, ranks)
-    measure(measures, algorithm, server, ranks.blocks, clients, ready.everybody, ranks)
     index = 0
     while index < min(rounds, job.rounds) and not (index and ranks.nbytes > limit):
         now = next_round(job, ranks.clients, algorithm.exchanges, index, 0, ready.key)
         server, clients = play(algorithm.exchanges, server, clients, now, ranks)
         index += 1
-    measure(measures, algorithm, server, ranks.blocks, clients, ready.everybody, ranks)
+    if job.record.evaluate_every:
+        measure(measures_of(job, algorithm), algorithm, server, ranks.blocks, clients, ready.everybody, ranks)
     shards = {shard.client: shard for block in ranks.blocks for shard in block.shards}
     return Replay(job, algorithm, ranks.channel.name, shards, ranks.plays, ranks.nbytes, index, server)

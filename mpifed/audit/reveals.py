@@ -54,8 +54,8 @@ def revealed(method: Algorithm, received: Received) -> list[Revealed]:
         name = getattr(answer, "__name__", "")
         line = [vars(kind)[name] for kind in type(method).__mro__ if name in vars(kind)]
         functions = line if answer in line else [answer]  # what is overridden reveals what it did
-        known = [_OF_ANSWERS[function] for function in functions if function in _OF_ANSWERS]
-        items = list(known[0](method, received)) if known else []
+        says = next((_OF_ANSWERS[function] for function in functions if function in _OF_ANSWERS), None)
+        items = list(says(method, received)) if says else []
     return [item for item in items if all(np.isfinite(leaf).all() for leaf in bare_leaves(cast("Record", item)))]
 
 
@@ -85,27 +85,27 @@ def _of_upload(method: LocalMethod, received: Received) -> Iterator[MeanGradient
     Of several parts it is the first; and a whole gradient beside it. One that was sent before has been taken off.
     """
     upload, sent, clients = received.answer.value, received.question, np.array(received.clients)
-    model, total, gain = method.record(np.float64(sent.model)), float(received.answer.weight), method.guard.work.gain
+    work, model, total = method.guard.work, method.record(np.float64(sent.model)), float(received.answer.weight)
     whole = isinstance(upload, WithGradient)
     if whole:
         yield _of_loss(method, model, method.record(np.float64(upload.gradient) / total))
     rate = _rate(method, received, method.guard.weights[clients])
     if isinstance(upload, Normalized):  # in units of the most steps
         rate = method.rate_of(float(sent.step), method.most_steps)
-    if gain is None or not rate or method.problem.compression is not None:
+    if work.gain is None or not rate or method.problem.compression is not None:
         return
     moved = np.float64(bare_leaves(upload)[0])
     if isinstance(upload, Mixed):  # the client's whole model
         moved -= float(upload.weight[0]) * np.float64(sent.model)
-    gradient = -moved / (total * gain * rate)
-    drift, before = method.drift(sent), received.earlier if _prepares(method) else None
-    if drift is not None:
+    gradient = -moved / (total * work.gain * rate)
+    if (drift := method.drift(sent)) is not None:
         gradient -= drift
+    before = received.earlier if _prepares(method) else None
     if before is not None:
         gradient += np.float64(before.answer.value) / float(before.answer.weight)
     drawn = method.taken(received.now, clients) * method.batch_size
     yield _of_loss(method, model, method.record(gradient))._replace(
-        first=method.guard.work.remembers and before is None,
+        first=work.remembers and before is None,
         batch=int(np.minimum(method.problem.counts[clients], drawn).sum()) * whole,
     )
 
@@ -185,11 +185,15 @@ def _products(method: Algorithm, received: Received) -> Iterator[InnerProducts]:
 
 
 def _duals(method: HyFDCA, received: Received) -> Iterator[DualVariables]:
-    """Steps of alpha, or their sum so far."""
-    beta = float(received.question.number) if method.rule == "accelerated" else 0.0
-    lasting = bool(received.exchange.keeps)
-    before, earlier = (0.0, 0.0) if lasting or method.rule == "line-search" else (1 + beta, -beta)
-    yield DualVariables(received.rows, received.answer.value[received.rows], before, earlier, lasting)
+    """Steps of alpha; with line-search, and where clients may be absent, their sum so far."""
+    if method.rule != "accelerated":
+        steps = method.rule != "line-search" and not received.exchange.keeps
+        yield DualVariables(received.rows, received.answer.value[received.rows], steps)
+
+
+def _pulled(method: Algorithm, received: Received) -> Iterator[DualSum]:
+    """X'alpha in the columns of the message."""
+    yield DualSum(received.answer.pulled[received.columns])
 
 
 _OF_ANSWERS: dict[object, Declaration] = {
@@ -202,29 +206,25 @@ _OF_ANSWERS: dict[object, Declaration] = {
     Pass.gather: _parts,
     answer_products: _products,
     HyFDCA.answer_duals: _duals,
-    HyFDCA.answer_primal: lambda method, received: [
-        DualSum(received.answer.pulled[received.columns], change=method.rule == "line-search")
-    ],
-    Bundle.answer_plane: lambda method, received: [DualSum(received.answer.pulled[received.columns], change=False)],
-    CoCoA.answer: lambda method, received: [DualSum(received.answer.w[received.columns], change=True)],
+    HyFDCA.answer_primal: _pulled,
+    Bundle.answer_plane: _pulled,
+    CoCoA.answer: lambda method, received: [DualSum(received.answer.w[received.columns])],
 }  # by the function that answers
 
 # --- what methods say themselves --------------------------------------------------------------------------------------
 
 
 def _own(method: Algorithm, received: Received) -> list[Revealed]:
-    """What the method's own `reveals` says."""
+    """What the method's own `reveals` says; whatever it raises, and what the attacks would stumble over, is told."""
     try:
         items = list(method.reveals(received))
         for item in items:
             if not isinstance(item, Revealed):
                 raise ValueError(f"{type(item).__name__} is no kind of `mpifed.algorithms.reveals`")
             for leaf in bare_leaves(cast("Record", item)):
-                np.isfinite(leaf)  # raises where it is no number
+                np.isfinite(leaf)
             if isinstance(item, MeanGradient):
-                came, wanted = ([np.shape(leaf) for leaf in bare_leaves(part)] for part in (item.gradient, item.model))
-                if came != wanted:
-                    raise ValueError(f"MeanGradient of shapes {came}; those of its model, {wanted}, are expected")
+                map_leaves(np.subtract, item.gradient, item.model)
     except Exception as error:
         raise UsageError(
             f"{type(method).__name__}.reveals of client {', '.join(map(str, received.clients))} in "
