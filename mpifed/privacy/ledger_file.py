@@ -214,8 +214,11 @@ def spent(run_dir: Path) -> Table | None:
         return epsilons
     ledger.compare(str(run_json), about.get("ledger"))
     follows = {"noise_multiplier": ledger.header.noise_multiplier, "delta": ledger.spending.privacy.delta}
-    if not ledger.torn and about.get("exit") is not None and about["ledger"]["lines"] == len(ledger.lines):
-        follows |= epsilons  # else the ledger is ahead
+    ahead = ledger.torn or going_on or about["ledger"]["lines"] != len(ledger.lines)
+    if ledger.spending.privacy.noise != "secure":  # whose rounds, played again, count once: the last may still be to come
+        ahead = ahead or (bool(ledger.lines) and ledger.lines[-1].round >= about["rounds"])
+    if not ahead:
+        follows |= epsilons
     for name, value in follows.items():
         said = about.get(name)
         near = isinstance(said, float) and isinstance(value, float) and math.isclose(said, value, rel_tol=_NEAR)

@@ -29,7 +29,7 @@ from mpifed.comm.channels.keys import KEY_BYTES, STREAM_BYTES, Keyring, Mask, Pa
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import answering, hearing
 from mpifed.core.record import Integers, Record
-from mpifed.core.round import SETUP, Round
+from mpifed.core.round import Round
 from mpifed.data.roster import located
 
 _FEW = 20  # up to this many clients every pair shares a mask: a third of so few could easily be one more
@@ -64,8 +64,8 @@ class Masked(Channel):
             sums = [plan for plan in plans if plan.exchange.answer is not None]
             up, down = self.keyring.setup_bytes
             if any(not unit.by_all for plan in sums for unit in plan.message.units):
-                everybody = Round(SETUP, 0, np.ones(clients, dtype=bool))
-                graphs = [self._graph(plan, everybody) for plan in sums]
+                everybody, drawn = np.arange(clients), order(0, clients)  # as an example: rounds have their own
+                graphs = [MaskGraph(plan.message, everybody, self.neighbours(clients), drawn) for plan in sums]
                 met = [len(set[int]().union(*(graph.partners(n) for graph in graphs))) for n in range(clients)]
                 down += KEY_BYTES * (sum(met) - 2 * met[0])
             elif sums:
