@@ -132,7 +132,7 @@ hashes: $(VENV)/test.done ## the shipped jobs' models, bit by bit, and their his
 # imported by name, and the interface in Python; and one run of each algorithm
 OF_PYTHON = $(addprefix tests/unit/,explain job test_cli.py test_sources.py) \
   $(addprefix tests/unit/python/test_,data.py python.py) \
-  $(addprefix tests/laws/test_,own_classes.py own_states.py conformance.py::test_runs_are_resumable)
+  $(addprefix tests/laws/test_,own.py methods.py::test_runs_are_resumable)
 
 test-pythons: ## what can depend on it, on the oldest and the newest supported Python that are found on this machine
 	@set -e; for found in $$(.ci/pythons); do version=$${found%%=*}; set -x; \

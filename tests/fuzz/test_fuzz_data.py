@@ -1,65 +1,137 @@
-"""Damaged and hostile data files, and options of `mpifed data`: a clean end, and nothing half done."""
+"""Damaged and hostile data files and folders, and options of `mpifed data`: a clean end, and nothing half done."""
 
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
+import io
+import json
 import lzma
+import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import h5py
+import numpy as np
+import pandas as pd
 import pytest
-from data_files import CSV, WORDS, formats, lines, make, written
-from fuzzing import examples, mutated, seeds
+from federations import idx, leaf, png
+from fuzzing import NO_FILES, Ended, check, ended, examples, mutated, other_table, put
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn import datasets, feature_extraction, preprocessing  # noqa: F401 -- here, and not anew in every child
 
-from mpifed.data import sources
+from mpifed.data.shards import shard_of
+from mpifed.data.sources import SOURCES
+from mpifed.data.store import ABOUT, ARRAYS, About, _identity, open_federation
+from mpifed.files.json_file import read_json
+from mpifed.files.schemas import conforming
 
 pytestmark = pytest.mark.long
 
-PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress
-}  # fmt: skip
+# --- files -----------------------------------------------------------------------------------------------------------
+
+# what cells, names, labels, column numbers, options may be; many of them are fine in some places
+STRANGE = [
+    "", " ", "0", "1", "-1", "2", "-0", "+1", "007", "1.", ".5", "-2.5e3", "1e-400", "1e38", "3.5e38", "1e39", "-1e308",
+    "1e999", "nan", "-nan", "inf", "-Infinity", "1_000", "0x10", "1e", "1,5", "1;2", "9007199254740993", "4294967296",
+    "9223372036854775807", "9223372036854775808", "18446744073709551616", "2147483648", "16777216", "1000000000000",
+    "true", "null", "'", '"', "''", '""', "#", ":", "=", "-", "--", "\u0663", "½", "1\u00a0", "\x1b[31m", "\ufeff1",
+    "%s", "../../x", "/dev/zero", "/", "a.csv", "9" * 400, "9" * 5000, "0." + "1" * 400, "x" * 140_000, "a\rb",
+    "é" * 300, "\udcff",
+]  # fmt: skip
+WORDS = st.sampled_from(STRANGE) | st.integers(-(2**70), 2**70).map(str) | st.floats().map(repr)
 SPLITS = st.sampled_from([
     "rows --clients 2", "columns --clients 2", "grid --grid 2x2", "rows --clients 1 --test-fraction 0.3",
     "rows --clients 2 --partition dirichlet:0.5", "rows --clients 2 --scale standard", "rows --clients 3 --skew 1",
     "rows --clients 2 --scale minmax,unit-rows", "rows --clients 2 --labels even-odd", "rows --clients 2 --scale unit",
     "rows --clients 2 --task regression --scale standard", "rows --clients 2 --task classification",
-])  # fmt: skip
+]).map(str.split)  # fmt: skip
 
 
-CHANGES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4), WORDS), max_size=2)  # (row, column, what is there)
+@cache
+def formats() -> dict[str, bytes]:
+    """Small files of every format, by name."""
+    rng = np.random.default_rng(1)
+    rows = np.round(rng.normal(0, 3, (12, 4)), 3).tolist()
+    X, y = rng.integers(0, 9, (12, 2, 3), np.uint8), np.arange(12, dtype=np.uint8) % 3
+    table = pd.DataFrame({"age": [30.5, np.nan, 60, 20] * 3, "sex": ["m", "f", None] * 4, "ward": [7, 8, 8] * 4,
+                          "ill": ["no", "yes"] * 6})  # fmt: skip
+    lines = ["a,b,c,d,y", *(",".join(map(str, [*row, i % 3])) for i, row in enumerate(rows))]
+    entries = [[f"{j + 1}:{x}" for j, x in enumerate(row) if (i + j) % 3] for i, row in enumerate(rows)]
+    users = {name: (X[at::2, 0].tolist(), y[at::2].tolist()) for at, name in enumerate("ab")}
+    with h5py.File(shards := io.BytesIO(), "w") as file:
+        file["X"], file["y"] = X, y
+    np.savez_compressed(arrays := io.BytesIO(), X=X, y=y, who=y.astype(str))
+    return {
+        "a.csv": "\n".join(lines).encode(),
+        "a.svm": "\n".join(f"{i % 2} {' '.join(row)}" for i, row in enumerate(entries)).encode(),
+        "t.csv": table.to_csv(index=False).encode(),
+        "t.parquet": table.to_parquet(index=False, row_group_size=5),
+        "a.npz": arrays.getvalue(),
+        "shards/a.h5": shards.getvalue(),
+        "pictures/cat/1.png": png(X[0]),
+        "pictures/dog/1.png": png(X[1]),
+        "a.json": json.dumps(leaf(**users)).encode(),
+        "images/train-images-idx3-ubyte": idx(X),
+        "images/train-labels-idx1-ubyte": idx(y),
+        "public.toml": b"classes = ['0', '1', '2']\n[columns.a]\nrange = [-9, 9]\nfill = 1\n",
+    }
 
 
-def changed(rows: list[list[str]], changes: list[tuple[int, int, str]]) -> list[list[str]]:
-    """A table with other words in some of its cells."""
-    rows = [list(row) for row in rows]
-    for row, column, word in changes:
-        rows[row % len(rows)][column % len(rows[row % len(rows)])] = word
-    return rows
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with all of them."""
+    for name, content in formats().items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def make(folder: Path, *words: str) -> Ended:
+    """`mpifed data ... --out out` ended cleanly; what it made can be read, what it did not make is not there."""
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    words = tuple(word.replace("\0", "") for word in words)
+    end = ended(["data", *words, "--out", "out"], folder)
+    check(end)
+    assert len(end.text) < 3000 + sum(map(len, words)), end.text[:5000]
+    assert (folder / "out/federation.h5").exists() == (end.code == 0), end
+    if end.code == 0:
+        federation = open_federation(folder / "out", verify=True)
+        assert (federation.counts > 0).all() and (federation.widths > 0).all()
+        for client in range(min(federation.clients, 5)):
+            shard = shard_of(federation, client)
+            rows = np.arange(min(shard.samples, 20))
+            X = np.full((len(rows), shard.features), np.nan)
+            if federation.sparse:
+                X = shard.take_sparse(rows, np.float64).data
+            else:
+                shard.take(rows, X)
+            assert np.isfinite(X).all() and np.isfinite(shard.y).all()
+    return end
 
 
 @given(
-    changes=CHANGES, named=st.booleans(), label=st.sampled_from(["-1", "0", "c", "y"]) | WORDS, split=SPLITS,
-    more=st.just([]) | st.lists(WORDS, max_size=5), last=st.integers(2, 14),
+    changes=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4), WORDS), max_size=2), named=st.booleans(),
+    label=st.sampled_from(["-1", "0", "c", "y"]) | WORDS, split=SPLITS, more=st.lists(WORDS, max_size=5),
+    last=st.integers(2, 14),
 )  # fmt: skip
 @examples(8)
-def test_strange_csv(
-    tmp_path: Path, changes: list[tuple[int, int, str]], named: bool, label: str, split: str, more: list[str], last: int
+def test_strange_cells(
+    tmp_path: Path, changes: list[Any], named: bool, label: str, split: list[str], more: list[str], last: int
 ) -> None:
-    table = changed([line.split(",") for line in CSV.decode().split()][not named : last], changes)
-    table += [more] if more else []
-    words = ("csv", written(tmp_path / "a.csv", lines(table)), "--split", *split.split())
-    make(tmp_path, *words, f"--label={label.replace(chr(0), '')}")
+    table = [line.split(",") for line in formats()["a.csv"].decode().split()][not named : last]
+    for row, column, word in changes:
+        table[row % len(table)][column] = word
+    text = "\n".join(map(",".join, [*table, more] if more else table))
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8", errors="replace")
+    make(tmp_path, "csv", "a.csv", "--split", *split, f"--label={label}")
 
 
-HUGE = st.sampled_from([
-    "0", "1", "2", "3", "-1", "7", "x", "", "1.5", "nan", "inf", "1e300", "1e-300", "1000000000", "1000000000000",
-    "2147483648", "9223372036854775807", "9223372036854775808", "18446744073709551616", "9" * 400, "9" * 5000,
-    "/dev/zero", "/dev/null", "/", "a.csv", "a.svm", "x" * 300, "\udcff", "\x1b[31m",
-])  # fmt: skip
-OPTIONS = {  # and what each may be, beside that
+OPTIONS = {  # and what each may be, beside what nobody expects
     "--clients": ["4", "1797"], "--grid": ["100000x100000", "2x3", "0x2", "9" * 21 + "x2", "1x1", "2x" + "9" * 5000],
     "--partition": [
         "iid", "dirichlet:1e-300", "dirichlet:1e308", "dirichlet:inf", "dirichlet:nan", "dirichlet:", "classes:1",
@@ -69,65 +141,41 @@ OPTIONS = {  # and what each may be, beside that
     "--labels": ["below:2", "class:1", "class:x", "even-odd", "all", "class:", "class:\u0663"],
     "--scale": ["unit", "none", "standard,unit,unit-rows", "minmax," * 50, "minmax", "standard", "unit-rows"],
     "--test-fraction": ["0.5", "0.999999", "1e-9", "0.2"], "--seed": ["17"],
+    "--task": ["classification", "regression", "auto"], "--test": ["a.csv", "a.svm", "a.json", "."],
+    "--label": ["y", "0", "-1", "ill", "who", "X"], "--by": ["ward", "ill", "0", "who"], "--samples": ["50", "X"],
+    "--separator": [",", ";", "tab"], "--decimal": [",", "."], "--given": ["a.csv", "public.toml"],
+    "--categorical": ["one-hot"], "--missing": ["drop", "mean", "median", "zero"], "--features": ["5"],
+    "--noise": ["0", "1e29"], "--classes": ["4"], "--dtype": ["uint8", "float32"],
 }  # fmt: skip
-TASKS = {"--task": ["classification", "regression", "auto"]}
-TESTS = {"--test": ["a.csv", "a.svm"], **TASKS}
-CELLS = {"--separator": [",", ";", "tab"], "--decimal": [",", "."], "--given": ["a.csv", "public.toml"]}
-FILLS = ["drop", "mean", "median", "zero"]
-SOURCES = {  # and what options each has of its own
-    "digits": {}, "csv a.csv --label y": {"--label": ["y", "0", "-1"], **TESTS, **CELLS},
-    "csv a.csv t.csv --label y": {"--label": ["y", "0", "-1"], **TESTS, **CELLS},
-    "svmlight a.svm": {"--dense": [""], "--sparse": [""], **TESTS},
-    "synthetic": {
-        "--samples": ["50"], "--features": ["5"], "--noise": ["0", "1e29"], "--classes": ["4"],
-        "--dtype": ["uint8", "float32"], **TASKS,
-    },
-    "mnist .": {}, "csv /dev/zero": TESTS, "svmlight /dev/zero": TESTS, "csv .": TESTS,
-    "csv": TESTS,
-    "csv t.csv --label ill --by ward": {"--categorical": ["one-hot"], "--missing": FILLS, **TASKS},
-    "csv t.csv --label ill --categorical one-hot": {"--by": ["ward", "ill", "0"], "--missing": FILLS, **TESTS},
-    "parquet t.parquet --label ill": {
-        "--by": ["ward", "x"], "--categorical": ["one-hot"], "--missing": FILLS, **TESTS,
-    },
-    "npz a.npz": {"--by": ["who", "X"], "--samples": ["X", "y"], "--label": ["y", "who", "X"], **TASKS},
-    "leaf a.json": {"--test": ["a.json", "."], **TASKS}, "leaf .": {},
-    "idx images": {}, "hdf5 shards": TASKS, "images pictures": {}, "cifar .": {},
-}  # fmt: skip
+TRIED = [
+    "digits", "synthetic", "mnist .", "csv /dev/zero", "svmlight /dev/zero", "csv .", "csv", "leaf .", "cifar .",
+    "csv a.csv --label y", "csv a.csv t.csv --label y", "svmlight a.svm", "idx images", "hdf5 shards",
+    "csv t.csv --label ill --by ward", "csv t.csv --label ill --categorical one-hot", "parquet t.parquet --label ill",
+    "npz a.npz", "leaf a.json", "images pictures",
+]  # fmt: skip
 
 
 def test_every_source_is_tried_and_described() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/data.md").read_text(encoding="utf-8")
-    assert {words.split()[0] for words in SOURCES} == set(sources.SOURCES)
-    assert all(f"`{name}" in page or f"mpifed data {name}" in page for name in sources.SOURCES)
+    assert {words.split()[0] for words in TRIED} == set(SOURCES)
+    assert all(f"`{name}" in page or f"mpifed data {name}" in page for name in SOURCES)
 
 
-@st.composite
-def command_lines(draw: st.DrawFn) -> list[str]:
-    """A source with one to three options, of which some have values that nobody expects."""
-    source = draw(st.sampled_from(list(SOURCES)))
-    words = source.split()
-    if draw(st.integers(0, 9)):
-        words += draw(st.sampled_from(["--split rows --clients 2", "--split grid --grid 2x2"])).split()
-    for _ in range(draw(st.integers(0, 3))):
-        of_source = draw(st.booleans()) and SOURCES[source]
-        options = of_source or OPTIONS
-        option = draw(st.sampled_from(list(options)))
-        words.append(option)
-        if options[option] != [""]:
-            words.append(draw(st.sampled_from(options[option]) | HUGE))
-    return words
-
-
-@given(words=command_lines())
+@given(
+    source=st.sampled_from(TRIED), split=SPLITS | st.just([]),
+    options=st.lists(st.sampled_from([*OPTIONS]).flatmap(
+        lambda name: st.tuples(st.just(name), st.sampled_from(OPTIONS[name]) | WORDS)), max_size=3),
+)  # fmt: skip
 @examples(8)
-def test_strange_options(tmp_path: Path, words: list[str]) -> None:
-    written(tmp_path / "public.toml", b"classes = ['0', '1', '2']\n[columns.a]\nrange = [-9, 9]\nfill = 1\n")
-    for name, content in formats().items():
-        written(tmp_path / name, content)
-    make(tmp_path, *words)
+def test_strange_options(files: Path, source: str, split: list[str], options: list[tuple[str, str]]) -> None:
+    given = [word for option in options for word in option]
+    make(files, *source.split(), *(["--split", *split] if split else []), *given)
 
 
-FORMATS = {  # the file that is damaged, of those of `formats`, and the words that read it
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress
+}  # fmt: skip
+READ = {  # the file that is damaged, and the words that read it
     "a.csv": "csv a.csv --label -1 --split rows --clients 2", "a.svm": "svmlight a.svm --split columns --clients 2",
     "t.csv": "csv t.csv --label ill --by ward --categorical one-hot --missing mean",
     "t.parquet": "parquet t.parquet --label ill --by ward --categorical one-hot --missing median",
@@ -136,17 +184,83 @@ FORMATS = {  # the file that is damaged, of those of `formats`, and the words th
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@given(seed=seeds, suffix=st.sampled_from(list(PACKERS)), packed=st.booleans(), split=SPLITS)
+@pytest.mark.parametrize("name", READ)
+@given(data=st.data(), suffix=st.sampled_from([*PACKERS]), packed=st.booleans())
 @examples(6)
-def test_damaged_formats(tmp_path: Path, name: str, seed: int, suffix: str, packed: bool, split: str) -> None:
+def test_damaged_formats(files: Path, name: str, data: st.DataObject, suffix: str, packed: bool) -> None:
     """Files as they are can be read; one of them is damaged before or after it is packed."""
-    for other, content in formats().items():
-        written(tmp_path / other, content)
-    words = FORMATS[name].split()
-    assert make(tmp_path, *words).code == 0
-    suffix, content = suffix if name in ("a.csv", "a.svm", "t.csv", "a.json") else "", formats()[name]
-    pack = PACKERS[suffix]
-    written(tmp_path / f"{name}{suffix}", mutated(pack(content), seed) if packed else pack(mutated(content, seed)))
-    more = ("--split", *split.split()) if name[:2] == "a." and "rows" in words else ()
-    make(tmp_path, *(f"{word}{suffix}" if word == name else word for word in words), *more)
+    content, words = formats()[name], READ[name].split()
+    (files / name).write_bytes(content)
+    assert make(files, *words).code == 0
+    suffix = suffix if name in ("a.csv", "a.svm", "t.csv", "a.json") else ""
+    content = content if packed else data.draw(mutated(content))
+    content = PACKERS[suffix](content)
+    (files / f"{name}{suffix}").write_bytes(data.draw(mutated(content)) if packed else content)
+    make(files, *(f"{word}{suffix}" if word == name else word for word in words))
+
+
+# --- folders of data -------------------------------------------------------------------------------------------------
+
+JOB = """
+name = "small"
+rounds = 2
+data = {{path = "data", verify = {verify}, memory_gib = {room}}}
+model.name = "{model}"
+record.evaluate_every = 1
+algorithm = {{{algorithm}, batch_size = 5}}
+client_optimizer.learning_rate = {{initial = 0.1, exponent = 0.5, offset = 1.0}}
+"""
+ROWS, DRAWN = "--split rows --clients 4 --test-fraction 0.2", "synthetic --samples 60 --features 12 --task"
+AVERAGING, HYBRID = 'name = "fedavg"', 'name = "hyfem", local_steps = 2, mu = 0.01'
+MADE = {  # by folder: the model of a job, its algorithm, and the words that make the data
+    "dense": ("softmax", AVERAGING, f"digits {ROWS}"),
+    "sparse": ("softmax", AVERAGING, f"svmlight sparse.svm --sparse --task classification {ROWS}"),
+    "regression": ("least-squares", AVERAGING, f"{DRAWN} regression {ROWS}"),
+    "grid": ("logistic", HYBRID, f"{DRAWN} classification --classes 2 --split grid --grid 2x2"),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("made"), np.random.default_rng(1)
+    rows = ([f"{j + 1}:{rng.random():.3f}" for j in range(20) if rng.random() < 0.3] for _ in range(60))
+    (folder / "sparse.svm").write_text("\n".join(f"{k % 3} {' '.join(row)}" for k, row in enumerate(rows)))
+    for name, (_, _, words) in MADE.items():
+        end = ended(["data", *words.split(), "--out", name], folder)
+        assert end.code == 0, end.text
+    return folder
+
+
+@pytest.mark.parametrize("damage", ["none", "bytes", "an index that fits", "numbers", "no file"])
+@given(name=st.sampled_from([*MADE]), verify=st.booleans(), room=st.sampled_from([0.0, 1.0]), data=st.data())
+@examples(8)
+def test_a_run_on_a_damaged_folder(
+    damage: str, made: Path, tmp_path: Path, name: str, verify: bool, room: float, data: st.DataObject
+) -> None:
+    """It ends cleanly, with checksums compared or not."""
+    for path in tmp_path.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    folder = shutil.copytree(made / name, tmp_path / "data")
+    path = folder / data.draw(st.sampled_from([ABOUT, ARRAYS]))
+    if damage == "bytes":
+        path.write_bytes(data.draw(mutated(path.read_bytes())))
+    elif damage == "no file":
+        put(path, data.draw(st.sampled_from(NO_FILES)))
+    elif damage == "an index that fits":
+        table = data.draw(other_table(read_json(folder / ABOUT)))
+        with contextlib.suppress(Exception):
+            table["data_sha256"] = _identity(conforming(About, table))
+        (folder / ABOUT).write_text(json.dumps(table))
+    elif damage == "numbers":  # the sizes stay: labels, columns and values are whatever the bytes are
+        stored = bytearray((folder / ARRAYS).read_bytes())
+        for at in data.draw(st.lists(st.integers(0, len(stored) - 8), min_size=8, max_size=8)):
+            stored[at : at + 8] = data.draw(
+                st.sampled_from([b"\xff" * 8, b"\0" * 8]) | st.binary(min_size=8, max_size=8)
+            )
+        (folder / ARRAYS).write_bytes(stored)
+    model, algorithm, _ = MADE[name]
+    text = JOB.format(verify=str(verify).lower(), room=room, model=model, algorithm=algorithm)
+    (tmp_path / "job.toml").write_text(text)
+    end = ended(["run", "job.toml", "--out", "run", "--progress", "none"], tmp_path)
+    check(end)
+    assert damage != "none" or end.code == 0, end.text

@@ -1,19 +1,22 @@
-"""Damaged folders of runs and sweeps: whatever reads them ends cleanly, and what is resumed has the same bits."""
+"""Damaged and made-up jobs, runs and sweeps: whatever reads them ends cleanly; what is resumed has the same bits."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
+from collections.abc import Callable
+from datetime import date, datetime, time, timezone
 from pathlib import Path
 from typing import Any
 
 import matplotlib.figure  # noqa: F401 -- here, and not anew in every child
 import pytest
-from damaging import other_table, replace, spoil_model
-from fuzzing import check, ended, examples, mutated, seeds
+import tomli_w
+from fuzzing import NO_FILES, STRANGE, check, ended, examples, mutated, other_table, put
 from hypothesis import given
 from hypothesis import strategies as st
+from laws.registry import CASES, table
+from methods import private
 from written_files import read_json, write_json
 
 import mpifed.batch.status
@@ -21,213 +24,209 @@ import mpifed.plots.curves  # noqa: F401
 from mpifed.files.json_file import as_json
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.write import sha256
+from mpifed.testing import Job
 
 pytestmark = pytest.mark.long
 
-JOB = """
-name = "small"
-rounds = {rounds}
-[data]
-path = "{data}"
-[model]
-name = "softmax"
-bias = false
-[algorithm]
-name = "{algorithm}"
-batch_size = 20
-local_steps = 2
-[client_optimizer]
-learning_rate = {{initial = 0.1, exponent = 0.5}}
-[record]
-evaluate_every = 1
-checkpoint_every = 1
-{more}
-"""
-PRIVATE = """[privacy]
-noise_multiplier = 2.0
-noise = "test"
-delta = 1e-5
-clip = 0.3
-public_preparation = true
-"""
-NETWORK = """[simulated_network]
-name = "lte"
-"""
-KINDS = {"plain": ("scaffold", NETWORK), "private": ("fedavg", PRIVATE)}
-READERS = (["show"], ["show", "--json"], ["plot", "--out", "f.png"])
-SWEEP_READERS = (
-    *READERS[:2],
-    ["compare"],
-    ["compare", "--json"],
-    ["compare", "--best"],
-    ["compare", "--best", "--json"],
-)
+# --- jobs ------------------------------------------------------------------------------------------------------------
 
-
-class Made:
-    """Folders that were not damaged, and what models they lead to."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.models = folder, dict[str, str]()
-        self.of(["data", "digits", "--split", "rows", "--clients", 4, "--test-fraction", 0.2, "--out", "data"])
-        for name, (algorithm, more) in KINDS.items():
-            for rounds in (2, 3):
-                text = JOB.format(data=folder / "data", rounds=rounds, algorithm=algorithm, more=more)
-                (folder / f"{name}-{rounds}.toml").write_text(text)
-                self.of(["run", f"{name}-{rounds}.toml", "--out", f"{name}-{rounds}"])
-            self.models[name] = self.model(folder / f"{name}-3")
-        text = (folder / "private-2.toml").read_text() + '[sweep]\n"algorithm.batch_size" = [10, 20]\n'
-        (folder / "sweep.toml").write_text(text)
-        self.of(["run", "sweep.toml", "--out", "sweep"])
-        record = {
-            "id": "12",
-            "when": "",
-            "command": ["submit", "x"],
-            "script": "x",
-            "log": "x-%j.log",
-            "points": ["point-0000"],
-        }
-        write_json(folder / "sweep.submitted.json", {
-            "job": "sweep.toml", "points": ["point-0000", "point-0001"], "submissions": [record, record],
-        })  # fmt: skip
-
-    def of(self, arguments: list[Any]) -> None:
-        """A command that must succeed."""
-        end = ended(arguments, self.folder)
-        assert end.code == 0, end.text
-
-    @staticmethod
-    def model(run_dir: Path) -> str:
-        """What the bits of a model are known by."""
-        return model_sha256(read_model(run_dir / "model.safetensors"))
-
-    def files(self, name: str) -> list[str]:
-        """Of a folder, and beside it."""
-        found = [path for path in (self.folder / name).rglob("*") if path.is_file()]
-        beside = [self.folder / f"{name}.submitted.json"]
-        return sorted(str(path.relative_to(self.folder)) for path in [*found, *(one for one in beside if one.exists())])
-
-    def copied(self, name: str, to: Path) -> Path:
-        """A copy to be damaged, in `to`; its folder."""
-        shutil.rmtree(to, ignore_errors=True)
-        to.mkdir()
-        shutil.copytree(self.folder / name, to / name, symlinks=True)
-        for path in self.folder.glob(f"{name}.submitted.json"):
-            shutil.copy(path, to)
-        return to / name
-
-    def resumed(self, folder: Path, same: bool = True) -> None:
-        """Resume a damaged run to its third round; if that succeeds, its model has the bits of one not damaged."""
-        kind = folder.name.partition("-")[0]
-        job = self.folder / f"{kind}-3.toml"
-        end = ended(["run", job, "--out", folder, "--resume", "--progress", "none"], folder.parent)
-        check(end)
-        if end.code == 0 and same:
-            assert self.model(folder) == self.models[kind]
+VALUES: dict[type, list[Any]] = {  # of each type, such as readers stumble over; what is right and large takes long
+    bool: [True, False],
+    int: [0, 1, 2, 3, 7, -1, 50, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**30, 10**400, -(10**400)],
+    float: [0.0, -0.0, 5e-324, 1e-300, 1e-38, 1e-12, 0.5, 1.0, 3.0, 1e8, 3.4e38, 3.5e38, 1e300, 1.7e308, float("inf"),
+            float("-inf"), float("nan"), -1.0],
+    str: ["", " ", "a", "é", "\U0001f600", "x" * 300, ".", "..", "/abs/olute", "a/b", "-x", "--wrap=id", "a\nb",
+          "a\n#SBATCH --wrap=id", "a\rb", "a\u0085b", "a\0b", "#", "$(id)", "`id`", "%j", "%s%n", "{x}", "nan", "1",
+          "auto", "loss", "norm", "l1", "softmax", "fedavg", "cocoa", "no_such_module:Class", ":", "os:", ":x",
+          "os:system", "json:JSONDecoder", "a:b:c", "..os:x", "os\0:x", "mpifed.algorithms.fedavg:FedAvg",
+          "mpifed.maths.terms:Norm", "mpifed.maths.objectives:Softmax", "dataclasses:Field", "fractions:Fraction"],
+}  # fmt: skip
+TIMES = [date(2024, 1, 1), datetime(1, 1, 1, tzinfo=timezone.utc), time(23, 59, 59, 1)]
+MORE: list[dict[str, Any]] = [
+    {}, {"regularizer": {"name": "l1", "weight": 1e-3}}, {"simulated_network": {"name": "lte"}}, private(),
+    {"stop": {"reached": ["kkt_residual<=1e-2"]}}, {"participation": {"clients_per_round": 3}}, {"sweep": {"seeds": 2}},
+    {"constraint": [{"name": "loss", "limit": 1.5}]}, {"server": {"dedicated": True}}, {"audit": {"rounds": [1]}},
+    {"compute": {"dtype": "float64"}}, {"sweep": {"rounds": [1, 2], "name": ["a", "b"]}},
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return Made(tmp_path_factory.mktemp("made"))
+def folder(tmp_path_factory: pytest.TempPathFactory, make_data: Callable[..., Path]) -> Any:
+    """Data of each kind, by its name; without Slurm."""
+    folder = tmp_path_factory.mktemp("jobs")
+    two = "--labels even-odd --scale unit-rows"
+    for name, words in {
+        "rows": "rows --clients 4", "columns": "columns --clients 4", "halves": f"rows --clients 4 {two}",
+        "cells": f"grid --grid 2x2 {two}",
+    }.items():  # fmt: skip
+        make_data(folder / name, "digits", "--test-fraction", "0.2", "--split", *words.split())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(folder))
+        yield folder
 
 
-@pytest.fixture
-def to(tmp_path: Path) -> Path:
-    return tmp_path / "damaged"
+def written(folder: Path, content: bytes) -> str:
+    (folder / "job.toml").write_bytes(content)
+    return "job.toml"
 
 
-def read(folder: Path, reader: list[str]) -> None:
-    check(ended([reader[0], folder, *reader[1:]], folder.parent))
+@st.composite
+def jobs(draw: st.DrawFn) -> dict[str, Any]:
+    """A right job with all its defaults, in which one to three keys hold another value, mostly of their own type."""
+    case, more = draw(st.sampled_from(CASES)), draw(st.sampled_from(MORE))
+    job: Any = table(Path(case.split), case.algorithm, **{**case.tables, "rounds": 2, **more})
+    try:
+        job = Job.check(job).table() if "sweep" not in more else job
+    except Exception:  # what more there is does not go with the method
+        return job
+    if draw(st.integers(0, 3)) == 0:
+        return _of_toml(draw(other_table(job)))
+    for _ in range(draw(st.integers(1, 3))):
+        held = draw(st.sampled_from([job, *(one for one in job.values() if isinstance(one, dict) and one)]))
+        key = draw(st.sampled_from([*held]))
+        values = VALUES.get(type(held[key]))
+        held[key] = draw(st.sampled_from(values or [[], {}, [3], *TIMES, *(one for one in STRANGE if one is not None)]))
+    return _of_toml(job)
 
 
-names = st.sampled_from(["plain-2", "private-2"])
-numbers = st.integers(0, 10**6)
+def _of_toml(value: Any) -> Any:
+    """Without what TOML cannot have."""
+    if isinstance(value, dict):
+        return {key: _of_toml(one) for key, one in value.items() if one is not None}
+    return [_of_toml(one) for one in value if one is not None] if isinstance(value, list | tuple) else value
 
 
-@examples(4)
-@given(name=names, number=numbers, seed=seeds, reader=st.sampled_from(READERS))
-def test_bytes_of_any_file(made: Made, to: Path, name: str, number: int, seed: int, reader: list[str]) -> None:
-    folder, files = made.copied(name, to), made.files(name)
-    path = to / files[number % len(files)]
-    path.write_bytes(mutated(path.read_bytes(), seed))
-    read(folder, reader)
-    made.resumed(folder)
+@given(case=st.sampled_from(CASES), data=st.data(), command=st.sampled_from(["check", "submit"]))
+@examples(6)
+def test_damaged_job_files(folder: Path, case: Any, data: st.DataObject, command: str) -> None:
+    job = table(Path(case.split), case.algorithm, **(case.tables | {"rounds": 2}))
+    options = {"check": ["--json"], "submit": ["--dry-run", "--time", "30"]}[command]
+    content = data.draw(mutated(tomli_w.dumps(job).encode()))
+    check(ended([command, written(folder, content), *options], folder))
 
 
-@examples(4)
-@given(name=names, number=numbers, seed=seeds, sealed=st.booleans(), reader=st.sampled_from(READERS))
-def test_tables(made: Made, to: Path, name: str, number: int, seed: int, sealed: bool, reader: list[str]) -> None:
-    folder = made.copied(name, to)
-    files = [one for one in made.files(name) if one.endswith(".json")]
-    path = to / files[number % len(files)]
-    spoil_table(path, seed, sealed)
-    read(folder, reader)
-    made.resumed(folder, same=False)
+@given(job=jobs())
+@examples(10)
+def test_made_up_jobs(folder: Path, job: dict[str, Any]) -> None:
+    """Shown, and run."""
+    name = written(folder, tomli_w.dumps(job).encode())
+    end = ended(["check", name, "--json"], folder)
+    check(end)
+    if end.code == 0 and not end.text.startswith("Imports"):
+        json.loads(end.text)
+    if "sweep" not in job:  # whose points end one by one
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        limits = ["--set", "rounds=2", "--set", "stop.seconds=2"]
+        check(ended(["run", name, "--out", "run", "--progress", "none", *limits], folder))
 
 
-def spoil_table(path: Path, seed: int, sealed: bool) -> None:
-    """Another table, with its checksum or, as of an earlier version, without."""
-    text = as_json(other_table(read_json(path), seed))
-    if not sealed:
-        head, _, _ = text.rpartition(',\n  "sha256"')
-        text = f"{head}\n}}\n"
-    path.write_text(text)
+# --- runs and sweeps -------------------------------------------------------------------------------------------------
+
+JOB: dict[str, Any] = {
+    "name": "small", "data": {"path": "data"}, "model": {"name": "softmax", "bias": False},
+    "client_optimizer": {"learning_rate": {"initial": 0.1, "exponent": 0.5}},
+    "record": {"evaluate_every": 1, "checkpoint_every": 1},
+}  # fmt: skip
+STEPS = {"batch_size": 20, "local_steps": 2}
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {"algorithm": {"name": "scaffold", **STEPS}, "simulated_network": {"name": "lte"}},
+    "private": {"algorithm": {"name": "fedavg", **STEPS}, **private(noise_multiplier=2.0, clip=0.3)},
+}
+READERS = (["show"], ["show", "--json"], ["plot", "--out", "f.png"])
+OF_SWEEPS = (*READERS[:2], *(["compare", *more] for more in ([], ["--json"], ["--best"], ["--best", "--json"])))
 
 
-@examples(4)
-@given(name=names, number=numbers, seed=seeds, reader=st.sampled_from(READERS))
-def test_arrays(made: Made, to: Path, name: str, number: int, seed: int, reader: list[str]) -> None:
-    """And states, with checksums in the manifest that fit, so that damage inside comes to be read."""
-    folder = made.copied(name, to)
-    files = [one for one in made.files(name) if one.endswith((".safetensors", ".states"))]
-    path = to / files[number % len(files)]
-    if path.suffix == ".safetensors":
-        spoil_model(path, seed)
+def model(run: Path) -> str:
+    return model_sha256(read_model(run / "model.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two rounds and of three, and a sweep of which a submission is written down."""
+    base = tmp_path_factory.mktemp("made")
+
+    def of(*words: object) -> None:
+        end = ended(words, base)
+        assert end.code == 0, end.text
+
+    of("data", "digits", "--split", "rows", "--clients", 4, "--test-fraction", 0.2, "--out", "data")
+    more = {"sweep": KINDS["private"] | {"rounds": 2, "sweep": {"algorithm.batch_size": [10, 20]}}}
+    runs = {f"{kind}-{rounds}": part | {"rounds": rounds} for kind, part in KINDS.items() for rounds in (2, 3)}
+    for name, part in (runs | more).items():
+        job = JOB | {"data": {"path": str(base / "data")}} | part
+        (base / f"{name}.toml").write_text(tomli_w.dumps(job))
+        of("run", f"{name}.toml", "--out", name)
+    record = {"id": "12", "when": "", "command": ["submit", "x"], "script": "x", "log": "x-%j.log",
+              "points": ["point-0000"]}  # fmt: skip
+    points = {"job": "sweep.toml", "points": ["point-0000", "point-0001"], "submissions": [record, record]}
+    write_json(base / "sweep.submitted.json", points)
+    return base
+
+
+DAMAGES = ["bytes", "table, sealed", "table", "arrays", "no file"]
+
+
+def damage(kind: str, to: Path, data: st.DataObject) -> None:
+    """Damage one of the files below a folder."""
+    suffixes = {"table": (".json",), "arrays": (".safetensors", ".states")}.get(kind.partition(",")[0], "")
+    paths = sorted(path for path in to.rglob("*") if path.name.endswith(suffixes or "") and path != to)
+    path = data.draw(st.sampled_from([path for path in paths if kind == "no file" or path.is_file()]))
+    if kind == "no file":
+        put(path, data.draw(st.sampled_from(NO_FILES)))
+    elif kind == "bytes":
+        path.write_bytes(data.draw(mutated(path.read_bytes())))
+    elif kind == "arrays":
+        damage_arrays(path, data)
     else:
-        spoil_states(path, seed)
+        text = as_json(data.draw(other_table(read_json(path))))
+        head, _, _ = text.rpartition(',\n  "sha256"')  # without which it is of an earlier version
+        path.write_text(text if "sealed" in kind else f"{head}\n}}\n")
+
+
+def damage_arrays(path: Path, data: st.DataObject) -> None:
+    """Another header or index of a file with arrays, with a checksum in the manifest that fits."""
+    content = path.read_bytes()
+    if path.suffix == ".safetensors":
+        end = 8 + int.from_bytes(content[:8], "little")
+        header = json.dumps(data.draw(other_table(json.loads(content[8:end])))).encode()
+        length = data.draw(st.sampled_from([len(header)] * 3 + [0, 1, end, 2**31, 2**63, 2**64 - 1]))
+        path.write_bytes(length.to_bytes(8, "little") + header + content[end:])
+    else:
+        begin = int.from_bytes(content[-8:], "little")
+        index = json.dumps(data.draw(other_table(json.loads(content[begin:-8])))).encode()
+        path.write_bytes(content[:begin] + index + content[-8:])
     manifest = path.parent / "manifest.json"
     if manifest.exists():
-        table = read_json(manifest)
-        table["files"][path.name] = sha256(path)
-        write_json(manifest, table)
+        write_json(manifest, (found := read_json(manifest)) | {"files": {**found["files"], path.name: sha256(path)}})
         shutil.rmtree(path.parent.with_name("round-00000001"))
-    read(folder, reader)
-    made.resumed(folder, same=False)
 
 
-def spoil_states(path: Path, seed: int) -> None:
-    """Other bytes, or another index."""
-    content = path.read_bytes()
-    begin = int.from_bytes(content[-8:], "little")
-    index = json.dumps(other_table(json.loads(content[begin:-8]), seed)).encode()
-    path.write_bytes(content[:begin] + index + content[-8:] if seed % 4 else mutated(content, seed))
-
-
+@pytest.mark.parametrize("kind", DAMAGES)
+@given(name=st.sampled_from([*KINDS]), reader=st.sampled_from(READERS), data=st.data())
 @examples(4)
-@given(name=names, number=numbers, seed=seeds, reader=st.sampled_from(READERS))
-def test_what_is_no_file(made: Made, to: Path, name: str, number: int, seed: int, reader: list[str]) -> None:
-    folder, files = made.copied(name, to), made.files(name)
-    paths = sorted({path for one in files for path in (to / one, *(to / one).parents) if to in path.parents})
-    replace(paths[number % len(paths)], seed)
-    read(folder, reader)
-    if os.path.isdir(folder):
-        made.resumed(folder)
+def test_damaged_runs(made: Path, tmp_path: Path, kind: str, name: str, reader: list[str], data: st.DataObject) -> None:
+    """If such a run is resumed all the same, its model has the bits of one that was not damaged."""
+    to = tmp_path / "damaged"
+    shutil.rmtree(to, ignore_errors=True)
+    run = shutil.copytree(made / f"{name}-2", to / "run", symlinks=True)
+    damage(kind, to, data)
+    check(ended([reader[0], "run", *reader[1:]], to))
+    if run.is_dir():
+        end = ended(["run", made / f"{name}-3.toml", "--out", "run", "--resume", "--progress", "none"], to)
+        check(end)
+        if end.code == 0 and kind in ("bytes", "no file"):
+            assert model(run) == model(made / f"{name}-3")
 
 
+@pytest.mark.parametrize("kind", ["bytes", "table, sealed", "no file"])
+@given(reader=st.sampled_from(OF_SWEEPS), data=st.data())
 @examples(4)
-@given(number=numbers, seed=seeds, kind=st.integers(0, 2), reader=st.sampled_from(SWEEP_READERS))
-def test_sweeps(made: Made, to: Path, number: int, seed: int, kind: int, reader: list[str]) -> None:
-    folder = made.copied("sweep", to)
-    files = [one for one in made.files("sweep") if not one.endswith(".safetensors")]
-    most = [one for one in files if one.count("/") < 2 and not one.endswith("lock")]
-    path = to / (most[number // 2 % len(most)] if number % 2 else files[number % len(files)])
-    if kind == 0:
-        path.write_bytes(mutated(path.read_bytes(), seed))
-    elif kind == 1 and path.suffix == ".json":
-        spoil_table(path, seed, True)
-    else:
-        replace(path, seed)
-    read(folder, reader)
-    if number % 5 == 0:
-        again = ["run", made.folder / "sweep.toml", "--out", folder, "--resume", "--progress", "none"]
-        check(ended(again, to), several=True)
+def test_damaged_sweeps(made: Path, tmp_path: Path, kind: str, reader: list[str], data: st.DataObject) -> None:
+    to = tmp_path / "damaged"
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(made / "sweep", to / "sweep")
+    shutil.copy(made / "sweep.submitted.json", to)
+    damage(kind, to, data)
+    check(ended([reader[0], "sweep", *reader[1:]], to))
+    again = ["run", made / "sweep.toml", "--out", "sweep", "--resume", "--progress", "none"]
+    check(ended(again, to), several=True)

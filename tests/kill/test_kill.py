@@ -1,8 +1,8 @@
-"""SIGKILL at any moment: nothing is ever unreadable, and what is resumed has the bits of the uninterrupted run."""
+"""SIGKILL at any moment, and disks that fail: nothing is ever unreadable, and what is resumed has the same bits."""
 
 from __future__ import annotations
 
-import os
+import errno
 import random
 import shutil
 import signal
@@ -13,36 +13,39 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
-from killed import TASKS, assert_readable, assert_same, end_before_step, forked, play
+from disturbed import FAULTS, TASKS, assert_readable, end_before_step, fail_from, forked, play
+from ended import same_runs
 from launching import end_all, environment, mpiexec
 
-pytestmark = [pytest.mark.kill, pytest.mark.launch]
-KILLS = int(os.environ.get("MPIFED_KILLS", "24"))  # of launches, over all tasks
-ROUNDS = 8
-FORKED_ROUNDS = 3
+from mpifed.job.sweep import points
+from mpifed.run.api import run
+from mpifed.run.launch import guarded
+from mpifed.testing import Solo
+
+pytestmark = [pytest.mark.kill, pytest.mark.launch, pytest.mark.timeout(3600)]
+ROUNDS, FORKED_ROUNDS = 8, 3
 
 
-@pytest.fixture(params=TASKS)
-def task(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+def table_of(name: str, request: pytest.FixtureRequest, rounds: int) -> dict[str, Any]:
+    task = TASKS[name]
+    return task.table(request.getfixturevalue(task.data), rounds)
 
 
-def data_of(name: str, request: pytest.FixtureRequest) -> Path:
-    """The data of a task."""
-    path: Path = request.getfixturevalue("halves" if name == "last answers" else "packed")
-    return path
+def resumed(table: dict[str, Any], out: Path) -> None:
+    """What is left is resumed, to the bits of the run beside it that nobody disturbed."""
+    assert forked(lambda: play(table, out, resume=True)) == 0, out.name
+    same_runs(out, out.with_name("whole"))
+
+
+def wait_for(process: subprocess.Popen[Any], path: Path, before: int) -> None:
+    """Until a file is written anew, or the process has ended."""
+    while process.poll() is None and written(path) == before:
+        time.sleep(0.002)
 
 
 def written(path: Path) -> int:
     """When a file was written, in ns; 0 if it never was."""
     return path.stat().st_mtime_ns if path.exists() else 0
-
-
-def wait_for(process: subprocess.Popen[Any], path: Path, before: int = 0) -> None:
-    """Until a file is written anew, or the process has ended."""
-    while process.poll() is None and written(path) == before:
-        time.sleep(0.002)
 
 
 def started(ranks: int, job: Path, out: Path, said: IO[bytes]) -> subprocess.Popen[Any]:
@@ -53,29 +56,29 @@ def started(ranks: int, job: Path, out: Path, said: IO[bytes]) -> subprocess.Pop
     )  # fmt: skip
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("task", TASKS)
 def test_launches_killed_at_random_moments(
     task: str, request: pytest.FixtureRequest, tmp_path: Path, write_job: Any
 ) -> None:
     """Ranks and launcher die together, and the job is requeued: on 2 ranks, now and then on 1 or 3."""
-    table = TASKS[task].table(data_of(task, request), ROUNDS)
-    job, rng = write_job(tmp_path / "job.toml", table), random.Random(task)
+    table, rng = table_of(task, request, ROUNDS), random.Random(task)
+    job, out = write_job(tmp_path / "job.toml", table), tmp_path / "run"
     assert forked(lambda: play(table, tmp_path / "whole")) == 0
-    kills, out, moments = 0, tmp_path / "run", list[str]()
+    moments = list[float]()
     with open(tmp_path / "said", "w+b") as said:
 
         def ended_well(process: subprocess.Popen[Any]) -> None:
             assert process.wait() == 0, (said.seek(0), said.read().decode())
-            assert_same(out, tmp_path / "whole")
+            same_runs(out, tmp_path / "whole")
             shutil.rmtree(out)  # and once more from the start
 
         begun = time.monotonic()
         process = started(2, job, out, said)
-        wait_for(process, out / "run.json")
+        wait_for(process, out / "run.json", 0)
         first_round_s = time.monotonic() - begun
         ended_well(process)
         rounds_s = time.monotonic() - begun - first_round_s
-        while kills < max(-(-KILLS // len(TASKS)), TASKS[task].kills):
+        while len(moments) < TASKS[task].launches:
             before = written(out / "run.json")  # when it is written again, rounds are played
             process, at_start = started(rng.choice([2, 2, 2, 1, 3]), job, out, said), rng.random() < 0.3
             if not at_start:
@@ -85,58 +88,47 @@ def test_launches_killed_at_random_moments(
                 process.wait(timeout=moment)
             except subprocess.TimeoutExpired:
                 end_all(process)
-                kills += 1
-                rounds = sorted(path.name[-8:] for path in out.glob("checkpoint/round-*[0-9]"))
-                moments.append(f"{moment:.2f} s{'' if at_start else ' on'}: {int(rounds[-1]) if rounds else '-'}")
+                moments.append(moment)
                 assert_readable(out)
             else:
                 ended_well(process)
         ended_well(started(2, job, out, said))
-    print(f"{task}: killed after (and at which checkpoint): {', '.join(moments)}")
+    print(f"{task}: killed after {moments} s")
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("task", TASKS)
 def test_killed_before_every_step_on_the_disk(task: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Each rename, sync, link and removal of a run, and of its resumption, is once what no more happens."""
-    table = TASKS[task].table(data_of(task, request), FORKED_ROUNDS)
+    table, every = table_of(task, request, FORKED_ROUNDS), TASKS[task].every
     play(table, tmp_path / "whole")  # in this process, so that its copies have loaded everything
-    hit, number, every = 0, 1, {"private": 2, "states out of core": 2, "encrypted": 9}.get(task, 5)
-    while True:
-        out = tmp_path / f"run-{number}"
 
-        def ended(number: int = number, out: Path = out) -> None:
-            end_before_step(number)
-            play(table, out)
+    def ended(out: Path, number: int, resume: bool = False) -> None:
+        end_before_step(number)
+        play(table, out, resume)
 
-        code = forked(ended)
-        if code == 0:
-            break
+    hit, number = 0, 1
+    while (code := forked(lambda: ended(tmp_path / f"run-{number}", number))) != 0:  # noqa: B023
         assert code == -signal.SIGKILL
+        out = tmp_path / f"run-{number}"
         hit += 1
         assert_readable(out)
         if hit % 4 == 0:  # killed again while it is resumed
-
-            def again(number: int = number, out: Path = out) -> None:
-                end_before_step(number // 2 + 1)
-                play(table, out, resume=True)
-
-            forked(again)
+            forked(lambda: ended(out, number // 2 + 1, resume=True))  # noqa: B023
             assert_readable(out)
-        assert forked(lambda out=out: play(table, out, resume=True)) == 0, number
-        assert_same(out, tmp_path / "whole")
+        resumed(table, out)
         shutil.rmtree(out)
         number += every
     assert hit > 30 // every
 
 
-@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("gone", ["model.safetensors", "run.json", "job.toml"])
 def test_killed_while_an_ended_run_is_mended(gone: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Before every step on the disk of the resumption that writes again what is gone."""
-    table = TASKS["control variates"].table(data_of("control variates", request), FORKED_ROUNDS)
+    table = table_of("control variates", request, FORKED_ROUNDS)
     play(table, tmp_path / "whole")
-    number = 1
-    while True:
+    code, number = -signal.SIGKILL, 0
+    while code == -signal.SIGKILL:
+        number += 1
         out = shutil.copytree(tmp_path / "whole", tmp_path / f"run-{number}")
         (out / gone).unlink()
 
@@ -145,11 +137,33 @@ def test_killed_while_an_ended_run_is_mended(gone: str, request: pytest.FixtureR
             play(table, out, resume=True)
 
         code = forked(ended)
-        assert forked(lambda out=out: play(table, out, resume=True)) == 0, number
-        assert_same(out, tmp_path / "whole")
+        resumed(table, out)
         assert {path.name for path in out.glob("[!.]*")} == {path.name for path in (tmp_path / "whole").iterdir()}
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        number += 1
-    assert number > 4
+    assert code == 0 and number > 4
+
+
+TRIED = [*((task, errno.EIO) for task in TASKS), *(("private", fault) for fault in FAULTS if fault != errno.EIO)]
+
+
+@pytest.mark.parametrize(("task", "fault"), TRIED, ids=lambda given: errno.errorcode.get(given, given))
+def test_a_disk_that_fails_from_any_step_on(
+    task: str, fault: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Each write, sync, link and new folder of a run is once what fails first: one message, exit code 3."""
+    table, out = table_of(task, request, FORKED_ROUNDS), tmp_path / "run"
+    play(table, tmp_path / "whole")
+
+    def ended(number: int) -> None:
+        with open(tmp_path / "said", "w") as sys.stderr:
+            fail_from(number, fault, out)
+            guarded(Solo(), out, lambda: run(points(table, "job")[0].job, Solo(), out))
+
+    number, hit = 1, 0
+    while (code := forked(lambda: ended(number))) != 0:  # noqa: B023
+        hit += 1
+        words = (tmp_path / "said").read_text()
+        assert (code, words.count("mpifed: error: "), words.count("\n")) == (3, 1, 1), (number, words)
+        resumed(table, out)
+        shutil.rmtree(out)
+        number += 13 if number > 10 else 4
+    assert hit >= 4

@@ -112,17 +112,6 @@ class DeepHead(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Zero(regularizers.Regularizer):
-    """h = 0."""
-
-    def value(self, model: Parameters) -> float:
-        return 0.0
-
-    def prox(self, model: Parameters, step: float) -> Parameters:
-        return model
-
-
-@dataclass(frozen=True)
 class Ball(regularizers.Regularizer):
     """||w|| <= 1, told without any room for rounding."""
 
@@ -202,13 +191,10 @@ def _named(base: type, classes: dict[str, dict[str, Any]]) -> None:
 
 
 _named(Wrong, {
-    "ZeroSlope": {"spoiled": lambda self, slope, *_: _all(slope, np.zeros_like)},
     "WrongSign": {"spoiled": lambda self, slope, *_: _all(slope, np.negative)},
-    "Doubled": {"spoiled": lambda self, slope, *_: _all(slope, lambda leaf: 2 * leaf)},
     "OnePercent": {
         "spoiled": lambda self, slope, *_: slope._replace(scores=slope.scores * slope.scores.dtype.type(1.01))
     },
-    "NoWeights": {"slope": lambda self, *given: Wrong.slope(self, *given[:3], np.ones_like(given[3]))},
     "PositiveWeights": {"slope": lambda self, *given: Wrong.slope(self, *given[:3], np.abs(given[3]))},
     "MeanOfSamples": {"spoiled": lambda self, slope, head, scores, y, weights: _mean(slope, y)},
     "MeanOfLosses": {  # consistent, but a mean where each sample's loss was asked for
@@ -216,8 +202,6 @@ _named(Wrong, {
         "spoiled": lambda self, slope, head, scores, y, weights: _mean(slope, y),
     },
     "WrongAxis": {"spoiled": lambda self, slope, *_: slope._replace(scores=slope.scores[..., ::-1])},
-    "NoHiddenBias": {"spoiled": lambda self, slope, *_: slope._replace(
-        head=slope.head._replace(hidden_bias=np.zeros_like(slope.head.hidden_bias)))},
     "OneBiasMissing": {"spoiled": lambda self, slope, *_: slope._replace(
         head=slope.head._replace(output_bias=_without(slope.head.output_bias, 7)))},
     "NextClass": {"slope": lambda self, head, scores, y, weights: Wrong.slope(
@@ -259,12 +243,6 @@ _named(Softmax, {
     "NeverFinite": {"loss": lambda self, *given: Softmax.loss(self, *given) * np.nan},
     "NotAdjoint": {"pull": lambda self, X, slopes, out=None: Softmax.pull(self, X, slopes) / X.shape[-2]},
 })  # fmt: skip
-
-
-class KinkDoubled(Absolute):
-    def slope(self, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        found = super().slope(head, scores, y, weights)
-        return found._replace(scores=2 * found.scores)
 
 
 class Raises(Softmax):
@@ -325,11 +303,8 @@ class L1(regularizers.L1):
 
 _named(L1, {
     "InverseStep": {"prox": lambda self, model, step: self.at(model, self.weight / step)},
-    "NoStep": {"prox": lambda self, model, step: self.at(model, self.weight)},
     "HalfStep": {"prox": lambda self, model, step: self.at(model, self.weight * step / 2)},
     "BiasesToo": {"prox": lambda self, model, step: regularizers.L1(self.weight, biases=True).prox(model, step)},
-    "OfSquares": {"prox": lambda self, model, step: map_leaves(
-        lambda leaf: leaf / leaf.dtype.type(1 + 2 * step * self.weight), model)},
     "NoProx": {"prox": lambda self, model, step: model},
     "WideProx": {"prox": lambda self, *given: map_leaves(lambda leaf: leaf.astype("f8"), L1.prox(self, *given))},
     "RandomProx": {"prox": lambda self, model, step: self.at(
