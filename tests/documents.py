@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -9,16 +10,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")), *NOTEBOOKS]
 BESIDE = [*sorted((ROOT / "jobs").rglob("*.md")), ROOT / "slurm/README.md", ROOT / "data/README.md"]
 PAGES = [*DOCUMENTS, *BESIDE, ROOT / "CHANGELOG.md"]
 FENCE = re.compile(
     r"^ *```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE
 )
-SEPARATORS = {";", "|", "&&"}
+SEPARATORS = {";", "|", "&&", "||"}
 Play = Callable[..., Path]
 
 
@@ -30,6 +34,18 @@ class Block(NamedTuple):
     text: str
 
 
+def text_of(page: Path) -> str:
+    """A page in Markdown, a notebook as the site shows it."""
+    if page.suffix == ".md":
+        return page.read_text(encoding="utf-8")
+    sys.path.insert(0, str(ROOT / "docs" / "hooks"))
+    try:
+        from notebooks import as_markdown
+    finally:
+        sys.path.pop(0)
+    return as_markdown(page)
+
+
 def name_of(page: Path) -> str:
     """How a page is told in the name of a test."""
     return str(page.relative_to(ROOT))
@@ -37,7 +53,7 @@ def name_of(page: Path) -> str:
 
 def blocks(page: Path, *languages: str) -> list[Block]:
     """The blocks of code of a page in these languages, in order; of all without any."""
-    found = [Block(*match.groups()) for match in FENCE.finditer(page.read_text(encoding="utf-8"))]
+    found = [Block(*match.groups()) for match in FENCE.finditer(text_of(page))]
     return [block for block in found if not languages or block.language in languages]
 
 
@@ -64,9 +80,10 @@ def launched(words: list[str]) -> tuple[int, list[str]] | None:
 
 
 @pytest.fixture
-def play(launch: Callable[..., Any], tmp_path: Path) -> Play:
+def play(launch: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """play(name): the folder in which a tutorial has been followed to its end; its runs with more settings, by job.
 
+    A notebook is executed, in a kernel of its own; a cell that fails raises.
     Where a page submits to Slurm, the job is run here instead; what only a cluster has (srun, pip), or what kills a
     run, is left out.
     """
@@ -85,12 +102,16 @@ def play(launch: Callable[..., Any], tmp_path: Path) -> Play:
         assert ended.code == 0 and "Traceback" not in ended.text, f"mpifed {' '.join(arguments)}\n{ended.text}"
 
     def play(name: str, more: dict[str, str] | None = None) -> Path:
-        for block in blocks(ROOT / "docs" / "tutorials" / f"{name}.md"):
+        page = ROOT / "docs" / "tutorials" / f"{name}.md"
+        if not page.exists():
+            monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+            monkeypatch.delenv("MPLBACKEND", raising=False)
+            notebook = nbformat.read(page.with_suffix(".ipynb"), as_version=4)
+            NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+            return tmp_path
+        for block in blocks(page):
             if block.title:
                 (tmp_path / block.title).write_text(block.text, encoding="utf-8")
-            if block.language == "python":
-                ended = launch(0, program=(str(block.title),), cwd=tmp_path, env={"MPLBACKEND": "agg"})
-                assert ended.code == 0, ended.text
             for words in commands(block) if block.language == "console" else ():
                 if (of_mpifed := launched(words)) is not None:
                     mpifed(*of_mpifed, more or {})

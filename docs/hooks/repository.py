@@ -1,7 +1,7 @@
 """Files of the repository on the site: what a page links to outside docs/ becomes a page, or a picture, of it.
 
 So links are ordinary relative ones, which work in a clone, in a forge and on the site; `mkdocs build --strict` fails
-where one leads nowhere. README.md is the first page. Text that is no Markdown is shown as a code block.
+where one leads nowhere. README.md is the first page, and notebooks are pages. Other text is shown as a code block.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files, InclusionLevel
+from notebooks import as_markdown, pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s:#]+)(?P<anchor>#[^)\s]*)?(?=\))")
@@ -22,6 +23,13 @@ _NAVIGATION = ("slurm/README.md",)
 def on_files(files: Files, config: Any) -> Files:
     """Add README.md, what the navigation names, and whatever the pages link to, and these in turn."""
     files.append(File.generated(config, "index.md", content=_text("README.md")))
+    for path in sorted((ROOT / "docs").rglob("*.ipynb")):
+        folder = path.parent.relative_to(ROOT / "docs")
+        download = f'<a href="{path.name}" download>This page as a notebook</a>\n'
+        content = f"{as_markdown(path)}\n{download}"
+        files.append(File.generated(config, f"{folder}/{path.stem}.md", content=content))
+        for name, picture in pictures(path).items():
+            files.append(File.generated(config, f"{folder}/{name}", content=picture))
     pages = {_path(file.src_uri): file.content_string for file in files.documentation_pages()}
     waiting = [*pages.items()]
     for path in _NAVIGATION:
@@ -60,7 +68,7 @@ def _uri(path: str) -> str:
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):
-        return path.removeprefix("docs/")
+        return re.sub(r"\.ipynb$", ".md", path.removeprefix("docs/"))
     shown = Path(path).suffix in {".md", *PICTURES}
     return f"repository/{path}" if shown else f"repository/{path}.md"
 

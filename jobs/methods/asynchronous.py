@@ -1,4 +1,4 @@
-"""Accuracy by virtual seconds, synchronous and not: the picture of docs/how-to/asynchrony.md; three minutes.
+"""Accuracy by virtual seconds, synchronous and not: the picture of docs/how-to/simulated-network.md; three minutes.
 
     mpifed data mnist --split rows --clients 100 --partition dirichlet:0.3 --out data/mnist-100-dirichlet
     python jobs/methods/asynchronous.py data/mnist-100-dirichlet docs/how-to/figures/asynchrony.png

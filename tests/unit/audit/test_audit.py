@@ -207,16 +207,9 @@ def test_who_declares_nothing_is_named(kind: str, channel: str, digits: Path, au
     assert found.findings[0].text.startswith(f'{kind} declares nothing in "{exchange}": give it `reveals`')
 
 
-def test_the_example_of_the_tutorial_says_it(
-    digits: Path, audit: Callable[..., Audit], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As it is typed off."""
-    tutorial = Path(__file__).resolve().parents[3] / "docs/tutorials/write-an-algorithm.md"
-    sources = re.findall(r"```python[^\n]*\n(.*?)```", tutorial.read_text("utf-8"), re.DOTALL)
-    (source,) = [one for one in sources if "class ServerMomentum" in one]
-    (tmp_path / "own_from_tutorial.py").write_text(source, "utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    own = {"name": "own_from_tutorial:ServerMomentum", "batch_size": 1, "learning_rate": 0.1}
+def test_the_example_says_it(digits: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[3])
+    own = {"name": "jobs.examples.own_algorithm:ServerMomentum", "batch_size": 1, "learning_rate": 0.1}
     found = audit(digits, model=SOFTMAX, algorithm=own)
     assert attack(found, "reconstruction").recovered == 16
     assert "undeclared" not in {one.name for one in found.findings}
