@@ -215,7 +215,8 @@ def spent(run_dir: Path) -> Table | None:
     ledger.compare(str(run_json), about.get("ledger"))
     follows = {"noise_multiplier": ledger.header.noise_multiplier, "delta": ledger.spending.privacy.delta}
     ahead = ledger.torn or going_on or about["ledger"]["lines"] != len(ledger.lines)
-    if ledger.spending.privacy.noise != "secure":  # whose rounds, played again, count once: the last may still be to come
+    # rounds that are played again count once where noise is not secure: the last may still be to come
+    if ledger.spending.privacy.noise != "secure":
         ahead = ahead or (bool(ledger.lines) and ledger.lines[-1].round >= about["rounds"])
     if not ahead:
         follows |= epsilons

@@ -45,7 +45,7 @@ def two_limbs(hosted: Any, **more: Any) -> Case:
 def test_who_may_hear_has_the_sum_of_the_plain_channel(
     protection: Protection, hosted: Any, to_clients: bool, now: Round | None
 ) -> None:
-    """The numbers are those of `tests/laws/test_bits.py`, too, in real runs; what is not asked for is heard by nobody."""
+    """The numbers are those of `tests/laws/test_bits.py` too; what is not asked for is heard by nobody."""
     if now is not None and now.leaving and protection.channel == "masked":
         protection = TWO
     for case in (vector(size=40, hosted=hosted), two_limbs(hosted)):
