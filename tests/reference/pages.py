@@ -22,6 +22,9 @@ class Page:
     name: ClassVar[str]
     steps: ClassVar[dict[str, Any]] = {"local_steps": 3}  # of [algorithm], how many local steps a round has
     uniform: ClassVar[bool] = False  # whether clients count alike in the mean, or by rows
+    # attributes that must be what clients keep, [N, d], by its name in their state ("": all of it); and what the server
+    kept: ClassVar[dict[str, str]] = {}
+    memory: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
         PAGES[cls.name] = cls
@@ -60,14 +63,6 @@ class Page:
     def judged(self) -> Any:
         """The model that is measured."""
         return self.x
-
-    def kept(self) -> dict[str, Any]:
-        """[N, d] what clients keep, by its name in their state; the whole of it: empty."""
-        return {}
-
-    def memory(self) -> Any:
-        """[d] what the server keeps, where that is one vector; else None."""
-        return None
 
     # --- hands ------------------------------------------------------------------------------------------------------
 
@@ -153,18 +148,16 @@ def same(task: Job, atol: float = 1e-10) -> Page:
     name = "compressed" if task.compression else task.algorithm["name"]
     found, page = played(task), PAGES[name](task).play()
     close(found.model, page.judged(), atol)
-    for field, kept in page.kept().items():
-        close(found.kept(field), kept, atol)
-    if page.memory() is not None:
-        close(found.server.memory, page.memory(), atol)
+    for field, own in page.kept.items():
+        close(found.kept(field), getattr(page, own), atol)
+    if page.memory:
+        close(found.server.memory, getattr(page, page.memory), atol)
     if task.regularizer is not None:
         assert (found.model == 0).any()
     return page
 
 
 class FedAvg(Page):
-    """The base."""
-
     name = "fedavg"
 
 
@@ -180,7 +173,7 @@ class FedProx(Page):
 class Scaffold(Page):
     """1910.06378, Algorithm 1, option II; clients send two changes; the mean of c's is over all clients, by rows."""
 
-    name = "scaffold"
+    name, kept, memory = "scaffold", {"": "own"}, "c"
 
     def begin(self) -> None:
         self.own, self.c = self.zeros.copy(), np.zeros_like(self.x)
@@ -196,17 +189,11 @@ class Scaffold(Page):
         super().server(ends, taken, step)
         self.c = self.c + dc / self.rows.sum()
 
-    def kept(self) -> dict[str, Any]:
-        return {"": self.own}
-
-    def memory(self) -> Any:
-        return self.c
-
 
 class FedPDM(Page):
     """IEEE MLSP 2023, Algorithm 1, client by client; h = gamma ||x||_1."""
 
-    name = "fedpdm"
+    name, kept = "fedpdm", {"model": "y", "dual": "dual"}
 
     def begin(self) -> None:
         self.rho, self.taken = self.settings["rho"], list[int]()
@@ -229,9 +216,6 @@ class FedPDM(Page):
             self.y[i], self.dual[i] = y, self.dual[i] + self.rho * (self.x - y)  # (10b), (10c)
         self.x = self.mean({i: y - self.dual[i] / self.rho for i, y in ends.items()})  # (10d), (13)
         self.shrink(1 / self.rho)
-
-    def kept(self) -> dict[str, Any]:
-        return {"model": self.y, "dual": self.dual}
 
 
 class Alone(Page):
@@ -300,15 +284,11 @@ class FedExProx(FedExP):
 
 
 class FedBuff(Page):
-    """Where all answer in one instant."""
-
-    name, uniform = "fedbuff", True
+    name, uniform = "fedbuff", True  # where all answer in one instant
 
 
 class FedAsync(Page):
-    """Where all answer in one instant."""
-
-    name, uniform = "fedasync", True
+    name, uniform = "fedasync", True  # where all answer in one instant
 
     def direction(self, i: int, at: Any, batch: Any) -> Any:
         return self.gradient(i, at, batch) + self.settings.get("rho", 0.005) * (at - self.x)
@@ -363,7 +343,7 @@ class FedSAM(Page):
 class FedDyn(Page):
     """2111.04263, Algorithm 1."""
 
-    name, uniform = "feddyn", True
+    name, uniform, kept = "feddyn", True, {"": "h"}
 
     def begin(self) -> None:
         self.h, self.alpha = self.zeros.copy(), self.settings["alpha"]
@@ -395,7 +375,7 @@ class FedSpeed(FedDyn):
 class FedADMM(Page):
     """2204.03529, Algorithm 1."""
 
-    name, uniform = "fedadmm", True
+    name, uniform, kept = "fedadmm", True, {"dual": "dual"}
 
     def begin(self) -> None:
         self.rho = self.settings["rho"]
@@ -475,7 +455,7 @@ class FedNova(FedProx):
 class ProxSkip(Page):
     """arXiv:2202.09357, Algorithm 2: h_i moves after the coin, with x of its own round."""
 
-    name = "proxskip"
+    name, kept = "proxskip", {"": "h"}
     steps: ClassVar[dict[str, Any]] = {}  # until the coin
 
     def begin(self) -> None:
@@ -494,21 +474,18 @@ class ProxSkip(Page):
 class TAMUNA(ProxSkip):
     """arXiv:2302.09832, Algorithm 1: coordinate k is sent by the clients whose columns are s k, ..., s k + s - 1."""
 
-    name = "tamuna"
-    uniform = True
+    name, uniform = "tamuna", True
 
     def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
         who, s, d = list(ends), self.settings["senders"], len(self.x)
         columns = Round(self.t - 1, self.task.seed, np.ones(self.N, bool)).rng("masks").permutation(len(who))
-        senders = [[i for i, at in zip(who, columns, strict=True) if at in slots] for slots in (
-            [(s * k + j) % len(who) for j in range(s)] for k in range(d)
-        )]  # fmt: skip
-        x = np.array([sum(ends[i][k] for i in senders[k]) / s for k in range(d)])
-        chi = self.N * (s - 1) / (s * (self.N - 1))
+        chi, self.x = self.N * (s - 1) / (s * (self.N - 1)), np.zeros(d)
         for k in range(d):
-            for i in senders[k]:
-                self.h[i, k] += chi * self.settings["p"] / step * (x[k] - ends[i][k])
-        self.x = x
+            slots = [(s * k + j) % len(who) for j in range(s)]
+            senders = [i for i, at in zip(who, columns, strict=True) if at in slots]
+            self.x[k] = sum(ends[i][k] for i in senders) / s
+            for i in senders:
+                self.h[i, k] += chi * self.settings["p"] / step * (self.x[k] - ends[i][k])
 
 
 class FedLin(Page):

@@ -155,7 +155,7 @@ def test_compressed_uploads(skewed: Path, compression: dict[str, Any], tables: d
 
 
 class Recalled(Page):
-    name, uniform = "own_pages:Recalled", True
+    name, uniform, kept, memory = "own_pages:Recalled", True, {"": "own"}, "last"
 
     def begin(self) -> None:
         self.own = self.zeros.copy()
@@ -166,13 +166,8 @@ class Recalled(Page):
     def server(self, ends: dict[int, Any], taken: dict[int, int], step: float) -> None:
         for i, y in ends.items():
             self.own[i] = y - self.x
-        self.x = self.x + self.own.mean(axis=0)
-
-    def kept(self) -> dict[str, Any]:
-        return {"": self.own}
-
-    def memory(self) -> Any:
-        return self.own.mean(axis=0)
+        self.last = self.own.mean(axis=0)
+        self.x = self.x + self.last
 
 
 class Stretched(Page):
