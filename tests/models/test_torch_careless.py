@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 from records import flat
+from test_torch_bits import hashes
 
 from mpifed import laws
 from mpifed.core.record import map_leaves
 from mpifed.maths.objectives import TorchNetwork
 
-every_right_module = pytest.mark.parametrize("name", careless.RIGHT)
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 HERE = Path(__file__).parent
 
@@ -34,18 +34,14 @@ def as_it_was_before() -> Iterator[None]:
     assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
 
 
-def task(name: str, dtype: str) -> tuple[TorchNetwork, Any, Any, Any, Any]:
+@pytest.mark.parametrize("name", careless.RIGHT)
+def test_gradients_are_finite_differences_and_samples_count_as_they_would_alone(name: str) -> None:
+    """Clipped too, also where PyTorch cannot differentiate many samples at once, as through recurrent layers."""
     objective, rng = TorchNetwork(f"careless:right_{name}"), np.random.default_rng(5)
     assert objective.check(64, 10) == []
-    model = objective.start(64, 10, np.random.default_rng(0), dtype)
-    X = rng.integers(0, 17, (3, 6, 64)).astype(dtype)
-    return objective, model, X, rng.integers(0, 10, (3, 6)), rng.uniform(0.5, 1.5, (3, 6))
-
-
-@every_right_module
-def test_gradients_are_finite_differences(name: str) -> None:
-    objective, model, X, y, weights = task(name, "float64")
-    rng, before = np.random.default_rng(6), X.copy()
+    model = objective.start(64, 10, np.random.default_rng(0), "float64")
+    X, y = rng.integers(0, 17, (3, 6, 64)).astype("f8"), rng.integers(0, 10, (3, 6))
+    weights, before = rng.uniform(0.5, 1.5, (3, 6)), X.copy()
     direction = map_leaves(lambda leaf: rng.standard_normal(leaf.shape), model)
 
     def value(step: float) -> float:
@@ -56,20 +52,12 @@ def test_gradients_are_finite_differences(name: str) -> None:
     claim = float(flat(slopes) @ flat(direction))
     assert (value(1e-6) - value(-1e-6)) / 2e-6 == pytest.approx(claim, rel=1e-5, abs=1e-6)
     np.testing.assert_array_equal(X, before)
-
-
-@every_right_module
-def test_samples_count_as_they_would_alone(name: str) -> None:
-    """Clipped too, also where PyTorch cannot differentiate many samples at once, as through recurrent layers."""
-    objective, model, X, y, weights = task(name, "float64")
     own = map_leaves(lambda leaf: np.stack([leaf + 0.01 * i for i in range(3)]), model)
     laws.check_alone(laws.ModelFunction(objective), laws.Trial(own, X, y, weights))
 
 
 @pytest.mark.launch
 def test_one_hash_on_any_number_of_ranks(digits: Path, launch: Any, write_job: Any, tmp_path: Path) -> None:
-    from test_torch_bits import hashes
-
     job = {
         "name": "careless", "rounds": 1, "data": {"path": str(digits)},
         "model": {"name": "torch", "build": "careless:right_lstm", "shape": [64]},
@@ -104,7 +92,6 @@ def test_a_module_in_the_place_of_a_function() -> None:
 
 
 def test_layers_of_vectors_and_data_of_images() -> None:
-    (said,) = TorchNetwork("careless:right_gru", (1, 8, 8)).check(64, 10) or [""]
-    assert said == ""  # which reshapes its samples itself
+    assert TorchNetwork("careless:right_gru", (1, 8, 8)).check(64, 10) == []  # which reshapes its samples itself
     (said,) = TorchNetwork("careless:right_weight_norm", (1, 8, 8)).check(64, 10)
     assert re.search(r"give the \[model\] shape that it takes, of vectors \[64\]", said)

@@ -1,4 +1,7 @@
-"""Networks of PyTorch against PyTorch itself: gradients, losses, clipping, pieces, constants; and what is refused."""
+"""Networks of PyTorch against PyTorch itself: gradients, losses, clipping, pieces, constants; and what is refused.
+
+Random numbers of modules in training are PyTorch's own after a pass's key.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from torch.nn import functional
 
 from mpifed import laws
 from mpifed.core.record import leaves, map_leaves
+from mpifed.core.round import Round
 from mpifed.data.block import vectors
 from mpifed.maths.clipping import clipped_gradient
 from mpifed.maths.objectives import TorchNetwork, layout_of
@@ -25,6 +29,12 @@ from mpifed.maths.objectives.network import NeuralNetwork
 from mpifed.maths.problem import Problem
 
 N, S = 3, 7
+KEYS = np.array([5, 2**62 - 9, 7])
+RANDOM = {
+    "dropout, by layers": TorchNetwork("nets:dropped", (1, 8, 8)),
+    "dropout, one by one": TorchNetwork("nets:dropped_twice"),
+    "dropout, recurrent": TorchNetwork("nets:dropped_sequences"),
+}
 KINDS = {
     "convolutions": TorchNetwork("nets:convolutions", (1, 8, 8)),
     "tied": TorchNetwork("nets:tied"),
@@ -38,7 +48,8 @@ KINDS = {
     "rows as samples": TorchNetwork("nets:rows_as_samples"),
     "own loss of real targets": TorchNetwork("nets:regression", loss_name="nets:huber"),
 }
-BY_LAYERS = {"convolutions", "regression", "patches", "groups of units"}  # no code but PyTorch's own
+# no code but PyTorch's own
+BY_LAYERS = {"convolutions", "regression", "patches", "groups of units", "dropout, by layers"}
 every_kind = pytest.mark.parametrize("objective", KINDS.values(), ids=KINDS)
 
 
@@ -58,14 +69,20 @@ def task(objective: TorchNetwork, rng: np.random.Generator, dtype: str = "float6
     return model, own, X, y, rng.uniform(0.5, 1.5, (N, S))
 
 
-def by_torch(objective: TorchNetwork, parameters: Any, X: Any, y: Any) -> tuple[Any, list[Any]]:
-    """(losses [s], gradients of their sum) of one client, by `functional_call` on a module built here."""
-    outputs = 10 if objective.classifies else 1
+def keys_of(objective: TorchNetwork) -> tuple[Any, ...]:
+    """Those of the clients' passes, where modules draw."""
+    return (KEYS,) if objective in RANDOM.values() else ()
+
+
+def by_torch(objective: TorchNetwork, parameters: Any, X: Any, y: Any, key: int | None = None) -> tuple[Any, list[Any]]:
+    """(losses [s], parameters) of one client, by `functional_call` on a module built here, in training after `key`."""
     name = objective.build.partition(":")[2]
-    build = getattr(nets, name)
-    net = build(**({"outputs": outputs} if name != "regression" else {"shape": (64,)})).to(torch.float64)
+    settings: dict[str, Any] = {"shape": (64,)} if name == "regression" else {"outputs": 10}
+    net = getattr(nets, name)(**settings).to(torch.float64).train(key is not None)
     tensors = {name: torch.tensor(leaf, requires_grad=True) for name, leaf in leaves(parameters)}
-    z = functional_call(net, tensors, (torch.tensor(X).reshape(-1, *(objective.shape or (64,))),))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key or 0)
+        z = functional_call(net, tensors, (torch.tensor(X).reshape(-1, *(objective.shape or (64,))),))
     target = torch.tensor(y)
     if objective.loss_name == "mse":
         losses = functional.mse_loss(z[:, 0], target, reduction="none") / 2
@@ -77,20 +94,35 @@ def by_torch(objective: TorchNetwork, parameters: Any, X: Any, y: Any) -> tuple[
     return losses, list(tensors.values())
 
 
-@every_kind
+def slopes_of(loss: Any, tensors: list[Any]) -> Any:
+    """[d]"""
+    slopes = torch.autograd.grad(loss, tensors, materialize_grads=True, retain_graph=True)
+    return torch.cat([slope.flatten() for slope in slopes]).numpy()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *RANDOM])
 @pytest.mark.parametrize("own", [False, True], ids=["one model", "own models"])
-def test_losses_and_gradients_are_pytorch_s(objective: TorchNetwork, own: bool, rng: Any) -> None:
-    common, separate, X, y, weights = task(objective, rng)
+@pytest.mark.parametrize("by_default", [False, True], ids=["as it is", "by outputs"])
+def test_losses_and_gradients_are_pytorch_s(
+    kind: str, own: bool, by_default: bool, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Losses in eval(), gradients in training, the same twice."""
+    if by_default:
+        monkeypatch.setattr(TorchNetwork, "add_gradient", NeuralNetwork.add_gradient)
+    objective = (KINDS | RANDOM)[kind]
+    keys, (common, separate, X, y, weights) = keys_of(objective), task(objective, rng)
     model = separate if own else common
-    gradient = objective.gradient(model, X, y, weights)
+    gradient, again = (objective.gradient(model, X, y, weights, *keys) for _ in range(2))
+    np.testing.assert_array_equal(flat(gradient), flat(again))
     losses = objective.loss(model.head, objective.scores_of(model, X), y)
     for i in range(N):
         head = _of_client(model.head, i) if own else model.head
         expected, tensors = by_torch(objective, head, X[i], y[i])
-        np.testing.assert_allclose(losses[i], expected.detach().numpy(), rtol=1e-12)
-        slopes = torch.autograd.grad((expected * torch.tensor(weights[i])).sum(), tensors, materialize_grads=True)
-        for came, slope in zip(bare_leaves(gradient), slopes, strict=True):
-            np.testing.assert_allclose(came[i], slope.numpy(), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(losses[i], expected.detach().numpy(), rtol=1e-9)
+        if keys:
+            expected, tensors = by_torch(objective, head, X[i], y[i], int(KEYS[i]))
+        slopes = slopes_of((expected * torch.tensor(weights[i])).sum(), tensors)
+        np.testing.assert_allclose(flat(_of_client(gradient, i)), slopes, rtol=1e-9, atol=1e-12)
 
 
 @every_kind
@@ -140,29 +172,58 @@ def test_pieces_add_up(rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(flat(pieces), flat(expected), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *RANDOM])
 @pytest.mark.parametrize("size", [None, 2, 0], ids=["as it is", "few at a time", "one after the other"])
 def test_clipped_gradients_are_those_of_a_loop(
     kind: str, size: int | None, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By layers where all are PyTorch's own: own code sees no batch."""
-    objective = KINDS[kind]
-    task(objective, rng)
-    assert objective.passes_at_once == (kind in BY_LAYERS)
-    if size is not None:
-        monkeypatch.setattr(objective._held, "samples_by_layers", size if kind in BY_LAYERS else 0)
-    _, own, X, y, weights = task(objective, rng)
-    X[0, 2] = np.nan  # counts as zero
-    gradients = np.array([[_of_sample(objective, own, X, y, i, s) for s in range(S)] for i in range(N)])
+    """By layers where all are PyTorch's own, all samples at once; own code sees one, with the key and its number."""
+    objective = (KINDS | RANDOM)[kind]
+    keys, (_, own, X, y, weights) = keys_of(objective), task(objective, rng)
+    at_once = objective.passes_at_once
+    assert at_once == (kind in BY_LAYERS)
+    if size is not None and not keys:
+        monkeypatch.setattr(objective._held, "samples_by_layers", size if at_once else 0)
+    X[0, 2] = np.nan if not keys else X[0, 2]  # counts as zero
+    gradients = np.zeros((N, S, flat(own).size // N))
+    for i, s in np.ndindex(N, S):
+        rows = slice(None) if at_once and keys else slice(s, s + 1)
+        key = int(KEYS[i]) + (0 if at_once else s) if keys else None
+        losses, tensors = by_torch(objective, _of_client(own.head, i), X[i, rows], y[i, rows], key)
+        gradients[i, s] = slopes_of(losses[s if len(losses) > 1 else 0], tensors)
     norms = np.linalg.norm(gradients, axis=-1)
-    assert np.isnan(norms).sum() == 1
+    assert np.isnan(norms).sum() == (not keys)
     clip = float(np.nanmedian(norms))
     factors = np.nan_to_num(np.minimum(1.0, clip * (1 - 2.0**-20) / norms))
     expected = np.einsum("ns,nsd->nd", weights * factors, np.nan_to_num(gradients))
-    came = clipped_gradient(objective, own, X, y, weights, clip)
+    came = clipped_gradient(objective, own, X, y, weights, clip, False, *keys)
     for i in range(N):
         np.testing.assert_allclose(flat(_of_client(came, i)), expected[i], rtol=1e-8, atol=1e-11)
     assert all(leaf.dtype == np.float64 for leaf in bare_leaves(came))
+
+
+@pytest.mark.parametrize("objective", RANDOM.values(), ids=RANDOM)
+def test_a_record_moves_its_own_part_alone(objective: TorchNetwork, rng: Any) -> None:
+    """Whatever stands in its place: masks belong to places. On this epsilon rests."""
+    _, own, X, y, weights = task(objective, rng)
+    other, kept = X.copy(), np.where(np.arange(S) == 2, 0.0, weights)
+    other[:, 2] = 100
+    parts = [clipped_gradient(objective, own, x, y, kept, 0.5, False, KEYS) for x in (X, other)]
+    np.testing.assert_allclose(flat(parts[0]), flat(parts[1]), rtol=1e-9, atol=1e-12)
+
+
+def test_keys() -> None:
+    """Another for each client, step, round and seed, whoever is beside; secret ones are never the same again."""
+    objective, present, clients = RANDOM["dropout, recurrent"], np.ones(5, dtype=bool), np.arange(5)
+
+    def keys(index: int = 1, seed: int = 3, step: int = 0, clients: Any = clients, secure: bool = False) -> Any:
+        (keys,) = objective.pass_keys(Round(index, seed, present, secure), step, clients, secure)
+        assert keys.min() >= 0 and keys.max() < 2**62
+        return keys.tolist()
+
+    several = [keys(), keys(2), keys(seed=4), keys(step=1), keys(-1), keys(secure=True), keys(secure=True)]
+    assert len({key for each in several for key in each}) == 5 * len(several)
+    assert keys() == several[0] and keys(clients=np.array([1, 4])) == [several[0][1], several[0][4]]
 
 
 CARELESS = {
@@ -260,11 +321,6 @@ def test_leaves_of_a_gradient_are_apart(rng: Any) -> None:
     first, second, *_ = objective.gradient(map_leaves(lambda leaf: leaf[:1], own), X[:1], y[:1], weights[:1]).head
     np.testing.assert_array_equal(first, second)
     assert not np.shares_memory(first, second)
-
-
-def _of_sample(objective: TorchNetwork, own: Any, X: Any, y: Any, i: int, s: int) -> Any:
-    alone = map_leaves(lambda leaf: leaf[[i]], own)
-    return flat(objective.gradient(alone, X[[i], s : s + 1], y[[i], s : s + 1], np.ones((1, 1))))
 
 
 def _of_client(record: Any, i: int) -> Any:

@@ -41,25 +41,17 @@ def test_the_smallest_norm_within_a_limit_of_the_loss(
     assert history["kkt_residual"][-1] < 0.45 * history["kkt_residual"][0]
 
 
-PRIVATE = {
-    "gradients": {},
-    "clients": {"level": "client", "trust": "central"},
-    "shares": {"level": "client", "trust": "distributed"},
+PRIVATE: dict[str, dict[str, Any]] = {
+    "gradients": {"noise_multiplier": 0.8},
+    "gradients, of an epsilon": {"epsilon": 4.0},
+    "clients": {"noise_multiplier": 0.8, "level": "client", "trust": "central"},
+    "shares": {"noise_multiplier": 0.8, "level": "client", "trust": "distributed"},
 }
 
 
-@pytest.mark.parametrize(
-    ("private", "noise"),
-    [*((name, {"noise_multiplier": 0.8}) for name in PRIVATE), ("gradients", {"epsilon": 4.0})],
-)
+@pytest.mark.parametrize("private", PRIVATE)
 def test_epsilon_is_that_of_the_built_in_model(
-    digits: Path,
-    launch: Any,
-    write_job: Any,
-    tmp_path: Path,
-    here: None,
-    private: str,
-    noise: dict[str, float],
+    digits: Path, launch: Any, write_job: Any, tmp_path: Path, here: None, private: str
 ) -> None:
     """A linear layer and softmax regression have the same parameters: the same is released, the same is spent.
 
@@ -70,7 +62,7 @@ def test_epsilon_is_that_of_the_built_in_model(
         job = {
             "name": name, "rounds": 3, "data": {"path": str(digits)}, "model": model, "record": {"evaluate_every": 3},
             "algorithm": {"name": "fedavg", "batch_size": 20, "client_optimizer": {"learning_rate": 0.1}},
-            "privacy": {"clip": 1.0, "delta": 1e-5} | noise | PRIVATE[private],
+            "privacy": {"clip": 1.0, "delta": 1e-5} | PRIVATE[private],
         }  # fmt: skip
         path = write_job(tmp_path / f"{name}.toml", job)
         ended = launch(None, "run", path, "--out", tmp_path / name)
@@ -79,15 +71,14 @@ def test_epsilon_is_that_of_the_built_in_model(
         spent[name] = {key: summary(tmp_path / name)[key] for key in ("epsilon", "delta")} | {"checked": checked}
 
     own, other = spent["own"], spent["torch"]
-    if PRIVATE[private]:
+    if "level" in PRIVATE[private]:
         assert own == other and own["epsilon"] > 0
         return
-    counted = "noise_multiplier" if "epsilon" in noise else "epsilon"
+    counted = "noise_multiplier" if "epsilon" in PRIVATE[private] else "epsilon"
     assert other["checked"][counted] < own["checked"][counted] < other["checked"][counted] * 1.001
     for where, there in ((own, other), (own["checked"], other["checked"])):
-        assert {key: value for key, value in where.items() if type(value) not in (float, dict)} == {
-            key: value for key, value in there.items() if type(value) not in (float, dict)
-        }
+        one, same = ({key: v for key, v in each.items() if type(v) not in (float, dict)} for each in (where, there))
+        assert one == same
         assert where["epsilon"] == pytest.approx(there["epsilon"], rel=1e-3) and where["epsilon"] > 0
 
 

@@ -1,4 +1,4 @@
-"""A process after calls of mpifed is as it was before: what belongs to the whole process, and temporary data."""
+"""A process after calls of mpifed, or of what it does with a network of PyTorch, is as it was before; threads too."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from gc import get_freeze_count  # the true one: see `quick_runs`
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from threadpoolctl import threadpool_info, threadpool_limits
+from torch import nn
 
 import mpifed as mf
 from mpifed.core.errors import UsageError
-
-torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+from mpifed.maths.clipping import clipped_gradient
+from mpifed.maths.objectives import TorchNetwork
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(90, 4))
@@ -67,10 +70,47 @@ def found() -> dict[str, object]:
         "generators": (repr(np.random.get_state()), random.getstate(), torch.get_rng_state().tolist()),  # noqa: NPY002
         "PyTorch": (
             torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(),
-            torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark,
+            torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32,
+            torch.backends.cuda.matmul.allow_tf32,
         ),
         "matplotlib": dict(mpl.rcParams),
     }  # fmt: skip
+
+
+def passes(build: str = "nets:dropped") -> Any:
+    """All that is done with a network, of five samples."""
+    objective, rng = TorchNetwork(build, (1, 8, 8)), np.random.default_rng(1)
+    assert objective.check(64, 10) == []
+    model = objective.start(64, 10, rng, "float32")
+    X, y, keys = rng.standard_normal((1, 5, 64), "f4"), np.arange(5)[None], np.array([3])
+    scores, back = objective.forward(model, X, keys)
+    weights = np.ones((1, 5))
+    return [
+        *back(objective.slope((), scores, y, weights)).head, objective.loss((), objective.scores_of(model, X), y),
+        *objective.gradient(model, X, y, weights, keys).head,
+        *clipped_gradient(objective, model, X, y, weights, 0.1, False, keys).head,
+    ]  # fmt: skip
+
+
+def setting() -> nn.Module:
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float32)
+    torch.use_deterministic_algorithms(True)
+    raise ValueError("not today")
+
+
+def checked(build: str) -> Callable[[], Any]:
+    def call() -> None:
+        for line in TorchNetwork(build).check(64, 10):
+            raise UsageError(line)
+
+    return call
+
+
+def in_a_pass() -> None:
+    objective = TorchNetwork("nets:without_samples", (1, 8, 8))
+    model = objective.start(64, 10, np.random.default_rng(0), "float32")
+    objective.scores_of(model, np.zeros((1, 0, 64), "f4"))
 
 
 def of_torch() -> Any:
@@ -80,6 +120,11 @@ def of_torch() -> Any:
 CALLS: dict[str, tuple[Callable[[], Any], type[BaseException] | None]] = {
     "run": (lambda: mf.run(METHOD, data(), mf.Softmax(), rounds=3, progress=False), None),
     "a network": (of_torch, None),
+    "passes": (passes, None),
+    "a module that is refused": (checked("careless:refused_wide"), UsageError),
+    "a module that is refused in a pass": (checked("careless:refused_counting"), UsageError),
+    "a module that fails": (checked("test_torch_left_as_found:setting"), UsageError),
+    "a pass that fails": (in_a_pass, Exception),  # another by versions of PyTorch
     "a sweep": (lambda: mf.sweep({"a": METHOD}, data(), mf.Softmax(), rounds=2, seeds=2), None),
     "check": (lambda: mf.check(METHOD, data(), mf.Softmax(), rounds=3), None),
     "a plot": (lambda: mf.run(METHOD, data(), mf.Softmax(), rounds=3, progress=False).plot(), None),
@@ -108,15 +153,19 @@ def of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
     monkeypatch.setattr(gc, "get_freeze_count", get_freeze_count)
     gc.unfreeze()
-    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    threads, mode, dtype = torch.get_num_threads(), torch.get_deterministic_debug_mode(), torch.get_default_dtype()
     torch.set_num_threads(2)
+    torch.set_deterministic_debug_mode("warn")
     torch.set_default_dtype(torch.float64)
-    with threadpool_limits(2), np.errstate(divide="raise"), warnings.catch_warnings():
+    torch.backends.cudnn.benchmark = torch.backends.cuda.matmul.allow_tf32 = True
+    with threadpool_limits(2), np.errstate(divide="raise"), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("once", BytesWarning)
         yield
     signal.signal(signal.SIGUSR1, before)
     gc.freeze()  # as the session's own objects were
     torch.set_num_threads(threads)
+    torch.set_deterministic_debug_mode(mode)
+    torch.backends.cudnn.benchmark = torch.backends.cuda.matmul.allow_tf32 = False
     torch.set_default_dtype(dtype)
 
 
@@ -138,3 +187,14 @@ def test_left_as_found(name: str, of_the_user: None) -> None:
     assert after.keys() == before.keys()
     for what in before:
         assert after[what] == before[what], what
+
+
+def test_passes_in_threads(of_the_user: None) -> None:
+    """Each has the bits that it has alone, and the user's own thread its settings."""
+    alone, before = [passes(), passes("nets:convolutions")], found()
+    with ThreadPoolExecutor(4) as pool:
+        several = list(pool.map(passes, ["nets:dropped", "nets:convolutions"] * 4))
+    for number, each in enumerate(several):
+        for came, expected in zip(each, alone[number % 2], strict=True):
+            np.testing.assert_array_equal(came, expected)
+    assert found() == before
