@@ -146,6 +146,41 @@ def local(
     )
 
 
+def cells(
+    cases: list[tuple[dict[str, Any], dict[str, Any]]],
+    everybody: Callable[[dict[str, Any]], bool],
+    drawn: Callable[[dict[str, Any]], bool],
+    control: dict[str, Any],
+    reveals: Reveals,
+    data: str = "cells",
+) -> Method:
+    """The row of a method of two classes, of which nothing private is proven."""
+    short, single = 0, [[] for _ in cases]
+    return Method(data, cases, short, everybody, drawn, False, single, None, control, reveals)  # type: ignore[arg-type]
+
+
+def columns(
+    cases: list[tuple[dict[str, Any], dict[str, Any]]],
+    short: int,
+    single: list[list[str]],
+    least: dict[str, Any] | None,
+    control: dict[str, Any],
+    reveals: Reveals,
+) -> Method:
+    """The row of a method on columns."""
+    return Method("columns", cases, short, always, always, False, single, least, control, reveals)
+
+
+AVERAGED = {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}}
+DROPPING: dict[str, Any] = {
+    "participation": {"clients_per_round": 6}, "simulated_network": {"deadline_s": 1.0, "speeds": [1.0, 2.0, 5.0]}
+}  # fmt: skip
+
+
+def compressed(name: str, **settings: Any) -> dict[str, Any]:
+    return {"compression": {"name": name, **settings}}
+
+
 METHODS = {
     "ssca-horizontal": Method(
         data="rows",
@@ -164,13 +199,10 @@ METHODS = {
         single=[[]] * 6,
         least={"rho": [0.5], "gamma": [0.5]},
         control=SSCA | {"batch_size": 20},
-        reveals=Reveals(
-            {ROW}, "digits", 2, {"name": "mlp", "bias": False, "hidden": 6}, {"batch_size": 1} | STEPS_OF_SSCA, {}
-        ),
+        reveals=Reveals({ROW}, "digits", 2, BARE, {"batch_size": 1} | STEPS_OF_SSCA, {}),
     ),
-    "ssca-vertical": Method(
-        data="columns",
-        cases=[
+    "ssca-vertical": columns(
+        [
             (SIZES, {}),
             (SIZES | {"label_holder": 3}, {}),
             (SIZES | {"start": "paper", "slack_cost": 50.0}, NORM),
@@ -179,9 +211,6 @@ METHODS = {
             (SIZES | {"slack_cost": "auto", "margins": "auto"}, NORM),
         ],
         short=3,
-        everybody=always,
-        drawn=always,
-        private=False,
         single=[
             GRADIENTS + LOSSES,
             GRADIENTS + LOSSES + SLOPES,
@@ -201,74 +230,37 @@ METHODS = {
             {"record": {"evaluate_every": 1}},
         ),
     ),
-    "fedavg": Method(
-        data="rows",
-        cases=[
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}}, {}),
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}, {}),
-            ({"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}, {}),
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.9}}, {}),
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 1}, PEOPLE),
-            (
-                {"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "server_optimizer": {"momentum": 0.5}},
-                PEOPLE_BY_CHANCE,
-            ),
+    "fedavg": local(
+        [
+            (AVERAGED, {}),
+            (STEPS, {}),
+            (EPOCHS, {}),
+            (AVERAGED | {"server_optimizer": {"momentum": 0.9}}, {}),
+            (AVERAGED | {"local_steps": 1}, PEOPLE),
+            (AVERAGED | {"server_optimizer": {"momentum": 0.5}}, PEOPLE_BY_CHANCE),
             (STEPS | {"client_optimizer": ADAMW | {"clip_norm": 0.5, "local_schedule": FALLING}}, {}),
             (STEPS | {"client_optimizer": ADAMW}, private()),
-            (STEPS, {"compression": {"name": "top-k", "fraction": 0.1, "memory": "ef21"}}),
-            (STEPS, {"compression": {"name": "rand-k", "k": 9, "memory": "diana"}}),
-            (STEPS, {"compression": {"name": "qsgd", "levels": 4, "memory": "ef21-sgdm"}}),
-            (STEPS, private(level="client") | {"compression": {"name": "natural", "memory": "error-feedback"}}),
+            (STEPS, compressed("top-k", fraction=0.1, memory="ef21")),
+            (STEPS, compressed("rand-k", k=9, memory="diana")),
+            (STEPS, compressed("qsgd", levels=4, memory="ef21-sgdm")),
+            (STEPS, private(level="client") | compressed("natural", memory="error-feedback")),
             (STEPS, UNSTEADY),
         ],
         short=4,
-        everybody=never,
-        drawn=always,
         private=True,
-        single=[[]] * 13,
-        least={"client_optimizer": HALF},
-        control=SEVEN,
-        reveals=Reveals({ROW}, "digits", 2, BIASED, ONE, {}),
-    ),
-    "fedprox": Method(
-        data="rows",
-        cases=[
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, {}),
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, private()),
+    )._replace(control=SEVEN),
+    "fedprox": local(
+        [(STEPS | {"mu": 0.4}, {}), (STEPS | {"mu": 0.4}, private())], short=1, private=True, mu=0.4
+    )._replace(least={"client_optimizer": HALF, "mu": 0.1}, control=SEVEN | {"local_steps": 3, "mu": 0.4}),
+    "scaffold": local(
+        [
+            (STEPS | {"server_optimizer": {"learning_rate": 0.7}}, {}),
+            (STEPS, UPLOADS),
+            (STEPS | {"local_steps": 2}, PEOPLE),
+            (STEPS, compressed("sign", memory="error-feedback")),
         ],
         short=1,
-        everybody=never,
-        drawn=always,
         private=True,
-        single=[[]] * 2,
-        least={"client_optimizer": HALF, "mu": 0.1},
-        control=SEVEN | {"local_steps": 3, "mu": 0.4},
-        reveals=Reveals({ROW}, "digits", 2, BIASED, ONE | {"mu": 0.4}, {}),
-    ),
-    "scaffold": Method(
-        data="rows",
-        cases=[
-            (
-                {
-                    "batch_size": 7,
-                    "client_optimizer": {"learning_rate": STEP},
-                    "local_steps": 3,
-                    "server_optimizer": {"learning_rate": 0.7},
-                },
-                {},
-            ),
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3}, UPLOADS),
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 2}, PEOPLE),
-            (STEPS, {"compression": {"name": "sign", "memory": "error-feedback"}}),
-        ],
-        short=1,
-        everybody=never,
-        drawn=always,
-        private=True,
-        single=[[]] * 4,
-        least={"client_optimizer": HALF},
-        control=SEVEN | {"local_steps": 2},
-        reveals=Reveals({ROW}, "digits", 2, BIASED, ONE, {}),
     ),
     "fednova": local(
         [
@@ -276,13 +268,7 @@ METHODS = {
             (EPOCHS | {"local_least": 1}, {}),
             (STEPS, SPARSE),
             (STEPS, PEOPLE),
-            (
-                STEPS,
-                {
-                    "participation": {"clients_per_round": 6},
-                    "simulated_network": {"deadline_s": 1.0, "speeds": [1.0, 2.0, 5.0]},
-                },
-            ),
+            (STEPS, DROPPING),
         ],
         short=1,
         private=True,
@@ -330,9 +316,8 @@ METHODS = {
         [(STEPS | {"alpha": 0.3, "mix": 0.7}, {}), (STEPS | {"alpha": 0.3}, PEOPLE)], private=True, alpha=0.3
     ),
     "delta-sgd": local([(EPOCHS, {}), (STEPS, PEOPLE)], private=True),
-    "fedpdm": Method(
-        data="rows",
-        cases=[
+    "fedpdm": local(
+        [
             (PDM, {}),
             (PDM | {"local_steps": 8, "start": "own", "tolerance": 1.0}, SPARSE),
             (PDM | {"local_steps": 3, "local_rule": "paper"}, private()),
@@ -341,77 +326,47 @@ METHODS = {
             (PDM | {"local_steps": 2}, PEOPLE),
         ],
         short=5,
-        everybody=never,
-        drawn=always,
         private=True,
-        single=[[]] * 6,
-        least={"client_optimizer": HALF, "rho": 1.0},
-        control=SEVEN | {"rho": 2.0},
-        reveals=Reveals({ROW}, "digits", 2, BIASED, ONE | {"rho": 2.0}, {}),
-    ),
+        rho=2.0,
+    )._replace(least={"client_optimizer": HALF, "rho": 1.0}, control=SEVEN | {"rho": 2.0}),
     "proxskip": local([(COINS, {})], private=False, p=0.3)._replace(**COIN),
     "tamuna": local([(COINS | {"senders": 2}, {})], private=False, p=0.3, senders=3)._replace(**COIN),
     "fedlin": local([(STEPS, SPARSE), (EPOCHS, {})], private=False)._replace(reveals=FIRST),
     "mime": local([(STEPS, SPARSE), (EPOCHS, {})], private=False)._replace(reveals=FIRST),
-    "vertical-sgd": Method(
-        data="columns",
-        cases=[
+    "vertical-sgd": columns(
+        [
             ({"batch_size": 7, "server_optimizer": {"learning_rate": STEP}}, {}),
             ({"batch_size": 7, "server_optimizer": {"learning_rate": STEP}, "label_holder": 2}, {}),
         ],
         short=1,
-        everybody=always,
-        drawn=always,
-        private=False,
         single=[GRADIENTS + LOSSES, GRADIENTS + LOSSES + SLOPES],
         least={"server_optimizer": HALF},
         control={"batch_size": 7, "server_optimizer": HALF},
         reveals=Reveals({PRODUCTS}, "hundred", 2, WIDE, {"batch_size": 2, "server_optimizer": HALF}, {}),
     ),
-    "hybrid-fedavg": Method(
-        data="cells",
-        cases=[
-            (
-                {
-                    "batch_size": 7,
-                    "client_optimizer": {"learning_rate": {"initial": 0.5, "exponent": 0.5, "offset": 1.0}},
-                    "local_steps": 3,
-                    "combine": "feature-blocks",
-                },
-                CELLS,
-            ),
-            ({"batch_size": 16, "client_optimizer": {"learning_rate": STEP}, "local_epochs": 2}, CELLS),
+    "hybrid-fedavg": cells(
+        [
+            (STEPS | {"client_optimizer": {"learning_rate": FALLING}, "combine": "feature-blocks"}, CELLS),
+            (EPOCHS, CELLS),
         ],
-        short=0,
-        everybody=never,
-        drawn=always,
-        private=False,
-        single=[[]] * 2,
-        least=None,
+        never,
+        always,
         control={"batch_size": 7, "client_optimizer": {"learning_rate": FALLING}},
         reveals=Reveals(
             {ROW}, "patches", 1, SHORT_LOGISTIC, {"batch_size": 1, "client_optimizer": {"learning_rate": FALLING}}, {}
         ),
     ),
-    "hyfdca": Method(
-        data="cells",
-        cases=[
+    "hyfdca": cells(
+        [
             ({"rule": "paper", "returns": "mean"}, MARGIN),
             ({"rule": "damped", "primal": "clear"}, MARGIN),
             ({"rule": "paper", "inner": 90, "draws": "client", "returns": "last", "gamma": [0.9, 0.2]}, MARGIN),
-            (
-                {"rule": "line-search"},
-                MARGIN | {"model": {"name": "logistic", "bias": False, "l2": 5e-3}},
-            ),
-            ({"rule": "accelerated"}, MARGIN | {"model": {"name": "squared-hinge", "bias": False, "l2": 5e-3}}),
+            ({"rule": "line-search"}, MARGIN | {"model": SHORT_HINGE | {"name": "logistic"}}),
+            ({"rule": "accelerated"}, MARGIN | {"model": SHORT_HINGE | {"name": "squared-hinge"}}),
             ({"rule": "theory", "gamma": [0.9, 0.2]}, MARGIN),
         ],
-        short=0,
         everybody=lambda settings: settings["rule"] in ("line-search", "accelerated"),
         drawn=lambda settings: settings["rule"] == "paper",
-        private=False,
-        single=[[]] * 6,
-        least=None,
         control={"rule": "damped"},
         reveals=Reveals(
             {PRODUCTS, LINEAR},
@@ -422,48 +377,27 @@ METHODS = {
             {"participation": {"clients_per_round": 3}},
         ),
     ),
-    "bundle": Method(
-        data="cells",
-        cases=[
-            ({"planes": 3}, MARGIN),
-        ],
-        short=0,
-        everybody=always,
-        drawn=never,
-        private=False,
-        single=[[]],
-        least=None,
+    "bundle": cells(
+        [({"planes": 3}, MARGIN)],
+        always,
+        never,
         control={},
         reveals=Reveals({PRODUCTS}, "squares", 12, SHORT_HINGE, {}, {"record": {"evaluate_every": 1}}),
     ),
-    "hyfem": Method(
-        data="cells",
-        cases=[
-            ({"batch_size": 7, "client_optimizer": {"learning_rate": STEP}, "local_steps": 3, "mu": 0.4}, CELLS),
-        ],
-        short=0,
-        everybody=never,
-        drawn=always,
-        private=False,
-        single=[[]],
-        least=None,
+    "hyfem": cells(
+        [(STEPS | {"mu": 0.4}, CELLS)],
+        never,
+        always,
         control=SEVEN | {"mu": 0.4},
         reveals=Reveals({ROW}, "patches", 1, SHORT_LOGISTIC, ONE | {"mu": 0.4}, {}),
     ),
-    "cocoa": Method(
-        data="halves",
-        cases=[
-            ({}, HINGE),
-            ({"local_epochs": 2}, LOGISTIC),
-        ],
-        short=0,
-        everybody=never,
-        drawn=always,
-        private=False,
-        single=[[]] * 2,
-        least=None,
+    "cocoa": cells(
+        [({}, HINGE), ({"local_epochs": 2}, LOGISTIC)],
+        never,
+        always,
         control={},
         reveals=Reveals(set(), "alone", 2, SHORT_HINGE, {}, {}),
+        data="halves",
     ),
 }
 

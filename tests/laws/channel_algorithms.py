@@ -194,6 +194,18 @@ def saved(out: Path) -> Saved:
     return Saved(progress_of(out), server, clients)
 
 
+def same_as_by_hand(out: Path, expected: ByHand, channel: str) -> None:
+    """Where a run has come to is where the loop has, with as many bytes, or more in channels of keys."""
+    found = saved(out)
+    for name, leaf in expected.clients._asdict().items():
+        np.testing.assert_array_equal(found.clients[name], leaf, err_msg=name)
+    for name, leaf in expected.model._asdict().items():
+        np.testing.assert_array_equal(found.server[f"model.{name}"], leaf, err_msg=name)
+    assert found.progress.exchanges["talk"]["played"] == sum(expected.attempts)
+    bytes_ = found.progress.up_bytes, found.progress.down_bytes
+    assert (bytes_ == (expected.up_bytes, expected.down_bytes)) == (channel == "plain")
+
+
 def _flat(arrays: dict[str, Any]) -> dict[str, Any]:
     """By names without the kind."""
     return {name.partition("/")[2]: values for name, values in arrays.items()}

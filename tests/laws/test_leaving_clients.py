@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from channel_algorithms import by_hand, saved
-from ended import of_certificate, run
+from channel_algorithms import by_hand, same_as_by_hand, saved
+from ended import run, same_runs
 from jobs_in_python import checked
 from methods import private
 from registry import CASES, NAMES, Case, table
@@ -77,20 +77,12 @@ def test_the_same_bits_as_by_hand(channel: str, block: int, skewed: Path, tmp_pa
     assert expected.ended is None and sum(expected.attempts) > job.rounds  # some rounds were void, at first
     assert all(expected.happened.values()), expected.happened  # and everything that can happen has
     run(job, Solo(), tmp_path / "run")
-    found = saved(tmp_path / "run")
-    for name, leaf in expected.clients._asdict().items():
-        np.testing.assert_array_equal(found.clients[name], leaf, err_msg=name)
-    assert found.server["model.value"].tolist() == expected.model.value.tolist()
-    assert found.server["model.answered"] == expected.model.answered
-    model = read_model(tmp_path / "run" / "model.safetensors")
+    same_as_by_hand(tmp_path / "run", expected, channel)
+    assert saved(tmp_path / "run").progress.round == job.rounds
+    model, history = read_model(tmp_path / "run" / "model.safetensors"), read_history(tmp_path / "run")
     assert model["value"].tolist() == expected.model.value.tolist()
-    assert found.progress.round == job.rounds
     if channel == "plain":
-        assert (found.progress.up_bytes, found.progress.down_bytes) == (expected.up_bytes, expected.down_bytes)
-        history = read_history(tmp_path / "run")
         assert (history["up_bytes"][-1], history["down_bytes"][-1]) == (expected.up_bytes, expected.down_bytes)
-    played = found.progress.exchanges
-    assert played["talk"]["played"] == sum(expected.attempts)
 
 
 def test_where_nobody_leaves_room_for_it_changes_nothing(skewed: Path, tmp_path: Path) -> None:
@@ -169,14 +161,8 @@ def test_no_round_is_played_again_once_a_sum_was_opened(channel: str, skewed: Pa
         run(job, Solo(), tmp_path / "run")
     assert caught.value.agreed
     for _ in range(2):
-        found = saved(tmp_path / "run")
-        for name, leaf in expected.clients._asdict().items():
-            np.testing.assert_array_equal(found.clients[name], leaf, err_msg=name)
-        assert found.server["model.value"].tolist() == expected.model.value.tolist()
-        assert found.progress.exchanges["talk"]["played"] == sum(expected.attempts)
-        assert found.progress.exchanges["tell"]["played"] == 3
-        if channel == "plain":
-            assert (found.progress.up_bytes, found.progress.down_bytes) == (expected.up_bytes, expected.down_bytes)
+        same_as_by_hand(tmp_path / "run", expected, channel)
+        assert saved(tmp_path / "run").progress.exchanges["tell"]["played"] == 3
         with pytest.raises(TooFewClients):  # nor when it is resumed
             run(job, Solo(), tmp_path / "run", resume=True)
 
@@ -187,7 +173,6 @@ def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch:
     record = {"evaluate_every": 1, "checkpoint_every": 0}
     job = checked(table(skewed, avg, rounds=4, seed=2, participation=LEAVING, record=record, **private(level="client")))
     run(job, Solo(), tmp_path / "whole")
-    expected = read_history(tmp_path / "whole")
     plays = len(ledger(tmp_path / "whole"))
     assert plays > job.rounds
     for number in range(1, plays):
@@ -204,10 +189,7 @@ def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch:
             patch.setattr(participation, "leaving", signalled)
             run(job, Solo(), out)
         run(job, Solo(), out, resume=True)
-        found = read_history(out)
-        for name in (one for one in found.keys() - {"elapsed_s", "rss_bytes"} if not of_certificate(one)):
-            np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
-        assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
+        same_runs(out, tmp_path / "whole")
         assert ledger(out) == ledger(tmp_path / "whole")
         counts = [saved(one).progress.exchanges["changes"] for one in (out, tmp_path / "whole")]
         assert counts[0]["played"] == counts[1]["played"] == plays

@@ -1,8 +1,9 @@
-"""Keyed random numbers, and rows drawn with them."""
+"""Keyed random numbers, rows drawn with them, and who is there in which half of which exchange."""
 
 from __future__ import annotations
 
 import os
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,59 +11,44 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lengths import covering
-from scipy.stats import chisquare
+from scipy.stats import chisquare, kstest
 
 import mpifed.core.round as round_module
-from mpifed.core.round import SETUP, Round, below, secret_words
+from mpifed.core.round import SETUP, Leaving, Round, below, secret_words
 
 pytestmark = pytest.mark.usefixtures("loops_by")
 NOBODY = np.zeros(0, dtype=bool)
 SMALL, LARGE = 60, 3000  # shards below and above the size that is drawn for all clients at once
-both_paths = pytest.mark.parametrize("size", [1, 2, 3, SMALL, 1023, 1024, 1025, LARGE])
+SURE = 1e-9  # what is not seeded passes but for one in 10^9
 
 
-def at(index: int = 0, seed: int = 1) -> Round:
-    return Round(index, seed, NOBODY)
+def at(index: int = 0, seed: int = 1, secure: bool = False) -> Round:
+    return Round(index, seed, NOBODY, secure=secure)
 
 
 def draw(now: Round, clients: Any, sizes: Any, count: int, purpose: str = "rows") -> Any:
     return now.draw(purpose, np.asarray(clients), np.asarray(sizes), count)
 
 
-@both_paths
-def test_without_replacement_and_in_range(size: int) -> None:
-    for index in range(20):
-        for count in {1, size // 2, size - 1, size} - {0}:
-            rows = draw(at(index), [0, 1, 5], [size] * 3, count)
-            assert rows.shape == (3, count)
-            assert rows.dtype == np.int64
-            assert rows.min() >= 0
-            assert rows.max() < size
-            assert all(len(set(row)) == count for row in rows.tolist())
-
-
-@both_paths
-def test_epochs_are_permutations(size: int) -> None:
-    count = 3 * size + size // 2
-    rows = draw(at(), [2, 3], [size, size], count)
-    for row in rows:
-        for epoch in range(3):
-            assert sorted(row[epoch * size : (epoch + 1) * size]) == list(range(size))
-        rest = row[3 * size :].tolist()
-        assert len(set(rest)) == len(rest)
-    if size >= SMALL:
-        first, second = rows[0, :size], rows[0, size : 2 * size]
-        assert (first != second).any()
-        assert (first != np.arange(size)).any()
+@pytest.mark.parametrize("size", [1, 2, 3, SMALL, 1023, 1024, 1025, LARGE])
+def test_epochs_are_permutations_and_the_rest_without_replacement(size: int) -> None:
+    for index, count in product(range(20), {1, size // 2, size - 1, size, 3 * size + size // 2} - {0}):
+        rows = draw(at(index), [0, 1, 5], [size] * 3, count)
+        assert (rows.shape, rows.dtype, rows.min() >= 0, rows.max() < size) == ((3, count), np.int64, True, True)
+        for row in rows.tolist():
+            for epoch in range(0, count, size):
+                one = row[epoch : epoch + size]
+                assert len(set(one)) == len(one)
+        if size >= SMALL and count > 2 * size:
+            first, second = rows[0, :size], rows[0, size : 2 * size]
+            assert (first != second).any() and (first != np.arange(size)).any()
 
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.integers(0, 40), min_size=1, max_size=8, unique=True).map(sorted),
-    st.integers(1, 130),
-    st.integers(0, 2**62),
-    st.data(),
-)
+    st.lists(st.integers(0, 40), min_size=1, max_size=8, unique=True).map(sorted), st.integers(1, 130),
+    st.integers(0, 2**62), st.data(),
+)  # fmt: skip
 def test_a_client_draws_the_same_whoever_else_draws(clients: list[int], count: int, seed: int, data: Any) -> None:
     size_of = {c: data.draw(st.sampled_from([3, 17, 18, 60, 1024, 1025, 1300])) for c in clients}
     now = at(3, seed)
@@ -74,30 +60,30 @@ def test_a_client_draws_the_same_whoever_else_draws(clients: list[int], count: i
         np.testing.assert_array_equal(row, draw(now, [client], [size_of[client]], count)[0])
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_every_key_matters(size: int) -> None:
-    drawn = {
-        (seed, index, purpose, client): tuple(draw(at(index, seed), [client], [size], 30, purpose)[0].tolist())
-        for seed in (1, 2)
-        for index in (0, 1, 2)
-        for purpose in ("rows", "others")
-        for client in (0, 1, 2, 1000)
-    }
-    assert len(set(drawn.values())) == len(drawn)
+def of_generator(now: Round, purpose: str, client: int) -> Any:
+    return now.rng(purpose, client).integers(2**63, size=50)
 
 
-def test_every_key_of_a_generator_matters() -> None:
-    streams = {
-        (seed, index, purpose, client): tuple(Round(index, seed, NOBODY).rng(purpose, client).integers(2**63, size=50))
-        for seed in (0, 1, 2**63 - 1)
-        for index in (SETUP, 0, 1, 2**40)
-        for purpose in ("minibatch 10", "minibatch 11", "")
-        for client in (-1, 0, 1, 10**6)
-    }
-    seen: set[int] = set()
-    for numbers in streams.values():
-        assert not seen & set(numbers)  # no two streams share a number, shifted or not
+def of_normals(now: Round, purpose: str, client: int) -> Any:
+    return now.normals(purpose, np.array([client]), (4, 3), "float64").ravel()
+
+
+def of_rows(now: Round, purpose: str, client: int) -> Any:
+    return [(client, *draw(now, [client], [LARGE], 30, purpose)[0].tolist())]  # as a whole: few numbers are alike
+
+
+@pytest.mark.parametrize("drawn", [of_generator, of_normals, of_rows])
+def test_every_key_matters(drawn: Any) -> None:
+    """No two streams share a number, shifted or not; and the same keys give the same."""
+    keys = [*product((0, 1, 2**63 - 1), (0, 1, 2**40), ("minibatch 10", "minibatch 11", ""), (0, 1, 7, 10**6))]
+    if drawn is of_generator:
+        keys += [(1, index, "", client) for index in (SETUP, 0) for client in (-1, 5)]
+    seen: set[Any] = set()
+    for seed, index, purpose, client in keys:
+        numbers = list(drawn(at(index, seed), purpose, client))
+        assert not seen & set(numbers)
         seen |= set(numbers)
+        assert numbers == list(drawn(at(index, seed), purpose, client))
 
 
 def plausible(observed: Any, expected: Any = None) -> None:
@@ -115,18 +101,15 @@ def many(size: int, count: int, rounds: int, clients: int = 8) -> Any:
 
 @pytest.mark.parametrize(("size", "count"), [(7, 3), (10, 1), (16, 15), (60, 20), (1100, 50)])
 def test_every_row_is_as_likely(size: int, count: int) -> None:
-    rows = many(size, count, 400)
-    counts = np.bincount(rows.ravel(), minlength=size)
     # the counts of one draw are dependent: their variance is (1 - count / size) of the multinomial's, no matter here
-    plausible(counts)
+    plausible(np.bincount(many(size, count, 400).ravel(), minlength=size))
 
 
-@pytest.mark.parametrize("size", [4, 5])
-def test_every_order_is_as_likely(size: int) -> None:
-    rows = many(size, size, 1000)
-    orders = np.unique(rows, axis=0, return_counts=True)[1]
-    assert len(orders) == {4: 24, 5: 120}[size]
-    plausible(orders)
+@pytest.mark.parametrize(("size", "orders"), [(4, 24), (5, 120)])
+def test_every_order_is_as_likely(size: int, orders: int) -> None:
+    found = np.unique(many(size, size, 1000), axis=0, return_counts=True)[1]
+    assert len(found) == orders
+    plausible(found)
 
 
 @covering({"pair": ["clients", "rounds", "epochs", "places"], "size": [8, 1030]}, 1)
@@ -184,45 +167,27 @@ def test_a_round_has_counters_of_its_own(index: int) -> None:
     assert secret_words(key, index)(4).tobytes() == blocks
 
 
-def secure(index: int = 0) -> Round:
-    return Round(index, 1, NOBODY, secure=True)
-
-
-# what is not seeded passes but for one in 10^9
-SURE = 1e-9
-
-
 @pytest.mark.parametrize("size", [1, 7, SMALL, LARGE])
 def test_secure_draws(size: int) -> None:
+    """Permutations as well; and only what is secret is not keyed."""
     clients, sizes, count = np.arange(3), np.full(3, size), 2 * size + size // 2
-    rows = secure().draw("rows", clients, sizes, count, secret=True)
-    assert rows.shape == (3, count)
+    rows, *others = (at(secure=secure).draw("rows", clients, sizes, count, secret=True) for secure in (1, 1, 0))
     for row in rows.tolist():
         assert sorted(row[:size]) == sorted(row[size : 2 * size]) == list(range(size))
-        assert len(set(row[2 * size :])) == size // 2
-        assert set(row) <= set(range(size))
+        assert len(set(row[2 * size :])) == size // 2 and set(row) <= set(range(size))
     if size >= SMALL:
-        others = [now.draw("rows", clients, sizes, count, secret=True) for now in (secure(), at())]
         assert len({tuple(row) for some in (rows, *others) for row in some.tolist()}) == 9
-
-
-def test_only_what_is_secret_is_not_keyed() -> None:
-    clients, sizes = np.arange(4), np.array([9, SMALL, 1000, LARGE])
-    np.testing.assert_array_equal(secure().draw("rows", clients, sizes, 9), at().draw("rows", clients, sizes, 9))
-    for secret in (False, True):
-        np.testing.assert_array_equal(
-            at().draw("rows", clients, sizes, 9, secret), at().draw("rows", clients, sizes, 9)
-        )
+    for secure in (False, True):
+        np.testing.assert_array_equal(draw(at(secure=secure), clients, sizes, count), others[-1])
 
 
 @pytest.mark.parametrize("size", [10, 12])  # of one client, and of all of them at once
 def test_secure_draws_take_every_row_as_often(size: int) -> None:
-    rows = secure().draw("rows", np.arange(6000), np.full(6000, size), 3, secret=True)
+    rows = at(secure=True).draw("rows", np.arange(6000), np.full(6000, size), 3, secret=True)
     assert all(len(set(row)) == 3 for row in rows.tolist())
-    assert chisquare(np.bincount(rows.ravel(), minlength=size)).pvalue > SURE
-    assert chisquare(np.bincount(rows[:, 0], minlength=size)).pvalue > SURE
     others = (rows[:, 1] - rows[:, 0]) % size  # neither is a row likelier after another
-    assert chisquare(np.bincount(others, minlength=size)[1:]).pvalue > SURE
+    counts = [np.bincount(some, minlength=size) for some in (rows.ravel(), rows[:, 0], others)]
+    assert all(chisquare(some).pvalue > SURE for some in (*counts[:2], counts[2][1:]))
 
 
 @pytest.mark.parametrize("chance", [1 / 3, 0.1, 1 - 2.0**-53, 2.0**-60])
@@ -232,37 +197,22 @@ def test_a_chance_is_rounded_down(chance: float) -> None:
     assert steps == int(steps) and steps <= chance * 2.0**53 < steps + 1
 
 
-def test_keyed_normals_are_a_clients_own() -> None:
-    """Whoever else draws; and every key matters."""
-
-    def normals(now: Round, purpose: str, client: int) -> tuple[float, ...]:
-        return tuple(now.normals(purpose, np.array([client]), (4, 3), "float64").ravel().tolist())
-
-    keys = [(s, i, p, c) for s in (1, 2) for i in (0, 1) for p in ("a", "b") for c in (-1, 0, 7)]
-    seen = {key: normals(at(key[1], key[0]), key[2], key[3]) for key in keys}
-    assert len(set(seen.values())) == len(seen)
-    assert all(normals(at(i, s), p, c) == found for (s, i, p, c), found in seen.items())
-    assert normals(secure(), "a", 0) != normals(secure(), "a", 0)
-    together = at(1).normals("a", np.array([2, 5, 7]), (4, 3), "float64")
-    assert tuple(together[2].ravel().tolist()) == normals(at(1), "a", 7)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("now", [at(3), secure(3)], ids=["keyed", "secure"])
-def test_normals(now: Round, dtype: str) -> None:
-    from scipy.stats import kstest
-
+@pytest.mark.parametrize("secure", [False, True])
+def test_normals(secure: bool, dtype: str) -> None:
+    now = at(3, secure=secure)
     numbers = now.normals("noise", np.arange(4), (50, 100), dtype)
-    assert numbers.shape == (4, 50, 100)
-    assert numbers.dtype == dtype
+    assert (numbers.shape, numbers.dtype) == ((4, 50, 100), dtype)
     assert kstest(numbers.ravel(), "norm").pvalue > SURE
     correlations = np.corrcoef(numbers.reshape(4, -1).astype("f8"))[np.triu_indices(4, 1)]
     assert np.abs(correlations).max() < 6.2 / np.sqrt(5000)
+    alone = now.normals("noise", np.array([2]), (50, 100), dtype)[0]
+    assert np.array_equal(alone, numbers[2]) != secure  # a client's own, whoever else draws
 
 
 def test_a_forked_process_draws_its_own_numbers() -> None:
     """Else two children would release with the same noise, whose difference tells everything."""
-    now = at(0)._replace(secure=True)
+    now = at(secure=True)
 
     def drawn() -> bytes:
         words = now.words("noise", 0)(4).tobytes()
@@ -281,3 +231,32 @@ def test_a_forked_process_draws_its_own_numbers() -> None:
         os.close(writing)
     parts = [one[start : start + 16] for one in (*found, drawn()) for start in (0, 32)]
     assert all(len(one) == 16 for one in parts) and len(set(parts)) == 6
+
+
+# --- who is there ----------------------------------------------------------------------------------------------------
+
+CLIENTS, EXCHANGES = 6, 3
+members = st.lists(st.booleans(), min_size=CLIENTS, max_size=CLIENTS).map(np.array)
+parts = st.lists(st.integers(0, 2 * EXCHANGES), min_size=CLIENTS, max_size=CLIENTS)
+
+
+@given(members, parts, st.integers(0, CLIENTS - 1))
+def test_asked_answering_and_staying(who: Any, halves: list[int], most: int) -> None:
+    """Half 2e is answering exchange e, half 2e + 1 hearing its sum; who is there in h halves is in 0 ... h - 1."""
+    plain, leaving = Round(4, 9, who), Round(4, 9, who, leaving=Leaving(who, np.array(halves), most))
+    there = [[bool(w) and h > half for w, h in zip(who, halves, strict=True)] for half in range(2 * EXCHANGES)]
+    count, void = int(who.sum()), []
+    for number in range(EXCHANGES):
+        here, now = leaving.at(number), plain.at(number)
+        assert now is plain and now.asked is now.present is now.staying is who
+        assert (now.void, now.fewest) == (False, count)
+        assert here.asked.tolist() == (there[2 * number - 1] if number else who.tolist())
+        assert (here.present.tolist(), here.staying.tolist()) == (there[2 * number], there[2 * number + 1])
+        stay = sum(there[2 * number + 1])
+        assert here.void == (count - stay > most or not stay)
+        assert here.fewest == max(count - most, 1) and (here.void or int(here.present.sum()) >= here.fewest)
+        void.append(here.void)
+        # clients draw what they would have drawn, whoever else leaves
+        sizes = np.full(CLIENTS, 10)
+        np.testing.assert_array_equal(*(draw(one, np.arange(CLIENTS), sizes, 4) for one in (here, plain)))
+    assert void == sorted(void)  # a void round stays so
