@@ -155,10 +155,6 @@ class Wrong(objectives.MLP):
         return slope
 
 
-def _all(slope: Slope, function: Any) -> Slope:
-    return slope._replace(head=map_leaves(function, slope.head), scores=function(slope.scores))
-
-
 def _mean(record: Any, y: Any) -> Any:
     return map_leaves(lambda leaf: leaf / leaf.dtype.type(y.shape[-1]), record)
 
@@ -191,7 +187,6 @@ def _named(base: type, classes: dict[str, dict[str, Any]]) -> None:
 
 
 _named(Wrong, {
-    "WrongSign": {"spoiled": lambda self, slope, *_: _all(slope, np.negative)},
     "OnePercent": {
         "spoiled": lambda self, slope, *_: slope._replace(scores=slope.scores * slope.scores.dtype.type(1.01))
     },
@@ -201,11 +196,8 @@ _named(Wrong, {
         "loss": lambda self, head, scores, y: Wrong.loss(self, head, scores, y) / y.shape[-1],
         "spoiled": lambda self, slope, head, scores, y, weights: _mean(slope, y),
     },
-    "WrongAxis": {"spoiled": lambda self, slope, *_: slope._replace(scores=slope.scores[..., ::-1])},
     "OneBiasMissing": {"spoiled": lambda self, slope, *_: slope._replace(
         head=slope.head._replace(output_bias=_without(slope.head.output_bias, 7)))},
-    "NextClass": {"slope": lambda self, head, scores, y, weights: Wrong.slope(
-        self, head, scores, (y + 1) % 10, weights)},
     "InPlace": {"loss": _in_place},
     "Random": {"loss": lambda self, *given: Wrong.loss(self, *given) * np.random.uniform(0.9, 1.1)},  # noqa: NPY002
     "RandomStart": {"start": lambda self, features, outputs, rng, dtype: Wrong.start(
@@ -284,12 +276,6 @@ _named(Rate, {
 })  # fmt: skip
 
 
-class RateOfAnother(Rate):
-    def slope(self, objective: Any, head: Any, scores: Any, y: Any, weights: Any) -> Slope:
-        found = super().slope(objective, head, scores, y, weights)
-        return found._replace(scores=np.roll(found.scores, 1, axis=-1))
-
-
 # --- regularizers -------------------------------------------------------------------------------------------------
 
 
@@ -302,10 +288,7 @@ class L1(regularizers.L1):
 
 
 _named(L1, {
-    "InverseStep": {"prox": lambda self, model, step: self.at(model, self.weight / step)},
     "HalfStep": {"prox": lambda self, model, step: self.at(model, self.weight * step / 2)},
-    "BiasesToo": {"prox": lambda self, model, step: regularizers.L1(self.weight, biases=True).prox(model, step)},
-    "NoProx": {"prox": lambda self, model, step: model},
     "WideProx": {"prox": lambda self, *given: map_leaves(lambda leaf: leaf.astype("f8"), L1.prox(self, *given))},
     "RandomProx": {"prox": lambda self, model, step: self.at(
         model, self.weight * step * np.random.uniform(0.5, 1.5))},  # noqa: NPY002

@@ -61,8 +61,8 @@ MODELS = dict.fromkeys(
     (
         f"own_functions:{name}"
         for name in (
-            "WrongSign", "OnePercent", "PositiveWeights", "MeanOfSamples", "WrongAxis", "OneBiasMissing", "NextClass",
-            "InPlace", "OneHeadForAll", "SumOverClients", "BatchNormalized", "NeverFinite", "NotAdjoint",
+            "OnePercent", "PositiveWeights", "MeanOfSamples", "OneBiasMissing", "InPlace", "OneHeadForAll",
+            "SumOverClients", "BatchNormalized", "NeverFinite", "NotAdjoint",
         )
     ),
     SLOPE,
@@ -79,16 +79,12 @@ MODELS = dict.fromkeys(
 }  # fmt: skip
 TERMS = {
     "RateWithoutWeights": SLOPE,
-    "RateOfAnother": SLOPE,
     "FalselyConvexRate": "convex = True",
     "CountedAsNumbers": "counted() is {'': ((3, 6), 'float32')}; {'': ((3, 6), 'bool')} is expected",
     "CountedAtOnce": "counted() is {'': ((), 'bool')}",
 }
 REGULARIZERS = {
-    "InverseStep": "is no minimizer",
     "HalfStep": "is no minimizer",
-    "BiasesToo": "is no minimizer",
-    "NoProx": "is no minimizer",
     "OutOfTheBox": "is no minimizer",
     "WideProx": "prox() gives {'first': ((64, 10), 'float64')",
     "ProxInPlace": "prox(): its function changes what it is given",
