@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from typing import Any, ClassVar
 
 import pytest
@@ -18,94 +18,48 @@ from mpifed.maths.terms import TERMS, Loss, Sampled, Term
 from mpifed.testing import ALGORITHMS
 
 
-@dataclass(frozen=True)
-class Misspelt(FedAvg):
-    need_everybody: ClassVar[bool] = True
-
-    def remark(self, server: Any, measured: Any) -> list[str]:
-        return ["never heard"]
-
-
-@dataclass(frozen=True)
-class Right(FedAvg):
-    """All names are the base's, a field, its own, or begin with an underscore."""
-
-    needs_everybody: ClassVar[bool] = True
-    report_s: float = 1.0
-
-    def upload(self, *given: Any) -> Any:
-        return super().upload(*given)
-
-    def _remark(self) -> list[str]:
-        return []
-
-    def nothing_alike(self) -> None:
-        pass
+def own(base: type, fields: Any = (), **names: Any) -> type:
+    """A user's dataclass with these keys and these other names."""
+    constants = [(name, ClassVar[Any], value) for name, value in names.items() if not callable(value)]
+    methods = {name: value for name, value in names.items() if callable(value)}
+    bases = (base,) if base is not object else ()
+    return make_dataclass("Own", [*fields, *constants], bases=bases, namespace=methods, frozen=base is not object)
 
 
-@dataclass(frozen=True)
-class Unfinished(LinearScores):
-    slack: float = 0.1
-
-
-class Bare(L1):
-    def checks(self) -> list[str]:
-        return ["never heard"]
-
-
-@dataclass(frozen=True)
-class Solo:
-    weight: float = 1.0
+def method(*given: Any) -> None: ...
 
 
 SHADOWS = 'has a key "{}", a name that {} has for something else; rename the field (the job can keep its key by '
+LIKE = 'has "{}": did you mean "{}"? If not, rename it, or begin it with an underscore'
+# all names are the base's, a field, its own, or begin with an underscore
+RIGHT = own(FedAvg, [("report_s", float, 1.0)], needs_everybody=True, upload=method, _remark=method, other=method)
+SHADOWING = own(FedAvg, [
+    ("trust", float, 0.5), ("name", str, "mine"), ("needs_everybody", bool, True), ("local_steps", int, 2),
+], certifies_gap=False)  # fmt: skip
+CASES: list[tuple[type, type, list[str]]] = [
+    (RIGHT, Algorithm, []),
+    (
+        own(FedAvg, need_everybody=True, remark=method), Algorithm,
+        [LIKE.format("need_everybody", "needs_everybody"), LIKE.format("remark", "remarks")],
+    ),
+    (own(FedAvg, drifts=method), Algorithm, [LIKE.format("drifts", "drift")]),
+    # a key of FedAvg may have another default
+    (SHADOWING, Algorithm, [SHADOWS.format(name, "Algorithm") for name in ("needs_everybody", "trust", "name")]),
+    (own(Loss, [("counted", float, 0.5)]), Term, [SHADOWS.format("counted", "Term")]),
+    (
+        own(LinearScores, [("slack", float, 0.1)]), Objective,
+        [f"has no {name}, which every Objective must have" for name in ("layers", "sample_loss", "start")],
+    ),
+    (own(L1, checks=method), Regularizer, ['has "checks": did you mean "check"?']),
+    (
+        own(object, [("weight", float, 1.0)]), Regularizer,
+        ["is no Regularizer; derive it from mpifed.maths.regularizers.Regularizer"],
+    ),
+    (Sampled, Objective, ["is no Objective; derive it from mpifed.maths.objectives.form.Objective"]),
+]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Shadowing(FedAvg):
-    trust: float = 0.5
-    name: str = "mine"
-    needs_everybody: bool = True  # type: ignore[assignment]
-    local_steps: int | None = 2  # a key of FedAvg with another default
-
-    certifies_gap: ClassVar[bool] = False  # type: ignore[misc]
-
-
-@dataclass(frozen=True)
-class MisspeltHook(FedAvg):
-    def drifts(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class ShadowingTerm(Loss):
-    counted: float = 0.5  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize(
-    ("part", "base", "said"),
-    [
-        (Right, Algorithm, []),
-        (Misspelt, Algorithm, [
-            'has "need_everybody": did you mean "needs_everybody"? If not, rename it, or begin it with an underscore',
-            'has "remark": did you mean "remarks"? If not, rename it, or begin it with an underscore',
-        ]),
-        (MisspeltHook, Algorithm, [
-            'has "drifts": did you mean "drift"? If not, rename it, or begin it with an underscore',
-        ]),
-        (Shadowing, Algorithm, [
-            SHADOWS.format("needs_everybody", "Algorithm"),
-            SHADOWS.format("trust", "Algorithm"),
-            SHADOWS.format("name", "Algorithm"),
-        ]),
-        (ShadowingTerm, Term, [SHADOWS.format("counted", "Term")]),
-        (Unfinished, Objective, [
-            f"has no {name}, which every Objective must have" for name in ("layers", "sample_loss", "start")
-        ]),
-        (Bare, Regularizer, ['has "checks": did you mean "check"?']),
-        (Solo, Regularizer, ["is no Regularizer; derive it from mpifed.maths.regularizers.Regularizer"]),
-        (Sampled, Objective, ["is no Objective; derive it from mpifed.maths.objectives.form.Objective"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("part", "base", "said"), CASES)
 def test_what_is_said(part: type, base: type, said: list[str]) -> None:
     found = list(breaches(part, base))
     assert len(found) == len(said) and all(map(str.startswith, sorted(found), sorted(said))), found
@@ -126,15 +80,12 @@ class Referring:
 
     setup = ()
     exchanges = property(lambda self: (Exchange("gradients", (), self.ask, self.answer, self.absorb),))
-
-    def ask(self, server: Any, now: Any) -> Any: ...
-
-    def answr(self, clients: Any, question: Any, block: Any, now: Any) -> Any: ...
+    ask = answr = method
 
 
 def test_exchanges_that_are_none() -> None:
     assert list(wrong_exchanges(Referring())) == ['exchanges: Referring has no answer; did you mean "answr"?']
-    Referring.exchanges = Exchange("sums", (), *3 * [lambda *_: ()])
+    Referring.exchanges = Exchange("sums", (), *3 * [lambda *_: ()])  # type: ignore[assignment, arg-type]
     assert list(wrong_exchanges(Referring())) == [
         "exchanges: expected a property that is a tuple of Exchange; came Exchange"
     ]
