@@ -1,4 +1,5 @@
 # mpifed: `make run` and `make test` set up everything they need in .venv; `make` alone lists all targets.
+# NAME=VALUE behind a target chooses a part of it, as its comment says.
 
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -27,8 +28,9 @@ JOINED := from mpi4py import MPI; raise SystemExit(MPI.COMM_WORLD.size != $(RANK
 LAUNCH = PATH="$$(realpath $(BIN)):$$PATH"; MPIEXEC=mpiexec; export PATH MPIEXEC;
 OWN_MPI = $(shell grep -qF '$(BIN)/mpiexec' $(VENV)/launcher && echo ,mpich)
 
+comma := ,
 .DEFAULT_GOAL := help
-.PHONY: help run test serial mpi test-pythons test-gpu gpu-drill bench-gpu test-models test-docs test-long fuzz mutants test-kill test-slurm check docs smoke format bench bench-rivals reproduce clean
+.PHONY: help run test check docs format test-long test-kill test-slurm test-gpu bench reproduce clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -63,56 +65,11 @@ run: $(VENV)/data,plot.done data/digits ## set up, train by FedAvg and by SSCA o
 	  --y train_loss --y test_accuracy --out runs/quickstart.png
 	@echo 'next: source $(BIN)/activate; README.md goes on from there'
 
-test: ## set up and pass the quick tests: serial, then on 4 ranks
-	@$(MAKE) --no-print-directory --keep-going serial mpi
-
-# CHECKED=1: but for what `make check` has run
-serial: $(VENV)/test.done
-	$(LAUNCH) $(BIN)/python -m pytest $(or $(TESTS),$(addprefix --ignore ,tests/mpi $(if $(CHECKED),$(CHEAP)))) --numprocesses $(WORKERS) --dist worksteal
-
-mpi: $(VENV)/test.done ## the tests that need several ranks
-	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi
-
-# files as they come, since the longest have few tests, and would be the last
-IN_ORDER = --dist loadfile --no-loadscope-reorder
-
-test-long: $(VENV)/test.done ## the tests that take long: statistics over many runs, and whole reproductions
-	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi -m long --numprocesses $(WORKERS) $(IN_ORDER)
-	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 2 $(BIN)/python -m pytest --with-mpi tests/mpi -m long
-
-test-gpu: $(VENV)/test,torch,gpu.done ## every algorithm on a CUDA device against the processor; fails without one
-	$(LAUNCH) $(BIN)/python -m pytest tests/device -m gpu
-
-# wheels of this Python, that of the machine with the device, for Linux since 2018; of what that has, none
-GPU_PYTHON ?= python3.12
-PLATFORMS = linux $(addprefix manylinux,_2_28 _2_27 _2_24 _2_17 2014 _2_5 1)
-THERE = numpy scipy h5py torch cupy pytest hypothesis click scikit_learn threadpoolctl iniconfig packaging pluggy pygments
-gpu-drill: ## wheels in build/wheels for a machine with a GPU and without a network, where benchmarks/gpu_drill.sh runs
-	rm -rf build/wheels
-	$(GPU_PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/wheels .
-	$(GPU_PYTHON) -m pip download --quiet --only-binary=:all: $(PLATFORMS:%=--platform %_x86_64) --dest build/wheels \
-	  "$$(ls build/wheels/mpifed-*.whl)[mpich]" pytest-mpi pytest-timeout
-	cd build/wheels && rm -f $(THERE:%=%-*) && du -sh .
-
-# EXAMPLES=1000: of each test
-fuzz: EXAMPLES ?= 300
-fuzz: $(VENV)/test.done ## thousands of damaged jobs, tables, data and run files: each a clean end, or as if nothing had been
-	MPIFED_FUZZ=$(EXAMPLES) $(BIN)/python -m pytest tests/fuzz -m 'long or not long' --numprocesses $(WORKERS) --dist loadscope $(if $(ONLY),-k '$(ONLY)')
-
-# ONLY='ledger|masks': a part of tests/mutants/mutants.toml, by name, file or promise
-mutants: $(VENV)/test,torch.done ## deliberate bugs, each in a copy: does a test fail?
-	$(LAUNCH) $(BIN)/python tests/mutants/run.py $(if $(ONLY),--only '$(ONLY)')
-
-test-models: $(VENV)/test,torch,jax,flwr-datasets.done ## networks of PyTorch and JAX: every algorithm and channel, on one rank and several; data of datasets (installs all)
-	$(LAUNCH) $(BIN)/python -m pytest tests/models -m models --numprocesses $(WORKERS) $(IN_ORDER)
-
-test-kill: $(VENV)/test.done ## SIGKILL at 24 random moments and before every step on the disk (2 minutes)
-	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill --numprocesses $(WORKERS) --dist worksteal
-
-test-slurm: $(VENV)/test.done ## on a real Slurm of four nodes that is started here, and stopped (as root; installs it)
-	@slurm/testbed/install
-	@trap slurm/testbed/stop EXIT; settings=$$(slurm/testbed/start) && eval "$$settings" && set -x && \
-	$(BIN)/python -m pytest tests/slurm -m slurm
+# CHECKED=1: but for what `make check` has run; TESTS='tests/unit/job': these alone
+test: $(VENV)/test.done ## set up and pass the quick tests: serial, then on 4 ranks
+	$(LAUNCH) code=0; \
+	$(BIN)/python -m pytest $(or $(TESTS),$(addprefix --ignore ,tests/mpi $(if $(CHECKED),$(CHEAP)))) -n $(WORKERS) --dist worksteal || code=1; \
+	$(if $(TESTS),,MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi || code=1;) exit $$code
 
 CHEAP = tests/unit/core tests/unit/maths tests/unit/algorithms tests/unit/test_sources.py
 
@@ -121,51 +78,56 @@ check: $(VENV)/test.done $(VENV)/dev.done ## before each commit: ruff, ruff form
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(LAUNCH) $(BIN)/python -m pytest $(CHEAP) --numprocesses $(WORKERS) --dist loadfile
+	$(LAUNCH) $(BIN)/python -m pytest $(CHEAP) -n $(WORKERS) --dist loadfile
 
-# BASE=commit: as that gives on this machine; WRITE=1: write them anew, and say what has moved; WRITE=values: with values that differ
-.PHONY: hashes
-hashes: $(VENV)/test.done ## the shipped jobs' models, bit by bit, and their histories, as they were
-	$(BIN)/python tests/hashes.py $(if $(WRITE),write $(if $(filter values,$(WRITE)),--values),compare $(if $(BASE),--base $(BASE)))
-
-# what can depend on the version of Python: the command line, TOML, types and signatures, what is read from sources or
-# imported by name, and the interface in Python; and one run of each algorithm
-OF_PYTHON = $(addprefix tests/unit/,explain job test_cli.py test_sources.py) \
-  $(addprefix tests/unit/python/test_,data.py python.py) \
-  $(addprefix tests/laws/test_,own.py methods.py::test_runs_are_resumable)
-
-test-pythons: ## what can depend on it, on the oldest and the newest supported Python that are found on this machine
-	@set -e; for found in $$(.ci/pythons); do version=$${found%%=*}; set -x; \
-	$(MAKE) serial VENV=.venv-$$version PYTHON=$${found#*=} TESTS='$(OF_PYTHON)'; { set +x; } 2>/dev/null; done
-
-smoke: run serial ## the quickstart and the serial tests
-
-test-docs: $(VENV)/test.done ## what the tutorials, pages and examples show, run as they stand
-	$(LAUNCH) $(BIN)/python -m pytest tests/unit -m "docs and not long" --numprocesses $(WORKERS) --dist worksteal
-
-docs: $(VENV)/docs.done ## the documents as pages in site/; a warning, such as a broken link, is an error
+docs: $(VENV)/test.done $(VENV)/docs.done ## pages in site/, where a broken link is an error; then what they show is run as it stands
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
+	$(LAUNCH) $(BIN)/python -m pytest tests/unit -m "docs and not long" -n $(WORKERS) --dist worksteal
 
 format: $(VENV)/dev.done ## ruff: mend what it can, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# CASES='2 columns': of these names or families, without the gate; QUICK=1: the gate, and that the loops by hand run
-bench: $(VENV)/data,encrypted,plot,torch.done ## ends with 1 if slower than the commit in benchmarks/base; speed against a hand-written loop
+# files as they come, since the longest have few tests, and would be the last
+IN_ORDER = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# MODELS=1: networks of PyTorch and JAX instead, and data of datasets; it installs all
+test-long: $(VENV)/test$(if $(MODELS),$(comma)torch$(comma)jax$(comma)flwr-datasets).done ## the tests that take long: statistics over many runs, whole reproductions, fuzzing; MODELS=1: networks
+ifdef MODELS
+	$(LAUNCH) $(BIN)/python -m pytest tests/models -m models $(IN_ORDER)
+else
+	$(LAUNCH) $(BIN)/python -m pytest --ignore tests/mpi -m long $(IN_ORDER)
+	$(LAUNCH) MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 2 $(BIN)/python -m pytest --with-mpi tests/mpi -m long
+endif
+
+test-kill: $(VENV)/test.done ## SIGKILL at random moments and before every step on the disk, and disks that fail (2 minutes)
+	$(LAUNCH) $(BIN)/python -m pytest tests/kill -m kill -n $(WORKERS) --dist worksteal
+
+test-slurm: $(VENV)/test.done ## on a real Slurm of four nodes that is started here, and stopped (as root; installs it)
+	@slurm/testbed/install
+	@trap slurm/testbed/stop EXIT; settings=$$(slurm/testbed/start) && eval "$$settings" && set -x && \
+	$(BIN)/python -m pytest tests/slurm -m slurm
+
+# of a machine without a network, of this Python: `bash benchmarks/gpu_wheels.sh`, and there `bash benchmarks/gpu_drill.sh`
+test-gpu: $(VENV)/test,torch,gpu.done ## every algorithm on a CUDA device against the processor; fails without one
+	$(LAUNCH) $(BIN)/python -m pytest tests/device -m gpu
+
+# CASES='2 columns': of these names or families, without the gate; QUICK=1: the gate, and that the loops by hand run;
+# DEVICE=cuda: seconds a round on one core, on all cores, and there; RIVALS=1: Flower and others, which it installs
+bench: $(VENV)/data,$(if $(DEVICE),torch$(comma)gpu,$(if $(RIVALS),plot,encrypted$(comma)plot$(comma)torch)).done ## ends with 1 if slower than the commit in benchmarks/base; speed against a hand-written loop
+ifdef DEVICE
+	$(LAUNCH) $(BIN)/python benchmarks/device.py --device $(DEVICE)
+else ifdef RIVALS
+	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --verify
+	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --installed $(if $(QUICK),--quick)
+else
 	@if ! command -v valgrind >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; \
 	then set -x; apt-get update --quiet && apt-get install --yes --quiet valgrind; fi
 	$(LAUNCH) $(BIN)/python benchmarks/bench.py $(if $(QUICK),--quick) $(if $(CASES),--cases $(CASES))
-
-bench-gpu: $(VENV)/data,torch,gpu.done ## seconds a round on one core, on all cores, and on a CUDA device
-	$(LAUNCH) $(BIN)/python benchmarks/device.py --device $(or $(DEVICE),cuda)
-
-bench-rivals: $(VENV)/data,plot.done ## install Flower, pfl-research, PyTorch; the same work, beside ours
-	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --verify
-	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --installed $(if $(QUICK),--quick)
+endif
 
 # PAPER=ssca, fedpdm, hyfdca or mcmahan; FULL=1, SEEDS, ROUNDS, ONLY='a9a-4x4', MINUTES=30
-comma := ,
 reproduce: $(VENV)/data,plot$(if $(filter mcmahan,$(PAPER)),$(comma)torch).done ## the figures of a paper, reduced: PAPER=ssca; FULL=1 for all
 	$(BIN)/python -m jobs.reproduce $(PAPER) $(if $(FULL),--full) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(ONLY),--only $(ONLY))

@@ -1,6 +1,6 @@
 #!/bin/bash
 # A first contact with a CUDA machine, in eight minutes at most and without a network: what runs on its device, with which
-# bits, and how fast. In the root of the tree, with build/wheels of `make gpu-drill`: bash benchmarks/gpu_drill.sh
+# bits, and how fast. In the root of the tree, with build/wheels of gpu_wheels.sh: bash benchmarks/gpu_drill.sh
 # $OUT gets drill.txt (ten lines), drill.json and a log of each stage. Each stage has its own limit, and none stops the
 # next. Where there is no device all stages run on the processor, which rehearses them, and count as `no device`.
 set -u

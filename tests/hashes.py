@@ -1,4 +1,4 @@
-"""The models of the shipped jobs, bit by bit and round by round: `make hashes`.
+"""The models of the shipped jobs, bit by bit and round by round: `test_hashes.py` compares them.
 
 Bits belong to a processor and to libraries. A table says under which it was written (`fingerprint`). Those without
 networks are of instructions that x86-64 processors have since 2013 (`KERNELS`), and hold on all of these. Where
@@ -227,28 +227,25 @@ def read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def expected(table: str, part: str | None, base: str | None = None) -> tuple[dict[str, str], str]:
+def expected(table: str, part: str | None) -> tuple[dict[str, str], str]:
     """The hashes that models are to have on this machine, and where these are from."""
     stored = read(TABLES[table])
-    if base is None and stored.get("fingerprint") == fingerprint(table):
+    if stored.get("fingerprint") == fingerprint(table):
         chosen = {name: sha for name, sha in stored["hashes"].items() if part is None or part_of(name) == part}
         return chosen, TABLES[table].name
-    commit = base or base_of(table)
+    commit = base_of(table)
     return {
         name: one.sha256 for name, one in apart(base_tree(commit), table, part).items()
     }, f"{commit[:12]} on this machine"
 
 
-def moved(
-    now: Mapping[str, Outcome], before: Mapping[str, str], source: str, *, other_rows: bool = False
-) -> Iterator[str]:
-    """A line for each model whose bits are not those before; for each job that only one of both has, unless it may."""
+def moved(now: Mapping[str, Outcome], before: Mapping[str, str], source: str) -> Iterator[str]:
+    """A line for each model whose bits are not those before, and for each job that only one of both has."""
     for name, one in now.items():
         if name in before and one.sha256 != before[name]:
             yield f"{name}: model {one.sha256[:16]}, by {source} {before[name][:16]}"
-    if not other_rows:
-        for name in now.keys() ^ before.keys():
-            yield f"{name}: {'not in' if name in now else 'only in'} {source}; make hashes WRITE=1"
+    for name in now.keys() ^ before.keys():
+        yield f"{name}: {'not in' if name in now else 'only in'} {source}; python tests/hashes.py write"
 
 
 def differing(history: Mapping[str, list[float]], reference: Mapping[str, list[list[float]]]) -> Iterator[str]:
@@ -276,16 +273,17 @@ def all_differing(table: str, now: Mapping[str, Outcome]) -> Iterator[str]:
             yield from (f"{name}: {line}" for line in differing(one.history, reference[name]))
 
 
-def wrong(table: str, part: str | None = None, base: str | None = None) -> list[str]:
+def wrong(table: str, part: str | None = None) -> list[str]:
     """What is not as it was: models, and values of histories. The base, if it must run, runs at the same time."""
     with ThreadPoolExecutor(1) as beside:
-        found = beside.submit(expected, table, part, base)
+        found = beside.submit(expected, table, part)
         now = apart(ROOT, table, part)
     before, source = found.result()
-    lines = [*moved(now, before, source, other_rows=base is not None), *all_differing(table, now)]
+    lines = [*moved(now, before, source), *all_differing(table, now)]
     if table in VALUES:
         lines += [
-            f"{name}: no reference values; make hashes WRITE=1" for name in now.keys() - read(VALUES[table]).keys()
+            f"{name}: no reference values; python tests/hashes.py write"
+            for name in now.keys() - read(VALUES[table]).keys()
         ]
     return lines
 
@@ -322,7 +320,7 @@ def write(table: str, *, values_too: bool) -> list[str]:
         reference = read(VALUES[table])
         if lines := list(all_differing(table, now)):
             if not values_too:
-                return [*lines, "values differ: nothing is written; WRITE=values writes theirs too"]
+                return [*lines, "values differ: nothing is written; --values writes theirs too"]
             print(f"{table}: values that are written anew", *lines, sep="\n  ")
             reference = {name: one for name, one in reference.items() if name in now and not differs(now[name], one)}
         new = [name for name in now if name not in reference]
@@ -366,14 +364,9 @@ def main() -> int:
     running.add_argument("--seed", type=int, default=0)
     saying = commands.add_parser("fingerprint", help="print, as JSON, what bits depend on")
     saying.add_argument("table", choices=TABLES)
-    comparing = commands.add_parser("compare", help="compare all tables whose jobs can run here")
-    comparing.add_argument(
-        "--base", help="a commit, by default that which wrote the table, where it is of another machine"
-    )
     writing = commands.add_parser("write", help="write the tables whose jobs can run here, and say what has moved")
     writing.add_argument("--values", action="store_true", help="values of rows that differ, too")
-    for one in (comparing, writing):
-        one.add_argument("--table", choices=TABLES, help="of these alone")
+    writing.add_argument("--table", choices=TABLES, help="of these alone")
     given = parser.parse_args()
     if given.command == "run":
         os.chdir(ROOT)
@@ -382,20 +375,14 @@ def main() -> int:
     if given.command == "fingerprint":
         print(json.dumps(facts(given.table)))
         return 0
-    failed = 0
-    for table in [given.table] if given.table else here():
-        lines = write(table, values_too=given.values) if given.command == "write" else wrong(table, base=given.base)
-        failed += len(lines)
-        print(
-            f"{table}: {'as before' if not lines else 'not as before'}" if given.command == "compare" else table,
-            *lines,
-            sep="\n  ",
-        )
-    if given.table is None and "models" not in here():
-        print("models: not here, PyTorch and JAX are not installed")
-    if given.table is None and "real" not in here():
-        print("real: not here, MPIFED_DATA names no folder of data")
-    return 1 if failed else 0
+    tables = [given.table] if given.table else here()
+    refused = {table: write(table, values_too=given.values) for table in tables}
+    for table, lines in refused.items():
+        print(table, *lines, sep="\n  ")
+    print(
+        *(f"{table}: its jobs cannot run here" for table in TABLES if not given.table and table not in tables), sep="\n"
+    )
+    return 1 if any(refused.values()) else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tests of models of other libraries: `make test-models`, which installs these."""
+"""Tests of models of other libraries: `make test-long MODELS=1`, which installs these."""
 
 from __future__ import annotations
 

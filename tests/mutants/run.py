@@ -1,4 +1,4 @@
-"""`make mutants`: do the tests notice deliberate bugs? Each is made in a copy of the repository, whose tests then run.
+"""By hand: do the tests notice deliberate bugs? Each is made in a copy of the repository, whose tests then run.
 
 `mutants.toml` has the list. The exit code is 1 where a mutant survives, where its tests fail without it as well, or
 where its text is not there exactly once.
