@@ -392,7 +392,7 @@ def launch() -> Iterator[Callable[..., Ended]]:
 
     ranks = None calls the same command in this process, which is ten times as quick: for messages, codes and results.
     Processes that stand call it, as long as they do, but for programs and environments that ranks must start with: they
-    run those of `STANDING` alone. A launch that takes longer than `limit_s` fails the test.
+    run those of `STANDING` alone.
     """
     worlds: dict[int, World] = {}
 
@@ -400,7 +400,6 @@ def launch() -> Iterator[Callable[..., Ended]]:
         ranks: int | None,
         *arguments: object,
         cwd: Path | None = None,
-        limit_s: float = LAUNCH_LIMIT_S,
         env: dict[str, str] | None = None,
         program: Sequence[str] = ("-m", "mpifed"),
     ) -> Ended:
@@ -409,26 +408,18 @@ def launch() -> Iterator[Callable[..., Ended]]:
         words = [*program, *map(str, arguments)]
         env = env or {}
         if not ranks or (program in STANDING and all(name.startswith(OF_A_COMMAND) for name in env)):
-            said = worlds.setdefault(ranks, World(ranks)).call(words, limit_s, cwd, env)
+            said = worlds.setdefault(ranks, World(ranks)).call(words, LAUNCH_LIMIT_S, cwd, env)
             if said is None:
                 pytest.fail(f"hangs on {ranks} ranks: {arguments}")
             return Ended(*said)
         command = [mpiexec(), "-n", str(ranks), sys.executable, *words]
-        process = subprocess.Popen(
-            command, cwd=cwd, env=environment(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-        )  # fmt: skip
         try:
-            out, err = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                out, err = process.communicate(timeout=5)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                out, err = process.communicate()
-            pytest.fail(f"hangs: {' '.join(command)}\n{out}\n{err}")
-        return Ended(process.returncode, out, err)
+            done = subprocess.run(
+                command, cwd=cwd, env=environment(env), capture_output=True, text=True, timeout=LAUNCH_LIMIT_S
+            )
+        except subprocess.TimeoutExpired as late:
+            pytest.fail(f"hangs: {late}\n{late.stdout}\n{late.stderr}")
+        return Ended(done.returncode, done.stdout, done.stderr)
 
     yield launch
     for world in worlds.values():

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster import SCRIPT, Job, command, submit, until
@@ -112,17 +113,6 @@ def test_a_cancelled_job_stays_so(start: Start, job: Make, expected: str) -> Non
     assert (shown["JobState"], shown["Restarts"]) == ("CANCELLED", "0"), str(run)
 
 
-def test_no_progress_ends(start: Start, job: Make) -> None:
-    """Queued again and again without a new checkpoint: it says so, and stops."""
-    run = start(job(pause_s=300, always=True), options=ON_FOUR, MPIFED_STARTS="1")
-    run.wait_state("RUNNING")
-    until(lambda: len(run.ranks()) == 4, lambda: str(run))
-    command("scontrol", "requeue", run.number)
-    shown = run.wait_end()
-    assert (shown["JobState"], shown["ExitCode"], shown["Restarts"]) == ("FAILED", "75:0", "1"), str(run)
-    assert "1 starts in a row have brought no new checkpoint" in run.text
-
-
 def test_a_start_that_hangs(
     start: Start, job: Make, stand_in: Callable[[str, str], None], ends_as_expected: Check, tmp_path: Path
 ) -> None:
@@ -146,30 +136,32 @@ def test_a_run_of_two_jobs(start: Start, job: Make) -> None:
     assert f"is what job {first.number} is running" in second.text
 
 
-def test_singletons(start: Start, job: Make) -> None:
-    """The wrong --mpi makes every rank a world of its own: an error, at once, that says what to do."""
-    run = start(job(), options=ON_FOUR, MPIFED_LAUNCHER="srun", MPIFED_MPI="none")
-    shown = run.wait_end()
-    assert (shown["JobState"], shown["ExitCode"]) == ("FAILED", "2:0"), str(run)
-    assert "do not belong together" in run.text and "--mpi=pmi2" in run.text
-    assert not (run.run / "run.json").exists()
+REFUSED: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, str], tuple[str, ...]]] = {
+    # the wrong --mpi makes every rank a world of its own: an error, at once, that says what to do
+    "singletons": (
+        {}, ON_FOUR, {"MPIFED_LAUNCHER": "srun", "MPIFED_MPI": "none"}, ("do not belong together", "--mpi=pmi2")
+    ),
+    "a wrong job file": ({"rounds": -1}, ON_FOUR, {}, ("mpifed: error:", "rounds")),
+    "another launcher": (
+        {}, ON_ONE, {"MPIFED_LAUNCHER": "aprun"}, ("MPIFED_LAUNCHER=aprun: expected srun or mpiexec",)
+    ),
+}  # fmt: skip
 
 
-def test_a_wrong_job_file(start: Start, job: Make) -> None:
-    """Its code is the job's, in the record of finished jobs too."""
-    run = start(job(table={"rounds": -1}), options=ON_FOUR)
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str, start: Start, job: Make) -> None:
+    """The code is the job's, in the record of finished jobs too."""
+    table, options, env, said = REFUSED[name]
+    run = start(job(table=table), options=options, **env)
     shown = run.wait_end()
     assert (shown["JobState"], shown["ExitCode"]) == ("FAILED", "2:0"), str(run)
-    assert "mpifed: error:" in run.text and "rounds" in run.text
+    assert all(words in run.text for words in said) and not (run.run / "run.json").exists(), str(run)
     record = Path(os.environ["SLURM_CONF"]).parent / "jobs.log"
     until(lambda: f"JobId={run.number} " in record.read_text(encoding="utf-8"), lambda: "not recorded")
     (line,) = (x for x in record.read_text(encoding="utf-8").splitlines() if x.startswith(f"JobId={run.number} "))
     assert " ExitCode=2:0" in line and "JobState=FAILED" in line
 
 
-def test_arguments_and_launchers_that_cannot_be(start: Start, job: Make, tmp_path: Path) -> None:
-    log = tmp_path / "slurm-none.out"
-    short = submit(SCRIPT, log, tmp_path / "run", job(), options=ON_ONE)
+def test_too_few_arguments(job: Make, tmp_path: Path) -> None:
+    short = submit(SCRIPT, tmp_path / "slurm-none.out", tmp_path / "run", job(), options=ON_ONE)
     assert short.wait_end()["ExitCode"] == "2:0" and "usage: sbatch" in short.text
-    other = start(job(), options=ON_ONE, MPIFED_LAUNCHER="aprun")
-    assert other.wait_end()["ExitCode"] == "2:0" and "MPIFED_LAUNCHER=aprun: expected srun or mpiexec" in other.text
