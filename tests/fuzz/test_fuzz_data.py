@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import click
 import h5py
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import datasets, feature_extraction, preprocessing  # noqa: F401 -- here, and not anew in every child
 
+from mpifed.data.command import data
 from mpifed.data.shards import shard_of
 from mpifed.data.sources import SOURCES
 from mpifed.data.store import ABOUT, ARRAYS, About, _identity, open_federation
@@ -131,22 +133,28 @@ def test_strange_cells(
     make(tmp_path, "csv", "a.csv", "--split", *split, f"--label={label}")
 
 
-OPTIONS = {  # and what each may be, beside what nobody expects
-    "--clients": ["4", "1797"], "--grid": ["100000x100000", "2x3", "0x2", "9" * 21 + "x2", "1x1", "2x" + "9" * 5000],
-    "--partition": [
-        "iid", "dirichlet:1e-300", "dirichlet:1e308", "dirichlet:inf", "dirichlet:nan", "dirichlet:", "classes:1",
-        "classes:1000000000", "classes:2", "classes:" + "9" * 5000, "dirichlet:" + "9" * 5000,
-    ],
-    "--split": ["rows", "columns", "grid"], "--skew": ["0.1"],
-    "--labels": ["below:2", "class:1", "class:x", "even-odd", "all", "class:", "class:\u0663"],
-    "--scale": ["unit", "none", "standard,unit,unit-rows", "minmax," * 50, "minmax", "standard", "unit-rows"],
-    "--test-fraction": ["0.5", "0.999999", "1e-9", "0.2"], "--seed": ["17"],
-    "--task": ["classification", "regression", "auto"], "--test": ["a.csv", "a.svm", "a.json", "."],
-    "--label": ["y", "0", "-1", "ill", "who", "X"], "--by": ["ward", "ill", "0", "who"], "--samples": ["50", "X"],
-    "--separator": [",", ";", "tab"], "--decimal": [",", "."], "--given": ["a.csv", "public.toml"],
-    "--categorical": ["one-hot"], "--missing": ["drop", "mean", "median", "zero"], "--features": ["5"],
-    "--noise": ["0", "1e29"], "--classes": ["4"], "--dtype": ["uint8", "float32"],
-}  # fmt: skip
+GOOD = [  # in some options
+    "2", "4", "0.5", "1e-9", "2x3", "0x2", "100000x100000", "iid", "dirichlet:0.5", "dirichlet:inf", "dirichlet:1e-300",
+    "classes:2", "classes:1000000000", "rows", "columns", "grid", "below:2", "class:x", "class:\u0663", "even-odd",
+    "standard,unit,unit-rows", "minmax," * 50, "minmax", "y", "ill", "who", "X", "ward", ";", "tab", "a.svm", ".",
+    "public.toml", "one-hot", "drop", "median", "regression", "uint8", "1e29",
+]  # fmt: skip
+
+
+def options_of(source: str) -> st.SearchStrategy[list[str]]:
+    """An option that `mpifed data` has for a source, and what it may be, beside what nobody expects."""
+    command = data.get_command(click.Context(data), source)
+    assert command is not None
+    named = [one for one in command.params if isinstance(one, click.Option) and one.name not in ("out", "force")]
+
+    def given(option: click.Option) -> st.SearchStrategy[list[str]]:
+        known = [*option.type.choices] if isinstance(option.type, click.Choice) else GOOD
+        values = st.just([]) if option.is_flag else (st.sampled_from(known) | WORDS).map(lambda value: [value])
+        return values.map(lambda value: [option.opts[0], *value])
+
+    return st.sampled_from(named).flatmap(given)
+
+
 TRIED = [
     "digits", "synthetic", "mnist .", "csv /dev/zero", "svmlight /dev/zero", "csv .", "csv", "leaf .", "cifar .",
     "csv a.csv --label y", "csv a.csv t.csv --label y", "svmlight a.svm", "idx images", "hdf5 shards",
@@ -161,15 +169,12 @@ def test_every_source_is_tried_and_described() -> None:
     assert all(f"`{name}" in page or f"mpifed data {name}" in page for name in SOURCES)
 
 
-@given(
-    source=st.sampled_from(TRIED), split=SPLITS | st.just([]),
-    options=st.lists(st.sampled_from([*OPTIONS]).flatmap(
-        lambda name: st.tuples(st.just(name), st.sampled_from(OPTIONS[name]) | WORDS)), max_size=3),
-)  # fmt: skip
+@given(tried=st.sampled_from(TRIED), split=SPLITS | st.just([]), drawn=st.data())
 @examples(8)
-def test_strange_options(files: Path, source: str, split: list[str], options: list[tuple[str, str]]) -> None:
-    given = [word for option in options for word in option]
-    make(files, *source.split(), *(["--split", *split] if split else []), *given)
+def test_strange_options(files: Path, tried: str, split: list[str], drawn: st.DataObject) -> None:
+    words = tried.split()
+    options = drawn.draw(st.lists(options_of(words[0]), max_size=3))
+    make(files, *words, *(["--split", *split] if split else []), *(word for option in options for word in option))
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -185,17 +190,17 @@ READ = {  # the file that is damaged, and the words that read it
 
 
 @pytest.mark.parametrize("name", READ)
-@given(data=st.data(), suffix=st.sampled_from([*PACKERS]), packed=st.booleans())
+@given(drawn=st.data(), suffix=st.sampled_from([*PACKERS]), packed=st.booleans())
 @examples(6)
-def test_damaged_formats(files: Path, name: str, data: st.DataObject, suffix: str, packed: bool) -> None:
+def test_damaged_formats(files: Path, name: str, drawn: st.DataObject, suffix: str, packed: bool) -> None:
     """Files as they are can be read; one of them is damaged before or after it is packed."""
     content, words = formats()[name], READ[name].split()
     (files / name).write_bytes(content)
     assert make(files, *words).code == 0
     suffix = suffix if name in ("a.csv", "a.svm", "t.csv", "a.json") else ""
-    content = content if packed else data.draw(mutated(content))
+    content = content if packed else drawn.draw(mutated(content))
     content = PACKERS[suffix](content)
-    (files / f"{name}{suffix}").write_bytes(data.draw(mutated(content)) if packed else content)
+    (files / f"{name}{suffix}").write_bytes(drawn.draw(mutated(content)) if packed else content)
     make(files, *(f"{word}{suffix}" if word == name else word for word in words))
 
 
@@ -232,29 +237,29 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["none", "bytes", "an index that fits", "numbers", "no file"])
-@given(name=st.sampled_from([*MADE]), verify=st.booleans(), room=st.sampled_from([0.0, 1.0]), data=st.data())
+@given(name=st.sampled_from([*MADE]), verify=st.booleans(), room=st.sampled_from([0.0, 1.0]), drawn=st.data())
 @examples(8)
 def test_a_run_on_a_damaged_folder(
-    damage: str, made: Path, tmp_path: Path, name: str, verify: bool, room: float, data: st.DataObject
+    damage: str, made: Path, tmp_path: Path, name: str, verify: bool, room: float, drawn: st.DataObject
 ) -> None:
     """It ends cleanly, with checksums compared or not."""
     for path in tmp_path.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     folder = shutil.copytree(made / name, tmp_path / "data")
-    path = folder / data.draw(st.sampled_from([ABOUT, ARRAYS]))
+    path = folder / drawn.draw(st.sampled_from([ABOUT, ARRAYS]))
     if damage == "bytes":
-        path.write_bytes(data.draw(mutated(path.read_bytes())))
+        path.write_bytes(drawn.draw(mutated(path.read_bytes())))
     elif damage == "no file":
-        put(path, data.draw(st.sampled_from(NO_FILES)))
+        put(path, drawn.draw(st.sampled_from(NO_FILES)))
     elif damage == "an index that fits":
-        table = data.draw(other_table(read_json(folder / ABOUT)))
+        table = drawn.draw(other_table(read_json(folder / ABOUT)))
         with contextlib.suppress(Exception):
             table["data_sha256"] = _identity(conforming(About, table))
         (folder / ABOUT).write_text(json.dumps(table))
     elif damage == "numbers":  # the sizes stay: labels, columns and values are whatever the bytes are
         stored = bytearray((folder / ARRAYS).read_bytes())
-        for at in data.draw(st.lists(st.integers(0, len(stored) - 8), min_size=8, max_size=8)):
-            stored[at : at + 8] = data.draw(
+        for at in drawn.draw(st.lists(st.integers(0, len(stored) - 8), min_size=8, max_size=8)):
+            stored[at : at + 8] = drawn.draw(
                 st.sampled_from([b"\xff" * 8, b"\0" * 8]) | st.binary(min_size=8, max_size=8)
             )
         (folder / ARRAYS).write_bytes(stored)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from ended import run
 from jobs_in_python import checked, fedavg
-from methods import METHODS
 from registry import CASES, FEW, NAMES, Case, table
 from safetensors.numpy import load, save_file
 from written_files import read_json, write_json
@@ -27,62 +26,37 @@ LIMIT = [{"name": "loss", "classes": [3], "limit": 0.7}]
 BEST = {"returns": "best feasible"}
 
 
-@pytest.mark.parametrize("case", [case for case, name in zip(CASES, NAMES, strict=True) if name in FEW], ids=FEW)
-def test_every_method_begins_at_the_model_of_another_run(
-    case: Case, digits: Path, sides: Path, halves: Path, patches: Path, tmp_path: Path
-) -> None:
-    folder = {"rows": digits, "columns": sides, "halves": halves, "cells": patches}[METHODS[case.name].data]
-    tables: dict[str, Any] = {"rounds": 2, **case.tables}
+@pytest.mark.parametrize("case", [CASES[NAMES.index(name)] for name in FEW], ids=FEW)
+def test_every_method_begins_at_the_model_of_another_run(case: Case, request: Any, tmp_path: Path) -> None:
+    folders = {"rows": "digits", "columns": "sides", "halves": "halves", "cells": "patches"}
+    tables = {"rounds": 2, **case.tables}
     if "privacy" in tables:
         tables = {name: part for name, part in tables.items() if name not in ("privacy", "participation")}
-    job = table(folder, case.algorithm, **tables)
+    job = table(request.getfixturevalue(folders[case.split]), case.algorithm, **tables)
     run(checked(job), Solo(), tmp_path / "first")
-    first = read_history(tmp_path / "first")
-    job["model"] = {**job["model"], "start": str(tmp_path / "first")}
-    if case.algorithm["name"] in FIXED:
-        with pytest.raises(
-            UsageError, match=f"begins at a model of its own, since its {FIXED[case.algorithm['name']]}"
-        ):
+    job |= {"model": {**job["model"], "start": str(tmp_path / "first")}, "seed": 5}
+    if (name := case.algorithm["name"]) in FIXED:
+        with pytest.raises(UsageError, match=f"begins at a model of its own, since its {FIXED[name]}"):
             run(checked(job), Solo(), tmp_path / "second")
         return
-    run(checked(job | {"seed": 5}), Solo(), tmp_path / "second")
-    second = read_history(tmp_path / "second")
-    for name in ("train_loss", "objective", "test_loss", "test_accuracy"):
-        rounding = 1e-6 if case.algorithm["name"] == "hybrid-fedavg" else 0  # whose server has a multiple of the model
-        assert second[name][0] == pytest.approx(first[name][-1], rel=rounding, abs=0)
+    run(checked(job), Solo(), tmp_path / "second")
+    first, second = (read_history(tmp_path / folder) for folder in ("first", "second"))
+    for column in ("train_loss", "objective", "test_loss", "test_accuracy"):
+        rounding = 1e-6 if name == "hybrid-fedavg" else 0  # whose server has a multiple of the model
+        assert second[column][0] == pytest.approx(first[column][-1], rel=rounding, abs=0)
     trained = model_sha256(read_model(tmp_path / "first" / "model.safetensors"))
     assert read_json(tmp_path / "second" / "run.json")["start_sha256"] == trained
     assert second["train_loss"][-1] != second["train_loss"][0]
 
 
-def begun(digits: Path, tmp_path: Path, **changes: Any) -> dict[str, Any]:
-    """A job that begins with the model of another."""
+@pytest.fixture
+def begun(digits: Path, tmp_path: Path) -> dict[str, Any]:
+    """A job that begins with the model of another, in `first`, which may be changed."""
     run(checked(table(digits, fedavg(7, 0.1))), Solo(), tmp_path / "first")
     about = tmp_path / "first" / "run.json"
-    write_json(about, read_json(about) | {"digests": None})  # whose model may be changed here
-    job = table(digits, fedavg(7, 0.1), **changes)
-    job["model"]["start"] = str(tmp_path / "first" / "model.safetensors")
-    return job
-
-
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        (lambda path: path.unlink(), "cannot be read .*; give the folder of a run that has ended, or its model"),
-        (lambda path: path.write_bytes(path.read_bytes()[:500]), "cannot be read"),
-        (lambda path: changed(path, "first", lambda a: a[:, :3]), "holds .*'first': .64, 3.*this model has"),
-        (lambda path: changed(path, "second", lambda a: a), "second.*and this model has"),
-        (lambda path: changed(path, "first", lambda a: a * np.inf), "has numbers that are not finite"),
-        (lambda path: changed(path, "first", lambda a: a.astype("f8") * 1e300), "has numbers that are not finite"),
-        (lambda path: path.rename(path.with_name("model.h5")), "model.h5: is of mpifed 0.1, and this version reads"),
-    ],
-)  # fmt: skip
-def test_models_that_do_not_fit(digits: Path, tmp_path: Path, spoil: Any, said: str) -> None:
-    job = begun(digits, tmp_path)
-    spoil(tmp_path / "first" / "model.safetensors")
-    with pytest.raises(UsageError, match=said) as error:
-        run(checked(job), Solo(), tmp_path / "run")
-    assert str(error.value).startswith('[model] start = "')
+    write_json(about, read_json(about) | {"digests": None})
+    job = table(digits, fedavg(7, 0.1))
+    return job | {"model": job["model"] | {"start": str(tmp_path / "first" / "model.safetensors")}}
 
 
 def changed(path: Path, name: str, change: Any) -> None:
@@ -90,21 +64,39 @@ def changed(path: Path, name: str, change: Any) -> None:
     save_file(arrays | {name: np.ascontiguousarray(change(arrays["first"]))}, path)
 
 
-def test_a_run_goes_on_with_the_model_that_it_began_with_alone(digits: Path, tmp_path: Path) -> None:
-    job, out = begun(digits, tmp_path), tmp_path / "run"
-    run(checked(job), Solo(), tmp_path / "whole")
+SPOILT = {
+    "cannot be read .*; give the folder of a run that has ended, or its model": Path.unlink,
+    "cannot be read": lambda path: path.write_bytes(path.read_bytes()[:500]),
+    "holds .*'first': .64, 3.*this model has": lambda path: changed(path, "first", lambda a: a[:, :3]),
+    "second.*and this model has": lambda path: changed(path, "second", lambda a: a),
+    "has numbers that are not finite": lambda path: changed(path, "first", lambda a: a * np.inf),
+    "numbers that are not finite": lambda path: changed(path, "first", lambda a: a.astype("f8") * 1e300),
+    "model.h5: is of mpifed 0.1, and this version reads": lambda path: path.rename(path.with_name("model.h5")),
+}
+
+
+@pytest.mark.parametrize("said", SPOILT)
+def test_models_that_do_not_fit(begun: dict[str, Any], tmp_path: Path, said: str) -> None:
+    SPOILT[said](tmp_path / "first" / "model.safetensors")
+    with pytest.raises(UsageError, match=said) as error:
+        run(checked(begun), Solo(), tmp_path / "run")
+    assert str(error.value).startswith('[model] start = "')
+
+
+def test_a_run_goes_on_with_the_model_that_it_began_with_alone(begun: dict[str, Any], tmp_path: Path) -> None:
+    out, moved = tmp_path / "run", tmp_path / "moved"
+    run(checked(begun), Solo(), tmp_path / "whole")
     with pytest.raises(Interrupted):
-        run(checked(job), Solo(), out, max_hours=0)
-    moved = Path((tmp_path / "first").rename(tmp_path / "moved"))
-    job["model"]["start"] = str(moved)  # the same model, elsewhere
-    run(checked(job), Solo(), out, resume=True)
+        run(checked(begun), Solo(), out, max_hours=0)
+    (tmp_path / "first").rename(moved)
+    begun["model"]["start"] = str(moved)  # the same model, elsewhere
+    run(checked(begun), Solo(), out, resume=True)
     assert summary(out)["model_sha256"] == summary(tmp_path / "whole")["model_sha256"]
     changed(moved / "model.safetensors", "first", lambda values: values + 1)
-    with pytest.raises(UsageError, match=r"--resume with other \[model\] start \(start: "):
-        run(checked(job | {"rounds": 6}), Solo(), out, resume=True)
-    del job["model"]["start"]
-    with pytest.raises(UsageError, match=r"--resume with other \[model\] start \(start: .* before, none now"):
-        run(checked(job | {"rounds": 6}), Solo(), out, resume=True)
+    without = {name: value for name, value in begun["model"].items() if name != "start"}
+    for model, said in ((begun["model"], ""), (without, ".* before, none now")):
+        with pytest.raises(UsageError, match=rf"--resume with other \[model\] start \(start: {said}"):
+            run(checked(begun | {"model": model, "rounds": 6}), Solo(), out, resume=True)
 
 
 def test_start_from_python(digits: Path, tmp_path: Path) -> None:
@@ -114,11 +106,13 @@ def test_start_from_python(digits: Path, tmp_path: Path) -> None:
     for start in (first, first.path, str(first.path / "model.safetensors")):
         second = mf.run(algorithm, str(digits), model, start=start, seed=2, **settings)
         assert second.columns["train_loss"][0] == first.columns["train_loss"][-1]
-    with pytest.raises(UsageError, match=r"start: a dict; expected a mpifed\.Run, its folder, or its model"):
-        mf.check(algorithm, str(digits), model, start=first.model, rounds=3)
-    private = mf.Privacy(clip=1.0, epsilon=8.0, delta=1e-5)
-    with pytest.raises(UsageError, match="what that model has learned of the data is counted by no epsilon"):
-        mf.check(algorithm, str(digits), model, start=first, rounds=3, privacy=private)
+    private = {"privacy": mf.Privacy(clip=1.0, epsilon=8.0, delta=1e-5)}
+    for given, more, said in (
+        (first.model, {}, r"start: a dict; expected a mpifed\.Run, its folder, or its model"),
+        (first, private, "what that model has learned of the data is counted by no epsilon"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            mf.check(algorithm, str(digits), model, start=given, rounds=3, **more)
 
 
 # --- what is returned --------------------------------------------------------------------------------------------
