@@ -23,10 +23,11 @@ from mpifed.core.errors import MpifedError, UsageError
 from mpifed.files.run_folder import JOB, job_of
 from mpifed.job.job import read_table
 from mpifed.job.reading import check_data
+from mpifed.job.schema import changes_of
 from mpifed.job.sweep import SweepPoint, Tune, points
 from mpifed.results.points import is_sweep
 from mpifed.results.tuning import rung_of
-from mpifed.run.folder import changes_of, ended_before, same_job
+from mpifed.run.folder import ended_before, same_job
 from mpifed.text import command_line, wrong_line
 
 SCRIPT = Path(__file__).parent / "scripts" / "train.sbatch"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
@@ -14,7 +14,7 @@ from mpifed.algorithms.functions import Constraint
 from mpifed.comm.channels.base import Protection
 from mpifed.contract import fields_of, own_module
 from mpifed.core.errors import UsageError
-from mpifed.core.tables import ReadOnlyTable, Table
+from mpifed.core.tables import ReadOnlyTable, Table, dotted
 from mpifed.files.columns import HistoryTarget, target_of
 from mpifed.files.expected import Checked
 from mpifed.hyperparameters import Size, Weight
@@ -413,6 +413,8 @@ def _free() -> Iterator[str]:
 
 
 FREE = tuple(_free())  # keys, and whole tables, on which no bit of a run depends, but for its evaluated rounds
+# of a run that goes on: what ends it or is said of it, and a file that was read before round 0
+RESUMABLE = (*FREE, "record", "rounds", "stop", "model.start")
 
 
 def free_in(job: ReadOnlyTable) -> set[str]:
@@ -425,3 +427,17 @@ def free_in(job: ReadOnlyTable) -> set[str]:
 def is_free(key: str, free: Collection[str] = FREE) -> bool:
     """Whether runs that differ in a key "table.key" alone are the same, bit for bit."""
     return any(key == one or key.startswith(f"{one}.") for one in free)
+
+
+def changes(
+    before: ReadOnlyTable, now: ReadOnlyTable, form: Callable[[object], str] = repr, free: Collection[str] = ()
+) -> list[str]:
+    """The differences between two tables, but for those of `free` keys, as text."""
+    old, new = dict(dotted(before)), dict(dotted(now))
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and not is_free(key, free)]
+    return [f"{key}: {form(old.get(key))} before, {form(new.get(key))} now" for key in keys]
+
+
+def changes_of(before: ReadOnlyTable, after: ReadOnlyTable, free: Collection[str] = RESUMABLE) -> str:
+    """The changes of a job, but for those of `free` keys, which affect no results; as text."""
+    return "; ".join(sorted(changes(before, after, free=free)))

@@ -5,8 +5,9 @@ the CRC-32 of all lines up to it, without this key. How many rounds' lines there
 checkpoint and in run.json. So damage, an edited line, and a line that is missing, swapped or written twice are found,
 and so is a ledger that ends earlier than one of these files says.
 
-The last row of the history must follow from the lines, too. What is not found: lines of rounds after that row that no
-other file counts yet, where a run was killed, and files that somebody has rewritten so that they agree.
+The last row of the history must follow from the lines, too, where run.json has no digest of it; what run.json says of
+privacy, and job.toml, from the header. What is not found: lines of rounds after that row that no other file counts yet,
+where a run was killed, and files that somebody has rewritten so that they agree.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ from mpifed.files.history_csv import HISTORY
 from mpifed.files.json_file import content, read_json
 from mpifed.files.run_folder import JOB, RUN, job_of
 from mpifed.files.schemas import Manifest, RunJson, Schema, checked, conforming
+from mpifed.job.schema import changes_of
 from mpifed.maths.privacy.release import Release
 from mpifed.maths.privacy.settings import Privacy
+from mpifed.privacy.protection import ADVERSARIES, not_private, what_is_protected
 from mpifed.privacy.spending import Spending
 
 LEDGER = "ledger.jsonl"
@@ -194,18 +197,15 @@ def spent(run_dir: Path) -> Table | None:
     about = read_json(run_json) if run_json.exists() else {}  # read before the ledger, which may grow meanwhile
     if about:
         checked(run_json, RunJson, about, REMEDY)
-    if not path.exists() and "privacy" not in written and "delta" not in about:
+    told = {"delta", "ledger", "protects", *(name for name in about if name.startswith("epsilon"))}
+    if not path.exists() and "privacy" not in written and told.isdisjoint(about):
         return None
-    going_on = about.get("exit") is None  # else run.json has the history's digest, and counts all lines
-    rows, heads = (history_so_far(run_dir), _lines_of_checkpoints(run_dir)) if going_on else ({}, {})  # before it, too
+    covered = about.get("digests") is not None  # else the run goes on; run.json counts all lines, too
+    rows, heads = ({}, {}) if covered else (history_so_far(run_dir), _lines_of_checkpoints(run_dir))  # before it, too
     ledger = read_ledger(run_dir)
-    begun = ledger.header.job["privacy"]
-    now = written.get("privacy")
-    if written and now != begun:
-        raise DataError(
-            f"{run_dir / JOB}: is not the job in line 1 of {path}, whose [privacy] is {begun}, and {now} now; {REMEDY}"
-        )
-    if going_on:
+    if written and (shown := changes_of(ledger.header.job, written)):
+        raise DataError(f"{run_dir / JOB}: is not the job in line 1 of {path} ({shown}); {REMEDY}")
+    if not covered:
         ledger.follow(run_dir, rows)
     for manifest, head in heads.items():
         ledger.compare(str(manifest), head)
@@ -213,13 +213,19 @@ def spent(run_dir: Path) -> Table | None:
     if not about:
         return epsilons
     ledger.compare(str(run_json), about.get("ledger"))
-    follows = {"noise_multiplier": ledger.header.noise_multiplier, "delta": ledger.spending.privacy.delta}
-    ahead = ledger.torn or going_on or about["ledger"]["lines"] != len(ledger.lines)
+    privacy, once = ledger.spending.privacy, ledger.header.spending.after(True)
+    follows = {
+        "noise_multiplier": privacy.multiplier,
+        "delta": privacy.delta,
+        "protects": what_is_protected(privacy),
+        "private": not_private(privacy) is None and math.isfinite(once.worst()),
+    }
+    ahead = ledger.torn or about.get("exit") is None or about["ledger"]["lines"] != len(ledger.lines)
     # rounds that are played again count once where noise is not secure: the last may still be to come
-    if ledger.spending.privacy.noise != "secure":
+    if privacy.noise != "secure":
         ahead = ahead or (bool(ledger.lines) and ledger.lines[-1].round >= about["rounds"])
     if not ahead:
-        follows |= epsilons
+        follows |= dict.fromkeys([*ADVERSARIES, "colluding"]) | epsilons
     for name, value in follows.items():
         said = about.get(name)
         near = isinstance(said, float) and isinstance(value, float) and math.isclose(said, value, rel_tol=_NEAR)

@@ -24,7 +24,7 @@ SWEPT = (
     "[privacy]: losses and what else is measured over training data are computed without noise, so epsilon does not "
     "cover a choice among points by them; and each point is a release of its own: their epsilons add up"
 )
-_ADVERSARIES = {
+ADVERSARIES = {
     "epsilon": "against those named above",
     "epsilon_if_secret": "against nobody: what it would be, were the noise secret, and integers",
     "epsilon_unamplified": "against who knows which records, or clients, were drawn",
@@ -133,7 +133,7 @@ def table(noise_multiplier: float, delta: float, spent: ReadOnlyTable) -> Iterat
         return
     if spent["epsilon"] is None and spent["epsilon_if_secret"] is None:
         yield "infinite: there is too little noise"
-    for name, adversary in _ADVERSARIES.items():
+    for name, adversary in ADVERSARIES.items():
         if (value := spent.get(name)) is not None:
             yield f"{value:<8.6g} {adversary.format(*spent.get('colluding', ()))}"
     yield f"at delta = {delta:g}, of the client who spent most, by dp-accounting's losses; test rows are public"

@@ -13,7 +13,7 @@ from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files import columns
 from mpifed.files.history import history_so_far
 from mpifed.files.model_file import MODEL, of_0_1
-from mpifed.files.run_folder import RUN, job_of, read_run, summary
+from mpifed.files.run_folder import JOB, RUN, job_of, read_run, summary
 from mpifed.files.schemas import RunJson
 from mpifed.privacy import protection
 from mpifed.privacy.disclosure import uncovered
@@ -44,13 +44,13 @@ def run_summary(folder: Path) -> Table:
 def _results(folder: Path) -> tuple[Table, Table, Table | None]:
     """(those of a run, its run.json, all that it has spent)."""
     if not (folder / RUN).exists():
-        if (folder / "job.toml").exists() or any(folder.glob("ledger.*")):
+        if (folder / JOB).exists() or any(folder.glob("ledger.*")):
             raise DataError(f"{folder}: a run that was ended before it wrote run.json; go on with --resume")
         raise DataError(f"{folder}: no run.json; give the folder of a run")
     released = spent(folder)
     run = read_run(folder)  # costs of key agreement and of each exchange, up to the last checkpoint
     said: list[str] = [*(run.get("warnings") or ()), *filter(None, [of_0_1(folder / MODEL)])]
-    gone = [name for name in run.get("digests") or () if not (folder / name).exists()]
+    gone = [name for name in (JOB, *(run.get("digests") or ())) if not (folder / name).exists()]
     said += [f"{name} is missing: put it back; --resume writes all but history.csv again" for name in gone]
     said += [str(warning) for warning in run_warnings(folder) if not {warning.text, str(warning)} & {*said}]
     more = {"exchanges": run.get("exchanges"), "simulated": run.get("simulated"), "warnings": said}

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -27,15 +27,14 @@ from mpifed.files.model_file import MODEL
 from mpifed.files.run_folder import JOB, RUN, changed_since, ended, job_of, read_run
 from mpifed.files.write import PART
 from mpifed.job.job import Job
-from mpifed.job.schema import FREE
+from mpifed.job.schema import RESUMABLE, changes_of
 from mpifed.job.sweep import POINT, SweepPoint
 from mpifed.observers.mlflow_store import NOTED
 from mpifed.observers.tensorboard import EVENTS
 from mpifed.observers.weights_and_biases import FILES
 from mpifed.privacy.disclosure import RAW_FOLDERS
-from mpifed.privacy.ledger_file import LEDGER, REMEDY, Header, read_ledger, spent
+from mpifed.privacy.ledger_file import LEDGER, Header, read_ledger, spent
 from mpifed.results.points import BEST, SWEEP, TRIALS, is_sweep, point_settings, write_sweep
-from mpifed.run.identity import changes
 from mpifed.run.outcome import FAILURE, Opened
 from mpifed.text import command_line, counted
 
@@ -45,8 +44,6 @@ RUN_FILES = (JOB, RUN, HISTORY, MODEL, "model.h5", APPLIED, CLIENTS, FAILURE, LE
 RUN_FOLDERS = (*RAW_FOLDERS, EVENTS, FILES)
 # what a run or sweep writes, what a killed process leaves of its lock, and what NFS leaves of removed files
 _OWN = re.compile(rf"{'|'.join(map(re.escape, (*RUN_FILES, SWEEP, BEST, TRIALS)))}|{HELD}\..+|\.nfs[0-9a-f]+")
-# of a run that goes on: what ends it or is said of it, and a file that was read before round 0
-RESUMABLE = (*FREE, "record", "rounds", "stop", "model.start")
 ENDING_S = 2.0  # a run whose launcher has returned may still be ending
 _NO_FLOCK = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 _REQUIRED = {"name", "rounds", "data", "model", "algorithm"}  # tables and keys of every job
@@ -155,12 +152,9 @@ def _header(job: Job, out: Path, damaged: bool) -> Header | None:
     uncounted = damaged and job.privacy is None and not (out / LEDGER).exists()
     if uncounted or spent(out) is None:
         return None
-    ledger = read_ledger(out)
-    written = job_of(out)
-    if written and (shown := changes_of(ledger.header.job, written)):
-        raise DataError(f"{out / 'job.toml'}: is not the job in line 1 of {ledger.path} ({shown}); {REMEDY}")
-    same_job(out, ledger.header.job, job.resumed(ledger.header.job).table())
-    return ledger.header
+    header = read_ledger(out).header
+    same_job(out, header.job, job.resumed(header.job).table())
+    return header
 
 
 def same_job(run_dir: Path, before: Table, after: Table) -> None:
@@ -169,11 +163,6 @@ def same_job(run_dir: Path, before: Table, after: Table) -> None:
         raise UsageError(
             f"{run_dir}: --resume with another job ({shown}); resume with {command_line(run_dir / 'job.toml')}"
         )
-
-
-def changes_of(before: Table, after: Table, free: Collection[str] = RESUMABLE) -> str:
-    """The changes of a job, but for those of `free` keys, which affect no results; as text."""
-    return "; ".join(sorted(changes(before, after, free=free)))
 
 
 # --- one run at a time ---

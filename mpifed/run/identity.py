@@ -7,7 +7,6 @@ the user accepts that, which run.json and all later checkpoints record.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,13 +15,13 @@ import mpifed
 from mpifed.core.device import Device
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.record import Record
-from mpifed.core.tables import ReadOnlyTable, Table, dotted
+from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.store import Federation
 from mpifed.files.model_file import model_arrays, model_sha256
 from mpifed.files.run_folder import read_run
 from mpifed.job.job import Job
 from mpifed.job.own_sources import sources_of
-from mpifed.job.schema import is_free
+from mpifed.job.schema import changes
 from mpifed.job.trace import trace_of
 from mpifed.run import environment
 
@@ -109,15 +108,6 @@ def check_same_data(run_dir: Path, data: Federation) -> None:
             f"{run_dir}: was trained on other data than {data.path} holds now (SHA-256 {_short(trained)} then, "
             f"{_short(data.sha256)} now); make those data again, or train anew"
         )
-
-
-def changes(
-    before: ReadOnlyTable, now: ReadOnlyTable, form: Callable[[object], str] = repr, free: Collection[str] = ()
-) -> list[str]:
-    """The differences between two tables, but for those of `free` keys, as text."""
-    old, new = dict(dotted(before)), dict(dotted(now))
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and not is_free(key, free)]
-    return [f"{key}: {form(old.get(key))} before, {form(new.get(key))} now" for key in keys]
 
 
 def _short(value: object) -> str:

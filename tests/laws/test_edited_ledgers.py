@@ -159,6 +159,7 @@ def last_epsilon(times: float) -> Edit:
     return edit(change, "history.csv")
 
 
+NO_PRIVACY = edit(lambda text: text.split(b"[privacy]")[0], "job.toml")
 ENDS_EARLY = "ends with line 6, and .*run.json says that there is a line 7"
 JOB_SAYS = "job.toml: was changed or damaged since the run ended"
 HISTORY_SAYS = r"history.csv: epsilon = .* of round 6, and .* has"
@@ -182,15 +183,22 @@ ENDED: dict[str, tuple[Edit, str]] = {
     "run.json: epsilon of a test": (about(epsilon=0.5), r"epsilon = 0\.5, and None follows from"),
     "run.json: other noise": (about(noise_multiplier=9.0), r"multiplier = 9\.0, and 5\.0 follows from"),
     "run.json: forgets it": (about(ledger=None), "says nothing of .*ledger.jsonl, which counts its rounds"),
+    "run.json: what is private": (about(private=True), "private = True, and False follows from"),
+    "run.json: who is protected": (about(protects="everybody"), "protects = everybody, and one record of one client"),
+    "run.json: an epsilon more": (about(epsilon_colluding=0.1), r"colluding = 0\.1, and None follows from"),
+    "all but run.json's epsilon": (
+        both(without(LEDGER), NO_PRIVACY, about(delta=None, job_sha256=None)), "cannot be read .* nobody knows what",
+    ),
     "job.toml: other noise": (replaced(b'noise = "test"', b'noise = "secure"', "job.toml"), JOB_SAYS),
     "job.toml: another seed": (replaced(b"seed = 5", b"seed = 4", "job.toml"), JOB_SAYS),
 }  # fmt: skip
 # what no other file tells, but for the job and its seed
 ALONE: dict[str, tuple[str, Edit, str]] = {
     "job.toml": ("plain", replaced(b"delta = 0.0001", b"delta = 0.001", "job.toml"),
-        "job.toml: is not the job in line 1 of .*'delta': 0.0001.* and .*'delta': 0.001.* now"),
-    "no privacy": ("plain", edit(lambda text: text.split(b"[privacy]")[0], "job.toml"),
-        "job.toml: is not the job in line 1 of .*'clip': 1.0.* and None now"),
+        r"job.toml: is not the job in line 1 of .* \(privacy.delta: 0.0001 before, 0.001 now\)"),
+    "no privacy": ("plain", NO_PRIVACY, "job.toml: is not the job in line 1 of .*privacy.clip: 1.0 before, None now"),
+    "shared noise": ("plain", forge(lambda rows: rows[0].update(shares=3)), "line 1 says that rounds release"),
+    "one client more": ("plain", forge(lambda rows: rows[0].update(clients=9)), "line 1 says that rounds release"),
     "more noise": ("calibrated", forge(lambda rows: rows[0].update(noise_multiplier=50.0)), "= 50.0, and .* 6 rounds"),
     **{
         f"noise times {by}": ("calibrated",
@@ -210,11 +218,13 @@ AFTER_A_KILL: dict[str, tuple[Edit, str]] = {
     "all lines cut": (first(1), "has 0 rounds, and .*history.csv has round 6"),
     "cut to the checkpoint": (first(4), "has 3 rounds, and .* round 6"),
     **{f"epsilon times {by}": (last_epsilon(by), HISTORY_SAYS) for by in (0.5, 1.5, math.inf)},
+    "another seed": (replaced(b"seed = 5", b"seed = 4", "job.toml"), "is not the job .*seed: 5 before, 4 now"),
 }  # fmt: skip
 CASES: dict[str, tuple[str, Edit, Edit, str]] = {
     **{name: ("plain", both(), *case) for name, case in ENDED.items()},
     **{f"alone: {name}": (kind, both(), alone(edited), said) for name, (kind, edited, said) in ALONE.items()},
     **{f"killed: {name}": ("secure", killed, *case) for name, case in AFTER_A_KILL.items()},
+    "no digests": ("secure", about(digests=None), last_epsilon(0.5), HISTORY_SAYS),
 }
 
 
@@ -242,10 +252,10 @@ def test_a_checkpoint_that_says_less(copied: Copied) -> None:
 
 
 def test_the_ledger_of_another_run(copied: Copied) -> None:
-    """Solo, it is not what run.json says; with all the files that count its lines, it has another job."""
+    """It has another job than job.toml, and with that than what is to go on."""
     (job, out), (_, other) = copied(), copied("other")
     for name, error, said in (
-        (LEDGER, DataError, r"run\.json says"),
+        (LEDGER, DataError, r"job\.toml: is not the job in line 1 of .*seed: 6 before, 5 now"),
         ("run.json", DataError, JOB_SAYS),
         ("job.toml", UsageError, r"--resume with another job .seed: 6 before, 5 now"),
     ):

@@ -20,9 +20,7 @@ from written_files import read_json
 import mpifed as mf
 from mpifed.audit.command import Audit, as_json, as_text, audited
 from mpifed.audit.findings import NAMES
-from mpifed.audit.recording import replay_job
 from mpifed.cli import main
-from mpifed.data.block import Block
 from mpifed.privacy.disclosure import NOTE
 from mpifed.testing import Solo
 
@@ -136,15 +134,6 @@ def test_what_is_found(name: str, audit: Callable[..., Audit], request: pytest.F
         assert "24 samples have two holders: each of them learns what the other one sent of them" in text
 
 
-def test_a_mask_that_is_none_is_found(
-    digits: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A channel that says it masks and does not: sums and bits are right, and nothing but an audit tells."""
-    monkeypatch.setattr("mpifed.comm.channels.masked.Masked._mask", lambda *arguments: None)
-    found = audit(digits, **MASKED)
-    assert (found.security, found.leaks) == ("masked", ["no-mask"])
-
-
 def test_memory_of_the_model(digits: Path, audit: Callable[..., Audit]) -> None:
     """Of rows that entered, and others of the same clients; a row each of eight clients in two rounds is too few."""
     few, some, everything = (
@@ -180,17 +169,6 @@ def test_an_upload_is_divided_by_the_steps_of_its_client(
     own = fedavg(1, 0.1) | {"name": name, "local_epochs": 1} | settings
     found = audit(data, 1, model=SOFTMAX | {"bias": name != "hybrid-fedavg"}, algorithm=own)
     assert attack(found, "reconstruction").recovered == 2
-
-
-def test_rows_are_put_together_from_all_who_hold_parts(patchwork: Path, squares: Path) -> None:
-    for folder, some in ((squares, [3, 20]), (patchwork, [3, 700, 1700])):
-        replay = replay_job(checked(table(folder, **CELLS)), 1)
-        rows, held = replay.full_rows(np.array(some)), np.zeros((len(some), replay.problem.features))
-        for shard in replay.shards.values():
-            for i, row in enumerate(some):
-                for at in np.flatnonzero(shard.rows == row):
-                    held[i, shard.columns] = Block((shard,), "float64").take(np.array([[at]])).X[0][0]
-        np.testing.assert_array_equal(rows, held)
 
 
 # --- algorithms of a user --------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ BROKEN: dict[str, tuple[int, tuple[Any, str, Callable[[Any], Any]], dict[str, An
         }),
         {"no-mask": [f"client 3 in changes, round {t}: 13 numbers, the 1th first" for t in range(3)]},
     ),
+    "no masks at all": (1, (masked.Masked, "_mask", lambda mask: lambda *arguments: None), {"no-mask": 6}),
     "nonces that come again": (
         12, (masked, "nonce", lambda nonce: lambda turn, client=0: nonce(turn % 5, client)), {"repeated-mask": 6 * 7},
     ),
