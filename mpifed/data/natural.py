@@ -42,9 +42,8 @@ def identifiers(values: object, what: str, gaps: bool = False) -> Array:
         raise DataError(f"{what}: an array {ids.shape}; expected an identifier for each row")
     given = ids.tolist() if ids.dtype.kind in "fO" else ids.astype(str).tolist()
     texts = list(map(text_of, given))
-    name = {
-        text: re.sub(rf"^(-?[0-9]+)\.0$|^({_GAPS})$", r"\1", plain(text)) for text in {*texts}
-    }  # a gap makes floats
+    # a gap makes floats of integers
+    name = {text: re.sub(rf"^(-?[0-9]+)\.0$|^({_GAPS})$", r"\1", plain(text)) for text in {*texts}}
     if not gaps and (count := sum(not name[text] for text in texts)):
         raise DataError(f"{what}: {count} rows have no value; drop them, or name one")
     if wrong := [value for value in given if isinstance(value, float) and (value % 1 > 0 or abs(value) >= EXACT)]:

@@ -97,14 +97,12 @@ def expected(case: Case, client: int, tests: bool = False) -> tuple[Any, Any, An
     return rows, columns, dense(case.X)[np.ix_(rows, columns)], case.y[rows]
 
 
-def test_each_client_has_its_rectangle(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_client_has_its_rectangle(case: Case, tmp_path: Path) -> None:
     """In memory, loaded and mapped: the same bits of minibatches, pieces and labels, and one digest."""
     in_memory = made(case)
-    monkeypatch.setattr("mpifed.data.samples.CHUNK_VALUES", 7 * 29)  # so that rows come in pieces
-    written = made(case, tmp_path)
-    monkeypatch.undo()
+    assert made(case, tmp_path).sha256 == in_memory.sha256
     read = open_federation(tmp_path, verify=True)
-    assert read.sha256 == written.sha256 == in_memory.sha256
+    assert read.sha256 == in_memory.sha256
     for tests in (False, True) if read.test_counts.any() else (False,):
         for client in range(read.clients):
             rows, columns, raw, y = expected(case, client, tests)
@@ -143,9 +141,7 @@ def test_blocks_that_are_not_used_are_closed(monkeypatch: pytest.MonkeyPatch) ->
     opened = [weakref.ref(roster[i]) for i in range(20)]
     gc.collect()
     assert [i for i, block in enumerate(opened) if block() is not None] == [16, 17, 18, 19]
-    assert roster[19] is opened[19]()
-    for i, block in enumerate(roster):
-        assert np.array_equal(block.shards[0].y, expected(case, i)[3])
+    assert all(np.array_equal(block.shards[0].y, expected(case, i)[3]) for i, block in enumerate(roster))
 
 
 @pytest.mark.parametrize("kind", ["u1", "f4"])
@@ -250,36 +246,27 @@ BAD: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (lambda folder: (folder / ABOUT).unlink(), r"of mpifed 0\.1, or not written to its end; .*--force --out .*`"),
         (shutil.rmtree, "no such file.*make the data with `mpifed data"),
         (rewrite(ARRAYS, lambda content: content[:3000]), "cannot be read"),
-        (rewrite(ARRAYS, lambda content: b""), "cannot be read"),
         (rewrite(ABOUT, lambda content: b"{"), "cannot be read"),
         (rewrite(ABOUT, lambda content: content.replace(b'"rows"', b'"grid"')), "was changed"),
         (forge(schema_version=4), "schema_version = 4: expected 3"),
-        (forge(clients=0), "clients = 0"),
         (forge(clients=5), r"holds: .*\(5,2\)"),
-        (forge(split="diagonal"), 'split = "diagonal"'),
         (forge(split="columns"), "split in"),
-        (forge(**{"arrays.X.offset": 2**60}), "X: cannot be read"),
         (forge(**{"arrays.X.offset": 2**62, "arrays.X.shape": [2**62]}), "X: cannot be read"),
         (forge(**{"arrays.X.offset": 3}), r"arrays.X.offset = 3: .*multiple"),
-        (forge(**{"arrays.X.shape": [2**31, 2**31]}), "X: cannot be read"),
         (forge(**{"arrays.X.shape": [1, 7]}), r"arrays: .*\(90,7\)"),
         (forge(**{"arrays.X": GONE}), "arrays: .*'X'"),
         (forge(**{"arrays.holds.dtype": "|O"}), "dtype"),
-        (forge(**{"arrays.holds.shape": []}), "shape"),
         (forge(names=["a"]), "names in"),
         (forge(shape=[2, 2]), "shape in"),
         (forge(target_scale=0.5), "target_scale = 0.5"),
-        (forge(classes=2**62), "classes = "),
         (forge(samples=2**60), "samples in"),
         (forge(features=2**60), "arrays: "),
         (forge(**{"provenance.classes": ["a"]}), "provenance.classes in"),
         (forge(**{"provenance.classes": ["a", ["b"], {}]}), r"classes.1 = \[\"b\"\]: expected text"),
         (forge(**{"provenance.options": [1]}), r"options = \[1\]: expected a table"),
-        (forge(**{"provenance.classes": None}), "classes = null: expected"),
         (forge(names=[*"abcdefg"], recipe=[{"name": name, "fill": "x"} for name in "abcdefg"]), "recipe in"),
         (forge("rows/bounds", put(1, 0)), "bounds in"),
         (forge("rows/bounds", put(1, 80)), "bounds in"),
-        (forge("rows/bounds", put(1, -1)), "bounds in"),
         (forge("holds", put((0, 0), 77)), "arrays: .*index 77"),
         (forge("holds", np.array([[0, 0], [1, 1], [2, 0], [3, 1]])), "holds in"),
         (forge("y", put(0, 200)), "labels"),
@@ -290,14 +277,11 @@ BAD: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     "sparse by rows": [
         (forge("indices", put(0, 99)), "client 0: .*indices must be < 7"),
         (forge("indices", put(0, -1)), "client 0: .*indices must be >= 0"),
-        (forge("indptr", put(3, 0)), "client 0: .*indptr"),
         (forge("indptr", put(-1, 2**40)), "client 3: "),
         (forge("indptr", np.arange(91) % 90), "client 3: .*indptr does not ascend"),
         (forge("indptr", np.array([0, 2**15 - 1, *[-(2**15)] * 89], "i2")), "indptr does not ascend"),
         (forge("test/indptr", put(slice(1, None, 2), 2**20)), "the test set: .*indptr does not ascend"),
         (forge("test/indptr", np.zeros(3, "i8")), r"arrays: .*\(10,\)"),
-        (forge("test/indices", put(0, 10**6)), "the test set: .*indices"),
-        (forge("test/indptr", put(-1, 2**40)), "the test set: "),
         (forge("data", put(0, np.nan)), "not finite"),
     ],
     "their own tests": [

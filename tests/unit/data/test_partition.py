@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federations import common, held
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+import mpifed as mf
 from mpifed.core.errors import DataError, UsageError
 from mpifed.data.holding_out import hold_out, own_tests
 from mpifed.data.labels import encode
 from mpifed.data.partition import Partition, by_grid, by_rectangles, check_partition
 from mpifed.data.samples import Samples
 from mpifed.data.scaling import Scaling, fit, unit_rows
+from mpifed.data.shards import shard_of
+from mpifed.data.store import open_federation
 
 Y = np.repeat(np.arange(10), 100)  # 100 rows of each of 10 classes
 HOWS = st.sampled_from([
@@ -131,6 +135,31 @@ def test_a_fraction_of_each_client_and_class() -> None:
         assert (np.abs(shares) <= 1 + 0.5 / len(rows) * np.bincount(y[rows], minlength=5)).all()
     again, other = (own_tests(partition, y, None, 0.2, seed) for seed in (4, 5))
     assert (again == mask).all() and (other != mask).any()
+    assert own_tests(partition, y, mask, None, 0) is mask  # as the source says
+    with pytest.raises(UsageError, match="own test rows; leave the option out"):
+        own_tests(partition, y, mask, 0.2, 0)
+
+
+@pytest.mark.parametrize(("kind", "clients"), [(np.asarray, 7), (sparse.csr_matrix, 7), (np.asarray, "of rows")])
+def test_every_row_is_in_exactly_one_place(kind: Any, clients: Any) -> None:
+    """To train, for its client to test, or for all to test with; the first column is the row's number."""
+    y = np.arange(120) % 4
+    X = np.stack([np.arange(1, 121), np.arange(120) % 7, np.ones(120)], axis=1).astype("f4")
+    whose: dict[str, Any] = {"clients": y**2 % 3 + 2} if clients == "of rows" else {"clients": clients, "skew": 0.3}
+    data = mf.FederatedDataset.from_arrays(kind(X), y, test=0.1, client_test=0.3, scale="none", **whose)
+    folder = open_federation(data.path)
+    found, of_all = list[list[int]](), common(folder)[0]
+    for client in range(folder.clients):
+        for tests in (False, True):
+            found.append((np.rint(held(folder, client, tests)[:, 0]).astype(int) - 1).tolist())
+            assert shard_of(folder, client, tests).y.tolist() == y[found[-1]].tolist()
+    common_rows = np.asarray(of_all.toarray() if sparse.issparse(of_all) else of_all)[:, 0].astype(int) - 1
+    assert sorted(sum(found, common_rows.tolist())) == list(range(120))
+    assert [len(rows) for rows in found[::2]] == folder.counts.tolist()
+    assert [len(rows) for rows in found[1::2]] == folder.test_counts.tolist()
+    training = np.sort(np.concatenate(found[::2]))  # indices of training rows go on without a gap
+    if clients == 7:  # natural clients have their rows in an order of their own
+        assert [training[shard_of(folder, client).rows].tolist() for client in range(7)] == found[::2]
 
 
 def test_every_row_is_as_likely_to_be_tested_with() -> None:
