@@ -5,28 +5,25 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+import io
 import json
 import sys
 import threading
-from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
-from federations import common, hdf5, held, idx, in_order, labelled, leaf, make, png
+from federations import common, hdf5, idx, in_order, labelled, leaf, make, png
 from pyarrow import parquet
 
 from mpifed.core.errors import DataError
 from mpifed.data.shards import shard_of
 from mpifed.data.sources import Mnist, Synthetic
 from mpifed.data.sources import idx as idx_source
-from mpifed.data.store import Federation
 from mpifed.data.summary import summary
 
 RNG = np.random.default_rng(5)
@@ -35,40 +32,23 @@ NAMES = np.array(["ant", "bee", "cat"])
 ONE = ("--split", "rows", "--clients", 1)
 
 
-def read(folder: Federation, client: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    return held(folder, client, dtype="f4"), np.asarray(shard_of(folder, client).y)
-
-
 # --- images ----------------------------------------------------------------------------------------------------------
 
 
-def as_npz(path: Path, X: np.ndarray, y: np.ndarray) -> Path:
-    np.savez(path / "a.npz", X=X, y=y)
-    return path / "a.npz"
+def put(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
 
 
-def as_idx(path: Path, X: np.ndarray, y: np.ndarray) -> Path:
-    for name, values in (("images", X[:, 0]), ("labels", y)):
-        (path / f"train-{name}").write_bytes(idx(values))
-    return path
+def npz(**arrays: np.ndarray) -> bytes:
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
 
 
-def as_images(path: Path, X: np.ndarray, y: np.ndarray) -> Path:
-    for number, (pixels, kind) in enumerate(zip(X, y, strict=True)):
-        (path / str(kind)).mkdir(exist_ok=True)
-        image = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
-        (path / f"{kind}/{number:03d}.png").write_bytes(png(image))
-    return path
-
-
-def as_hdf5(path: Path, X: np.ndarray, y: np.ndarray) -> Path:
-    with h5py.File(path / "one.h5", "w") as file:
-        file.create_dataset("X", data=X, compression="gzip")
-        file["y"] = y
-    return path
-
-
-OWN = """
+OWN = b"""
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
@@ -79,39 +59,38 @@ class Stored(Source):
     path: Path
 
     def read(self, seed: int) -> Samples:
-        content = np.load(self.path)
+        content = np.load(self.path / "a.npz")
         return Samples(content["X"], content["y"])
 """
-DOORS: dict[str, Callable[[Path, np.ndarray, np.ndarray], Path]] = {
-    "npz": as_npz, "idx": as_idx, "images": as_images, "hdf5": as_hdf5, "stored:Stored": as_npz,
-}  # fmt: skip
+DOORS: dict[str, tuple[str, dict[str, bytes]]] = {  # the path, and files
+    "npz": ("a.npz", {"a.npz": npz(X=PIXELS, y=KINDS)}),
+    "idx": ("", {"train-images": idx(PIXELS[:, 0]), "train-labels": idx(KINDS)}),
+    "images": ("", {f"{kind}/{n:03d}.png": png(x[0]) for n, (x, kind) in enumerate(zip(PIXELS, KINDS, strict=True))}),
+    "hdf5": ("", {"one.h5": hdf5(X=PIXELS, y=KINDS)}),
+    "stored:Stored": ("", {"a.npz": npz(X=PIXELS, y=KINDS), "stored.py": OWN}),
+}
 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_the_same_images_by_every_door(door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes stay bytes, and are divided by 255 unless something else is said."""
-    (tmp_path / "stored.py").write_text(OWN)
-    monkeypatch.syspath_prepend(tmp_path)
+    path, files = DOORS[door]
+    monkeypatch.syspath_prepend(put(tmp_path / "in", files))
     monkeypatch.delitem(sys.modules, "stored", raising=False)
-    (tmp_path / "in").mkdir()
-    path = DOORS[door](tmp_path / "in", PIXELS, KINDS)
-    words = () if door == "hdf5" else ONE
-    data = make(tmp_path / "out", door, path, *words)
+    words = (tmp_path / "in" / path, *(() if door == "hdf5" else ONE))
+    data = make(tmp_path / "out", door, *words)
     assert data.shape == (1, 4, 3) and data.classes == 3 and data.array("X").dtype == np.uint8
     assert labelled(data) == in_order(PIXELS * np.float32(1 / 255), KINDS)
-    raw = make(tmp_path / "out", door, path, *words, "--scale", "none")
-    assert labelled(raw) == in_order(PIXELS, KINDS)
+    assert labelled(make(tmp_path / "out", door, *words, "--scale", "none")) == in_order(PIXELS, KINDS)
 
 
 def test_colours_and_tests_of_folders_of_images(tmp_path: Path) -> None:
     """Channels first; a grey image among coloured ones has three equal channels."""
     X = RNG.integers(0, 256, (8, 3, 2, 5), np.uint8)
     X[5] = X[5, :1]
-    for name, at in (("train", slice(6)), ("test", slice(6, 8))):
-        (tmp_path / "in" / name).mkdir(parents=True)
-        as_images(tmp_path / "in" / name, X[at], NAMES[np.arange(8)[at] % 2])
-    (tmp_path / "in/train/bee/005.png").write_bytes(png(X[5, 0]))
-    data = make(tmp_path / "out", "images", tmp_path / "in", *ONE, "--scale", "none")
+    pixels = [*X[:5].transpose(0, 2, 3, 1), X[5, 0], *X[6:].transpose(0, 2, 3, 1)]
+    put(tmp_path, {f"{'train' if n < 6 else 'test'}/{NAMES[n % 2]}/{n}.png": png(x) for n, x in enumerate(pixels)})
+    data = make(tmp_path / "out", "images", tmp_path, *ONE, "--scale", "none")
     assert data.shape == (3, 2, 5) and data.provenance["classes"] == ["ant", "bee"]
     assert labelled(data) == in_order(X[:6], np.arange(6) % 2)
     assert in_order(*common(data)) == in_order(X[6:], [0, 1])
@@ -228,32 +207,30 @@ TEST: Users = {
 }  # fmt: skip
 
 
-def as_leaf(path: Path, more: Users) -> tuple[str, Path]:
+def as_leaf(more: Users) -> dict[str, bytes]:
     """Users in several files, of which one is packed; some users have test rows alone, some training rows alone."""
     last = {"u9": TRAIN["u9"]}
     first = {user: rows for user, rows in TRAIN.items() if user not in last}
-    for name, users in (("train/a.json.gz", more | first), ("train/b.json", last), ("test/a.json", more | TEST)):
-        content = json.dumps(leaf(**users)).encode()
-        (path / name).parent.mkdir(parents=True, exist_ok=True)
-        (path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    return "leaf", path
+    files = {"train/a.json.gz": more | first, "train/b.json": last, "test/a.json": more | TEST}
+    texts = {name: json.dumps(leaf(**users)).encode() for name, users in files.items()}
+    return {name: gzip.compress(text) if name.endswith("gz") else text for name, text in texts.items()}
 
 
-def as_files(path: Path, more: Users) -> tuple[str, Path]:
-    """A file of HDF5 of each, with rows to test with."""
-    path.mkdir()
+def as_hdf5(more: Users) -> dict[str, bytes]:
+    """A file of each, with rows to test with."""
+    files = {}
     for user in {**TRAIN, **TEST, **more}:
-        (x, y), tests = TRAIN.get(user, (np.zeros((0, 2)), [])), TEST.get(user)
-        more_of = dict(zip(("X_test", "y_test"), map(np.array, tests), strict=True)) if tests else {}
-        (path / f"{user}.h5").write_bytes(hdf5(X=np.array(x), y=np.array(y, int), **more_of))
-    return "hdf5", path
+        x, y = TRAIN.get(user, (np.zeros((0, 2)), []))
+        tests = dict(zip(("X_test", "y_test"), map(np.array, TEST.get(user, ())), strict=False))
+        files[f"{user}.h5"] = hdf5(X=np.array(x), y=np.array(y, int), **tests)
+    return files
 
 
-@pytest.mark.parametrize("door", [as_leaf, as_files])
+@pytest.mark.parametrize(("source", "files"), [("leaf", as_leaf), ("hdf5", as_hdf5)])
 @pytest.mark.parametrize("more", [{}, {"z": ([], []), "u1b": ([], [])}], ids=["all have rows", "some have none"])
-def test_clients_bring_their_rows_and_tests(door: Any, tmp_path: Path, more: Users) -> None:
+def test_clients_bring_their_rows_and_tests(source: str, files: Any, tmp_path: Path, more: Users) -> None:
     """Who is without training rows is no client, and named; the others are what they are without them."""
-    source, path = door(tmp_path / "in", more)
+    path = put(tmp_path / "in", files(more))
     folder = make(tmp_path / "out", source, path)
     assert folder.client_names() == ("u1", "u10", "u9") and folder.counts.tolist() == [1, 1, 2]
     for client, user in enumerate(folder.client_names()):
@@ -282,21 +259,15 @@ def test_the_published_file_of_leaf(real_data: Path, tmp_path: Path) -> None:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def as_parquet(table: pd.DataFrame, path: Path, features: object) -> None:
-    """As `datasets` writes it, with `features` in its metadata."""
-    content = pa.Table.from_pandas(table, preserve_index=False)
-    about = {"huggingface": json.dumps({"info": {"features": features}})}
-    parquet.write_table(content.replace_schema_metadata(about), path)
-
-
 NAMED = ("--label", "label", "--by", "who")
 
 
 def with_names(path: Path, names: object, labels: list[int]) -> Path:
-    """A file of `datasets` whose labels are of a ClassLabel."""
-    table = pd.DataFrame({"a": np.arange(len(labels)) / 8, "who": [f"w{n % 2}" for n in range(len(labels))]})
+    """A file as `datasets` writes it, whose labels are of a ClassLabel."""
+    columns = {"a": np.arange(len(labels)) / 8, "who": [f"w{n % 2}" for n in range(len(labels))], "label": labels}
     features = {"a": {"dtype": "float64", "_type": "Value"}, "label": {"names": names, "_type": "ClassLabel"}}
-    as_parquet(table.assign(label=labels), path, features)
+    about = {"huggingface": json.dumps({"info": {"features": features}})}
+    parquet.write_table(pa.table(columns).replace_schema_metadata(about), path)
     return path
 
 
@@ -349,7 +320,7 @@ def test_columns_with_integers_that_begin_with_0_are_texts(tmp_path: Path) -> No
     (tmp_path / "a.csv").write_text("x,y\n1.5,01\n2,1\n3,1\n4, 01\n")
     (tmp_path / "t.csv").write_text("x,y\n1.5,1\n2,1\n")
     data = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--label", "y", "--test", tmp_path / "t.csv", *ONE)
-    assert data.provenance["classes"] == ["01", "1"] and read(data)[1].tolist() == [0, 1, 1, 0]
+    assert data.provenance["classes"] == ["01", "1"] and shard_of(data, 0).y.tolist() == [0, 1, 1, 0]
     assert common(data)[1].tolist() == [1, 1]
     (tmp_path / "a.csv").write_text("zip,n,y\n01067,0,0\n1067,10,1\n")
     data = make(tmp_path / "out", "csv", tmp_path / "a.csv", "--label", "y", "--categorical", "one-hot", *ONE)
