@@ -24,7 +24,7 @@ from mpifed.data.places import Places
 from mpifed.data.scaling import Scaling
 from mpifed.files.expected import Checked
 from mpifed.files.reading import reading
-from mpifed.text import shown
+from mpifed.text import listed, shown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -161,12 +161,6 @@ class Recipe(NamedTuple):
             if categories is None and is_text(column.values.type):
                 raise column.not_a_number("training rows have numbers there; give numbers, not texts")
             known, x = column.raw(categories)
-            if strange := not is_text(column.values.type) and (known or ())[len(categories or ()) :]:
-                place = column.places.at(int((x >= len(categories or ())).argmax()))
-                raise DataError(
-                    f"{place} is of type {column.values.type}, and {strange[0]} is none of the texts of training rows; "
-                    "give texts"
-                )
             for row in np.flatnonzero(np.isnan(x))[:1].tolist() if encoding.fill is None else ():
                 raise DataError(
                     f"{column.places.at(row)} is a missing value; training rows had none, or were left out with it: "
@@ -255,7 +249,7 @@ class Cells(NamedTuple):
     def raw(self, known: tuple[str, ...] | None) -> tuple[tuple[str, ...] | None, Array]:
         """(texts, places among them [s]), those `known` first; or (None, numbers [s]); float64, NaN for gaps.
 
-        Raises DataError for what is no number, or none that float32 holds.
+        Raises DataError for what is no number, or none that float32 holds, and for numbers that are no known texts.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -264,6 +258,11 @@ class Cells(NamedTuple):
         if known is not None:
             words = _texts(column, known)
             others = sorted({*words.unique().to_pylist()} - {None, *known})
+            if others and not is_text(column.type):
+                place = self.places.at(pc.index(words, others[0]).as_py())
+                raise DataError(
+                    f"{place} is {others[0]}, of type {column.type}, and none of the texts {listed(known)}; give texts"
+                )
             texts = (*known, *(sorted(others, key=float) if all(map(is_decimal, others)) else others))
             column = pc.index_in(words, pa.array(texts, words.type))
         elif is_text(column.type):

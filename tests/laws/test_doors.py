@@ -306,7 +306,7 @@ def test_texts_are_texts_in_test_rows_too(here: Path) -> None:
     frame = pd.read_csv("t.csv")
     for column in ("zip", "old"):
         rows = frame.astype({"old" if column == "zip" else "zip": str}).replace({"zip": {"1": "01", "2": "02"}})
-        with pytest.raises(mf.DataError, match=f"predict: X: row 1, column '{column}' is of type .* none of the texts"):
+        with pytest.raises(mf.DataError, match=f"predict: X: row ., column '{column}' is .* and none of the texts"):
             train(data).predict(rows)
 
 

@@ -145,7 +145,7 @@ GIVEN: list[tuple[str, str, str]] = [  # a.csv, the file of --given, what is nam
     ("x,y\nu,0\nv,1\n", "[columns.x]\nfill = 'w'\n", "columns.x.fill = 'w': expected .* a category"),
     ("x,y\nu,0\nv,1\n", "[columns.x]\ncategories = ['u']\n", "column 'x': 'v' is none of the given"),
     (TEXTS, "classes = ['no', 'maybe']", "row 2, .* label 'yes' is none of the given no, maybe"),
-    (TWO, "classes = ['no', 'yes']", "row 1, column 'y': label '0' is none of the given no, yes"),
+    (TWO, "classes = ['no', 'yes']", "row 1, column 'y' is 0, of type int64, and none of the texts no, yes"),
 ]  # fmt: skip
 TABLES: list[Bad] = [
     *((f"csv a.csv --label y {ONE} {words}", named, {"a.csv": text}) for text, words, named in CSV),
@@ -320,6 +320,7 @@ class Shadows(Waves):
 """
 OWN = {
     "waves:Waves": "Missing option '--rows'",
+    "waves:Shadows": "waves:Shadows: split: every source has that option; rename the field",
     "waves:Misspelt --rows 3": 'waves:Misspelt: has "reads": did you mean "read"\\?',
     "no_such_module:A": "no_such_module:A: importing no_such_module: ModuleNotFoundError: ",
 }
