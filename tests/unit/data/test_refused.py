@@ -22,15 +22,11 @@ import pytest
 from click.testing import CliRunner
 from federations import hdf5, idx, leaf, make, png
 from limits import little_memory
-from scipy import sparse
 
 import mpifed as mf
 from mpifed.core.errors import MpifedError
 from mpifed.core.io_errors import explaining
 from mpifed.data.command import data
-from mpifed.data.options import Options
-from mpifed.data.prepare import prepare
-from mpifed.data.samples import Samples, Source
 from mpifed.data.sources import CsvTable, Svmlight
 
 RNG = np.random.default_rng(5)
@@ -317,11 +313,17 @@ class Misspelt(Waves):
 @dataclass(frozen=True)
 class Shadows(Waves):
     split: str = "rows"
+
+@dataclass(frozen=True)
+class Pair(Waves):
+    def read(self, seed: int) -> Samples:
+        return "X", "y"
 """
 OWN = {
     "waves:Waves": "Missing option '--rows'",
     "waves:Shadows": "waves:Shadows: split: every source has that option; rename the field",
     "waves:Misspelt --rows 3": 'waves:Misspelt: has "reads": did you mean "read"\\?',
+    "waves:Pair --rows 3": "waves:Pair: read.. returned tuple; expected mpifed.data.samples.Samples",
     "no_such_module:A": "no_such_module:A: importing no_such_module: ModuleNotFoundError: ",
 }
 FILES: list[Bad] = [
@@ -375,29 +377,17 @@ FRAMES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, se
     "numbers of rows": ({"p": [*range(29), None]}, {}, "'p': another integer in each of 29 rows.*ignore.*NAME"),
     "notes": ({"note": [f"n{n % 16}" for n in range(30)]}, {}, "'note': 16 different texts in 30 training rows"),
     "texts as features": ({}, {"categorical": None}, "row 1, column 'sex': 'm' is not a number.*one-hot"),
-    "categories of integers": (
-        {"sex": pd.Categorical([1, 2] * 15)},
-        {"categorical": None},
-        "'1' is a text or",
-    ),
+    "categories of integers": ({"sex": pd.Categorical([1, 2] * 15)}, {"categorical": None}, "'1' is a text or"),
     "values of several types": ({"sex": ["m", 1] * 15}, {}, "column sex with type object.*; expected a DataFrame"),
     "separated thousands": ({"x": ["1,234.5", "234.5"] * 15}, {}, "'1,234.5' is not a number; .*thousands"),
     "percentages": ({"x": ["10%", "7.5 %"] * 15}, {}, "'10%' is not a number; .*units"),
     "marks": ({"x": [*map(str, range(20, 49)), "-"]}, {}, "row 30, column 'x': '-' is not a number; 29 others are"),
-    "fractions as texts": (
-        {"x": ["1.5", "-0.5", "+2.5"] * 10},
-        {},
-        "column 'x': '1.5' is a text or category",
-    ),
+    "fractions as texts": ({"x": ["1.5", "-0.5", "+2.5"] * 10}, {}, "column 'x': '1.5' is a text or category"),
     "months": ({"at": ["2024-01", "1 Jan 2024", "Feb-24"] * 10}, {}, "'2024-01' is not a number; .*leave dates out"),
     "too large": ({"x": [-1e39, *range(29)]}, {}, r"row 1, column 'x': -1e\+39 is not a finite number"),
     "gaps": ({"x": [0.5, None] * 15}, {"missing": "error"}, "row 2, column 'x' is a missing value, of 15; fill it"),
     "labels with gaps": ({"ill": [0, None, 1] * 10}, {}, "row 2, column 'ill' is a missing value, of 10; leave"),
-    "22: identifiers with gaps": (
-        {"ward": [None, "a", "b"] * 10},
-        {},
-        "column 'ward' is a missing value, of 10",
-    ),
+    "22: identifiers with gaps": ({"ward": [None, "a", "b"] * 10}, {}, "column 'ward' is a missing value, of 10"),
     "22: rounded": ({"ward": [2.0**60, 1.0] * 15}, {}, r"'ward': object, such as 1.15\S+e\+18; expected integers"),
     "a control character": ({"ward": ["a\x1b[2J", "b", "c"] * 10}, {}, "'ward': .*control character"),
     "what a terminal would obey": ({"ill": ["a\x1b[2J", "b"] * 15}, {}, r"label 'a\\x1b\[2J' has the control"),
@@ -407,6 +397,7 @@ FRAMES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # columns, se
     "24: one column in two roles": ({}, {"by": "ill"}, "'ill' has two roles"),
     "an empty table": ({name: [] for name in ("x", "sex", "ward", "ill")}, {}, "no rows"),
 }
+MIXED = ("values of several types",)
 ALONE = {  # these are texts in such files, or cannot be written
     "csv": (
         "categories of integers",
@@ -415,7 +406,7 @@ ALONE = {  # these are texts in such files, or cannot be written
         "fractions as texts",
         "values of several types",
     ),
-    "parquet": ("values of several types",),
+    "parquet": MIXED,
     "frame": (),
 }
 
@@ -432,46 +423,3 @@ def test_a_bad_table_is_named(bad: str, door: str) -> None:
     frame.to_csv("t", index=False) if door == "csv" else frame.to_parquet("t", index=False)
     words = " ".join(f"--{name} {value}" for name, value in settings.items() if value is not None)
     check(f"{door} t {words}", named, {})
-
-
-# --- arrays, by Python and by a source of one's own ------------------------------------------------------------------
-
-PIXELS = RNG.integers(0, 256, (6, 1, 4, 3), np.uint8)
-STAMPS = 1_700_000_000_000_000_000 + np.arange(12).reshape(6, 2)
-ARRAYS: dict[str, tuple[Any, str]] = {  # of Samples(X, Y) with these fields, or what is returned in their place
-    "no Samples": (("X", "y"), r"given: read\(\) returned tuple; expected mpifed.data.samples.Samples"),
-    "37: masked": (
-        dict(X=np.ma.masked_array(X, mask=X[2, 1] == X)),
-        "given: X: 1 masked entries; fill them in",
-    ),
-    "ids with a gap": (dict(ids=[1, 1, 2, None, 2, 2]), "given: ids: 1 rows have no value"),
-    "ids of fractions": (dict(ids=X[:, 0]), "given: ids: float64, such as .*; expected integers or texts"),
-    "ids of other rows": (dict(ids=Y[:4]), r"ids of shape \(4,\); expected one for each of 6 rows"),
-    "time stamps": (
-        dict(X=STAMPS),
-        r"X\[:, 0\]: 6 different numbers, such as 1.7.*, are 1 in float32; .* dates and identifiers",
-    ),
-    "one axis": (dict(X=X[:, 0]), r"expected numbers \[samples, ...\]; one sample x is x\[None\]"),
-    "gap": (dict(X=np.where(X[4, 1] == X, np.nan, X)), r"X\[4, 1\]: nan is not a finite number in float32, as are"),
-    "37: sparse": (dict(X=sparse.coo_array(X * np.nan)), r"X\[0, 0\]: nan is not a finite number"),
-    "labels with a gap": (dict(y=np.array(["a", "b", None] * 2, object)), r"y\[2\]: the label None is "),
-    "labels in columns": (dict(y=2 * np.eye(6, dtype=int)), r"labels are int64 \(6, 6\), such as 2; several labels"),
-    "shape": (dict(shape=(2, 2)), r"shape \(2, 2\) for 2 features; their product must be that number"),
-    "test of another width": (dict(test=Samples(X[:2, :1], Y[:2])), r"test: samples of shape \(1,\); expected \(2,\)"),
-    "test label unknown": (dict(test=Samples(X[:2], [0, 7])), r"test: y\[1\]: no training row has the label 7"),
-}
-
-
-@pytest.mark.parametrize("case", ARRAYS)
-def test_arrays(case: str) -> None:
-    fields, named = ARRAYS[case]
-
-    class Given(Source):
-        names_clients = "ids" in fields
-
-        def read(self, seed: int) -> Samples:
-            return Samples(**{"X": X, "y": Y, **fields}) if isinstance(fields, dict) else fields
-
-    how: dict[str, Any] = {} if "ids" in fields else {"split": "rows", "clients": 2}
-    with pytest.raises(MpifedError, match=named):
-        prepare(Options("given", Given(), None, **how))

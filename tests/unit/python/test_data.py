@@ -180,8 +180,23 @@ def test_a_stranger_s_recipe(tmp_path: Path, recipe: Any, factor: float | None, 
 # --- bad inputs -----------------------------------------------------------------------------------------------------
 
 
+STAMPS = 1_700_000_000_000_000_000 + np.arange(240).reshape(60, 4)
 LAYOUT = r"\(4, 4, 3\); .*\(3, 4, 4\)"
 WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: arrays(np.ma.masked_array(X, mask=X[2, 1] == X)), "arrays: X: 1 masked entries; fill them in"),  # 37
+    (lambda: arrays(sparse.coo_array(X * np.nan)), r"arrays: X\[0, 0\]: nan is not a finite number"),  # 37
+    (lambda: arrays(np.where(X[4, 1] == X, np.nan, X)), r"X\[4, 1\]: nan is not a finite number in float32, as are 0"),
+    (lambda: arrays(np.where(IMAGES[1, 2, 3, 0] == IMAGES, np.inf, IMAGES)), r"X\[1, 2, 3, 0\]: inf is not a finite"),
+    (lambda: arrays(STAMPS), r"X\[:, 0\]: 60 different numbers, such as 1.7.*, are 1 in float32; .* identifiers"),
+    (lambda: arrays(X[:, 0]), r"expected numbers \[samples, ...\]; one sample x is x\[None\]"),
+    (lambda: arrays(clients=[None, *WHO[1:]]), "clients: 1 rows have no value"),
+    (lambda: arrays(clients=X[:, 0]), "clients: float32, such as .*; expected integers or texts"),
+    (lambda: arrays(clients=WHO[:4]), r"ids of shape \(4,\); expected one for each of 60 rows"),
+    (lambda: arrays(y=np.array(["a", "b", None] * 20, object)), r"y\[2\]: the label None is "),
+    (lambda: arrays(y=2 * np.eye(60, dtype=int)), r"labels are int64 \(60, 60\), such as 2; several labels"),
+    (lambda: arrays(shape=(2, 3)), r"shape \(2, 3\) for 4 features; their product must be that number"),
+    (lambda: arrays(test=(X[:2, :1], Y[:2])), r"test: samples of shape \(1,\); expected \(4,\)"),
+    (lambda: arrays(test=(X[:2], [0, 7])), r"test: y\[1\]: no training row has the label 7"),
     (lambda: arrays(X, np.array(["a", np.nan, "b"] * 20)), r"y\[1\]: the label 'nan' is a gap"),
     (lambda: arrays(X, test=(NAMED, Y)), "test: a DataFrame, whose columns"),
     (lambda: run(arrays(), rounds=1).predict(NAMED), "predict: X: a frame, and the data have no names"),
