@@ -6,7 +6,6 @@ import bz2
 import gzip
 import io
 import lzma
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -26,11 +25,6 @@ from mpifed.text import listed
 
 # of files in text or bytes
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-
-
-def numbers_rows(name: object) -> bool:
-    """Whether a column of this name is the index of a frame of pandas or R, as files have it."""
-    return bool(re.fullmatch(r"__index_level_\d+__|Unnamed: \d+(\.\d+)*|rownames|", str(name)))
 
 
 @contextmanager

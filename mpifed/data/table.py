@@ -24,7 +24,7 @@ from mpifed.data.natural import distinct_names, identifiers, plain
 from mpifed.data.places import Places
 from mpifed.data.recipe import GAPS, NONE, Cells, Public, RawColumns, Stated, check_feature, column_of, is_text
 from mpifed.data.samples import Samples, Source, Task
-from mpifed.data.source_files import check_choices, numbers_rows, open_packed
+from mpifed.data.source_files import check_choices, open_packed
 from mpifed.files.reading import reading
 from mpifed.text import listed, shown, wrong_line
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NULLS = [form for word in GAPS for form in {word, word.upper(), word.capitalize(), word.title()}] + ["NaN", NONE]
+# columns of files that are the index of a frame of pandas or R
+_NUMBERS_ROWS = r"__index_level_\d+__|Unnamed: \d+(\.\d+)*|rownames|"
 _BLOCK_BYTES = 2**24  # of a CSV file that are parsed at a time; a line must fit
 _NUMBER = r"\s*[-+]?(\d+[.,]?\d*|[.,]\d+)(e[-+]?\d+)?\s*"
 # a number as people write it, with a unit, or with something between thousands; or a date
@@ -173,7 +175,7 @@ class ColumnUses:
         Raises UsageError for one that is not there, or has two roles.
         """
         names, index = table.column_names, _metadata(table, b"pandas", "index_columns")
-        stored = [name for name in names if numbers_rows(name) or name in index]
+        stored = [name for name in names if name in index or re.fullmatch(_NUMBERS_ROWS, name)]
         labels, by, ignored = (self._named(what, names, option, stored) for option in ("label", "by", "ignore"))
         if not labels or len(by) > 1:
             raise UsageError(

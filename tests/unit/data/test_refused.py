@@ -81,6 +81,7 @@ WORDS = {  # after these words, of which the last ones count
     "synthetic --split rows --clients 5": {
         "--noise inf": "--noise inf",
         "--partition dirichlet:1": "real targets",
+        "--classes 3": "--classes 3",
         "--labels even-odd": "--task classification",
         "--samples 1000000 --features 1000000000": r"synthetic: not enough memory \(.*\); use less data",
     },
@@ -136,6 +137,7 @@ SEVERAL: list[tuple[str, str, str, str]] = [  # a.csv, another file, how it is g
 GIVEN: list[tuple[str, str, str]] = [  # a.csv, the file of --given, what is named
     (TWO, "[columns.x]\nrage = [0, 1]\n", "given.toml: columns.x.rage = "),
     (TWO, "[columns.x]\ncategories = ['u ', 'e\u0301']\n", "columns.x.categories = .*without blanks"),
+    (TWO, "[columns.x]\nfill = 1e300\n", "of numbers that float32 holds"),
     (TWO, "[columns.X]\nfill = 1\n", "columns.X: no such feature; did you mean \"x\""),
     (TWO, "[columns.x]\nfill = 'a'\n", "columns.x.fill = 'a': expected a number"),
     ("x,y\nu,0\nv,1\n", "[columns.x]\nfill = 'w'\n", "columns.x.fill = 'w': expected .* a category"),
@@ -165,6 +167,7 @@ LINES = {
 LEAF: list[tuple[object, str]] = [
     (leaf(ann=([[1], [2, 3]], [0, 1])), "user 'ann': .*expected .*x of numbers, of one shape"),
     (leaf(ann=([[1]], [0]), bob=([[1, 2]], [1])), r"'bob': samples of shape \(2,\); expected \(1,\)"),
+    (leaf(ann=(["to be"], ["o"])), "an array of <U5.; expected .*x of numbers"),
     (leaf(ann=([[1], [2]], ["1", 1])), r"user 'ann': y\[1\]: the label 1 is no text"),
     (leaf(ann=([], [])), "no rows of any client"),
     (leaf(a=([[1], [2]], [2**60, 2**60 + 1])), r"user 'a': y\[0\]: the label 1152921504606846976 is not a class"),
