@@ -249,7 +249,8 @@ def _as_float(values: Array, what: str, gaps: bool, sparse: Any = None) -> Array
     if not np.isfinite([rows.min(initial=0), rows.max(initial=0)]).all():
         wrong = ~np.isfinite(rows) & ~(np.isnan(rows) & gaps)
         for index in np.argwhere(wrong)[:1]:
-            at = index if sparse is None else np.stack(sparse.tocoo().coords)[:, index[0]]
+            entries = None if sparse is None else sparse.tocoo()
+            at = index if entries is None else (entries.row[index[0]], entries.col[index[0]])
             raise DataError(
                 f"{what}[{', '.join(map(str, at))}]: {values[tuple(index)]} is not a finite number in float32, as are "
                 f"{wrong.sum() - 1} others; fill them in, or leave their rows out"
