@@ -13,9 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from launching import ROOT
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize
+from scipy.sparse import csr_matrix
 from scipy.stats import norm
 
+from mpifed.core.errors import NumericalError
 from mpifed.job.job import read_table
 from mpifed.job.sweep import points
 
@@ -68,21 +70,16 @@ def test_the_tables_of_mcmahan_have_a_number_for_each_curve() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("accuracies", "reached"),
-    [
-        ((0.1, 0.9, 0.98), 7.5),  # halfway between 5 and 10
-        ((0.1, 0.94, 0.97), 5.0),
-        ((0.94, 0.5, 0.9), 0.0),
-        ((0.1, 0.9, 0.5), None),
-        ((0.1, 0.93, 0.92), None),
-    ],
-)
-def test_rounds_to_a_target(accuracies: tuple[float, ...], reached: float | None) -> None:
+# accuracies in rounds 0, 5, 10, and the round in which .94 is reached
+REACHED = [((0.1, 0.9, 0.98), 7.5), ((0.1, 0.94, 0.97), 5.0), ((0.94, 0.5, 0.9), 0.0), ((0.1, 0.9, 0.5), None)]
+
+
+def test_rounds_to_a_target() -> None:
     from jobs.mcmahan.figures import rounds_to
 
-    found = rounds_to(np.array([0, 5, 10]), np.array(accuracies), 0.94)
-    assert found == (None if reached is None else pytest.approx(reached))
+    for accuracies, reached in REACHED:
+        found = rounds_to(np.array([0, 5, 10]), np.array(accuracies), 0.94)
+        assert found == (None if reached is None else pytest.approx(reached))
 
 
 def gaussian(multiplier: float, delta: float) -> float:
@@ -115,6 +112,57 @@ def test_what_is_proved_of_the_paper_s_noise() -> None:
     unamplified = gaussian(multiplier / math.sqrt(len(rounds)), delta)
     assert claimed < found.public < unamplified < found.hidden
     assert found.public_printed > 100 * found.public and found.hidden_printed > 100 * found.hidden
+
+
+PENALTY = 5e-3
+
+
+def overlapping() -> tuple[Any, Any]:
+    """Two overlapping classes, and a row of zeros."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((150, 8)) * (rng.random((150, 8)) < 0.6)
+    y = (X @ rng.standard_normal(8) + 0.8 * rng.standard_normal(150) > 0).astype(np.int64)
+    X[3] = 0
+    return X, y
+
+
+def by_box(X: Any, y: Any) -> float:
+    """max over b in [0, 1] of mean b - ||(X t)'b||^2 / (2 lambda N^2), by L-BFGS-B."""
+    A, n, lam = (2 * y - 1)[:, None] * X, len(y), 2 * PENALTY
+
+    def minus(b: Any) -> tuple[float, Any]:
+        w = A.T @ b / (lam * n)
+        return lam / 2 * w @ w - b.mean(), (A @ w - 1) / n
+
+    found = minimize(
+        minus, np.full(n, 0.5), jac=True, method="L-BFGS-B", bounds=[(0, 1)] * n,
+        options={"ftol": 1e-15, "gtol": 1e-9, "maxiter": 5000, "maxfun": 20000},
+    )  # fmt: skip
+    return -float(found.fun)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "float32", "bool"])
+def test_both_points_of_the_reference_optimum_are_optimal(kind: str) -> None:
+    """Of a support vector machine, against a general solver of its dual; a gap out of reach is an error."""
+    from jobs.hyfdca.optimum import optimum
+
+    X, y = overlapping()
+    if kind == "float32":
+        X = X.astype("f4")
+    given = csr_matrix(X) if kind == "sparse" else X
+    found = optimum(given, y.astype(bool) if kind == "bool" else y, PENALTY, 1e-11)
+    t, lam, n = 2 * y - 1, 2 * PENALTY, len(y)
+    X = X.astype("f8")
+    primal = lam / 2 * found.w @ found.w + np.maximum(0, 1 - t * (X @ found.w)).mean()
+    pulled = X.T @ found.alpha / (lam * n)
+    assert found.objective == pytest.approx(primal, rel=1e-13)
+    assert found.dual == pytest.approx((t * found.alpha).mean() - lam / 2 * pulled @ pulled, rel=1e-12)
+    assert ((t * found.alpha >= 0) & (t * found.alpha <= 1)).all()
+    assert found.relative_gap <= 1e-11
+    assert found.objective == pytest.approx(by_box(X, y), rel=1e-8)
+    assert t[3] * found.alpha[3] == 1
+    with pytest.raises(NumericalError, match="relative duality gap is"):
+        optimum(*overlapping(), PENALTY, -1.0, rounds=5)
 
 
 # by paper: curves, changes and rounds, and the files that come of them

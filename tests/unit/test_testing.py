@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -132,14 +131,11 @@ def test_uploads_are_what_is_summed(classes: Path) -> None:
     np.testing.assert_allclose(after - before, mean, rtol=0, atol=1e-11)
 
 
-def test_minibatches_are_disjoint_and_of_the_client(classes: Path) -> None:
+def test_minibatches_are_disjoint_and_of_the_client_but_of_columns_the_same(classes: Path, columns: Path) -> None:
     job = job_of(classes)
     one, two = minibatches(job, 1, 2)
     assert len({*one, *two}) == 8
     assert not all((a == b).all() for a, b in zip(minibatches(job, 1, 2), minibatches(job, 2, 2), strict=True))
-
-
-def test_clients_of_columns_take_the_same_rows(columns: Path) -> None:
     linear = {"model": {"name": "least-squares", "l2": 0.1}, "client_optimizer": {}}
     job = checked(job_table(columns, **linear, algorithm={"name": "ssca", "batch_size": 4}))
     (one,), (other,) = minibatches(job, 1, 0), minibatches(job, 1, 3)
@@ -148,36 +144,28 @@ def test_clients_of_columns_take_the_same_rows(columns: Path) -> None:
         minibatches(checked(job_table(columns, **linear, algorithm={"name": "cocoa"})), 1, 0)
 
 
-@pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of wrong classes."""
+WRONG: list[tuple[Callable[[Job], None], dict[str, Any], str]] = [
+    (check_algorithm, {"algorithm": SCAFFOLD | {"name": "wrong_parts:InPlace"}}, "changes: .*changes what"),
+    (check_algorithm, {"algorithm": SCAFFOLD | {"name": "wrong_parts:Mixed"}}, "beside others than alone"),
+    (check_algorithm, {"algorithm": SCAFFOLD | {"name": "wrong_parts:Common"}}, "what a client keeps of a"),
+    (check_model, {"model": {"name": "wrong_parts:Forgetful", "bias": False}}, "Forgetful"),
+    (check_regularizer, {"regularizer": {"name": "wrong_parts:Longer", "weight": 0.01}}, "Longer"),
+]
+
+
+def test_wrong_classes_are_refused(classes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wrong_parts.py").write_text(OWN, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "wrong_parts", raising=False)
-
-
-@pytest.mark.usefixtures("own")
-def test_wrong_classes_are_refused(classes: Path) -> None:
-    weight = {"regularizer": {"name": "l1", "weight": 0.01}}
-    right = job_of(classes, algorithm=SCAFFOLD | {"name": "fedavg"}, **weight)
-    check_algorithm(right)
-    check_model(right)
-    check_regularizer(right)
-    block = {"data": {"path": str(classes), "block": 3}, "participation": {}}
-    wrong: list[tuple[Callable[[Job], None], dict[str, Any], str]] = [
-        (check_algorithm, {"algorithm": SCAFFOLD | {"name": "wrong_parts:InPlace"}}, "changes: .*changes what"),
-        (check_algorithm, {"algorithm": SCAFFOLD | {"name": "wrong_parts:Mixed"}, **block}, "beside others than alone"),
-        (
-            check_algorithm,
-            {"algorithm": SCAFFOLD | {"name": "wrong_parts:Common"}, **block},
-            "what a client keeps of a",
-        ),
-        (check_model, {"model": {"name": "wrong_parts:Forgetful", "bias": False}}, "Forgetful"),
-        (check_regularizer, {"regularizer": {"name": "wrong_parts:Longer", "weight": 0.01}}, "Longer"),
-    ]
-    for check, changes, named in wrong:
+    fedavg = {"algorithm": SCAFFOLD | {"name": "fedavg"}}
+    blocks = {"data": {"path": str(classes), "block": 3}, "participation": {}}
+    right = job_of(classes, **fedavg, regularizer={"name": "l1", "weight": 0.01})
+    for check in (check_algorithm, check_model, check_regularizer):
+        check(right)
+    for check, changes, named in WRONG:
         with pytest.raises(AssertionError, match=named):
-            check(job_of(classes, **{"algorithm": SCAFFOLD | {"name": "fedavg"}, **changes}))
+            check(
+                job_of(classes, **fedavg | {"data": {"path": str(classes), "block": 3}, "participation": {}} | changes)
+            )
 
 
 def test_secret_draws_are_refused(classes: Path) -> None:
