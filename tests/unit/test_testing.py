@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +106,6 @@ def test_rounds_are_those_of_a_run(classes: Path, tmp_path: Path) -> None:
     assert others[-1].columns["train_loss"] > 0
 
 
-def test_clients_change_when_they_take_part(classes: Path) -> None:
-    job = job_of(classes)
-    played = list(rounds(job))
-    assert len(played[0].clients) == 4
-    for before, after in pairwise(played):
-        moved = [
-            k for k, (one, two) in enumerate(zip(before.clients, after.clients, strict=True))
-            if any((one[name] != two[name]).any() for name in one)
-        ]  # fmt: skip
-        assert moved == participants(job, after.round).tolist()
-
-
 def test_uploads_are_what_is_summed(classes: Path) -> None:
     """FedAvg's next model is the mean of changes by rows."""
     algorithm = SCAFFOLD | {"name": "fedavg"}
@@ -163,9 +150,7 @@ def test_wrong_classes_are_refused(classes: Path, tmp_path: Path, monkeypatch: p
         check(right)
     for check, changes, named in WRONG:
         with pytest.raises(AssertionError, match=named):
-            check(
-                job_of(classes, **fedavg | {"data": {"path": str(classes), "block": 3}, "participation": {}} | changes)
-            )
+            check(job_of(classes, **fedavg | blocks | changes))
 
 
 def test_secret_draws_are_refused(classes: Path) -> None:

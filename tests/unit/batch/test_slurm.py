@@ -277,15 +277,6 @@ def test_a_sweep_as_an_array(slurm: Any, job: Write, leave: Write) -> None:
     assert text[8:] == ["1 done, 1 running, 1 queued, 2 resumable, 1 waiting, 1 failed", "next: mpifed submit job.toml"]
 
 
-def test_a_sweep_in_one_job(slurm: Any, job: Write, leave: Write) -> None:
-    ends = ((0, "8"), (1, "8"), (None, "8"), (None, "7"))  # 7: an earlier job, which was killed
-    names = sweep(job, leave, [*((code, {"slurm_job": number}) for code, number in ends), None])
-    submitted("runs/sw", "8", None, names)
-    for line, third in (("8|8|RUNNING|None|n1", "running"), ("8|8|PENDING|BeginTime|", "queued")):
-        slurm.queue(line)
-        assert [point["state"] for point in status()["points"]] == ["done", "failed", third, "queued", "queued"]
-
-
 @pytest.mark.parametrize(("codes", "record", "said"), [
     ((0, 0), True, "mpifed compare runs/sw"), ((0, 75), True, "mpifed submit job.toml"),
     ((0, 75), False, "mpirun -n P mpifed run JOB.toml --out runs/sw --resume"),

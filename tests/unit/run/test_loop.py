@@ -18,7 +18,7 @@ import pytest
 from ended import run
 from jobs_in_python import SOFTMAX, checked, fedavg, job_table
 from launching import environment
-from written_files import SUMMARY, read_json, write_json
+from written_files import SUMMARY, read_json
 
 import mpifed as mf
 from mpifed.core.errors import Interrupted
@@ -144,39 +144,6 @@ def test_data_that_are_not_there_are_named_with_the_command(tmp_path: Path, laun
 
 
 # --- the end of a process, whatever own classes do -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("error", "code"), [(ValueError("x"), 1), (SystemExit(5), 5), (SystemExit(), 0)])
-def test_a_forked_process_ends_for_itself(error: BaseException, code: int, tmp_path: Path) -> None:
-    def work() -> int:
-        child = os.fork()
-        if child == 0:
-            raise error
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-    assert guarded(Solo(), tmp_path, work) == code and list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device here that is always full")
-def test_where_no_message_can_be_written_the_exit_code_says_it(tmp_path: Path) -> None:
-    write_json(tmp_path / "run.json", {"exit": None})
-    program = """if True:
-        import sys
-        from pathlib import Path
-        from mpifed.comm.mpi import Solo
-        from mpifed.core.errors import NumericalError
-        from mpifed.run.launch import guarded
-
-        def work():
-            print("a line that waits")
-            raise NumericalError("up.v")
-
-        guarded(Solo(), Path(sys.argv[1]), work)
-    """
-    with open("/dev/full", "w") as full:
-        command = [sys.executable, "-c", program, str(tmp_path)]
-        ended = subprocess.run(command, stdout=full, stderr=full, env={**os.environ, "PYTHONUNBUFFERED": ""})
-    assert ended.returncode == 68 and read_json(tmp_path / "run.json")["exit"] == 68
 
 
 NUMBERS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
