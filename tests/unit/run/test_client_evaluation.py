@@ -50,11 +50,6 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data_of(CLASSES, tmp_path_factory.mktemp("classes") / "data")
 
 
-@pytest.fixture(scope="module")
-def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return data_of(TARGETS, tmp_path_factory.mktemp("targets") / "data")
-
-
 def job(folder: Path, model: str = "softmax", keys: dict[str, Any] = {}, **changes: Any) -> Job:  # noqa: B006
     record = {"evaluate_every": 2, "checkpoint_every": 0} | changes.pop("record", {})
     base = {"model": {"name": model} | keys, "algorithm": fedavg(1), "compute": {"device": "cpu", "dtype": "float64"}}
@@ -80,20 +75,20 @@ def scored(folder: Path, models: Any) -> tuple[list[float], list[float]]:
 
 @pytest.mark.parametrize("block", [1, 3, 100])
 @pytest.mark.parametrize("kind", ["classes", "targets"])
-def test_against_a_loop(kind: str, block: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    folder = request.getfixturevalue(kind)
+def test_against_a_loop(kind: str, block: int, classes: Path, tmp_path: Path) -> None:
+    folder = classes if kind == "classes" else data_of(TARGETS, tmp_path / "data")
     table = {"data": {"path": str(folder), "block": block}}
     run(job(folder, "softmax" if kind == "classes" else "least-squares", **table), Solo(), tmp_path / "run")
     quality, losses = scored(folder, read_model(tmp_path / "run" / "model.safetensors"))
     name, ascending = ("accuracy", sorted(quality)) if kind == "classes" else ("rmse", sorted(quality)[::-1])
     last = {column: values[-1] for column, values in read_history(tmp_path / "run").items()}
-    found = {column: value for column, value in last.items() if column.startswith("client_test_")}
     expected = {
         f"client_test_{name}_mean": np.mean(quality), f"client_test_{name}_std": np.std(quality),
         f"client_test_{name}_worst_tenth": ascending[0],  # of 5 clients the worst
         "client_test_loss_mean": np.mean(losses), "client_test_loss_std": np.std(losses),
         "client_test_loss_worst_tenth": max(losses),
     }  # fmt: skip
+    found = {column: value for column, value in last.items() if column.startswith("client_test_")}
     assert found == pytest.approx(expected, rel=1e-9)
     clients = read_clients(tmp_path / "run")
     assert clients["client"].tolist() == TESTED
@@ -107,10 +102,10 @@ def test_against_a_loop(kind: str, block: int, tmp_path: Path, request: pytest.F
     else:
         both = sklearn.r2_score(y, z[:, 0]), np.sqrt(sklearn.mean_squared_error(y, z[:, 0]))
         assert (last["test_r2"], last["test_rmse"]) == pytest.approx(both)
-    about = read_json(tmp_path / "run" / "run.json")
+    about = summary(tmp_path / "run") | read_json(tmp_path / "run" / "run.json")
     assert (about["clients_tested"], about["clients_without_tests"]) == (5, 2)
+    assert about[f"client_test_{name}_worst_tenth"] == last[f"client_test_{name}_worst_tenth"]
     assert "clients tested                 5; 2 more have no test rows of their own" in run_text(tmp_path / "run")
-    assert summary(tmp_path / "run")[f"client_test_{name}_worst_tenth"] == last[f"client_test_{name}_worst_tenth"]
 
 
 @pytest.mark.parametrize("some", [{}, {"participation": {"clients_per_round": 3}}], ids=["all", "some"])
@@ -121,9 +116,8 @@ def test_alone_clients_are_judged_by_models_of_their_own(classes: Path, some: di
     own = [{"first": kept[""][:12].reshape(4, 3), "head.bias": kept[""][12:]} for kept in last.clients]
     quality, losses = scored(classes, own)
     clients = read_clients(tmp_path / "run")
-    assert clients["accuracy"] == pytest.approx(quality, rel=1e-9) and clients["loss"] == pytest.approx(
-        losses, rel=1e-9
-    )
+    for name, expected in (("accuracy", quality), ("loss", losses)):
+        assert clients[name] == pytest.approx(expected, rel=1e-9)
     assert len(np.unique(clients["loss"])) == len(TESTED)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,9 @@ from written_files import SUMMARY, read_json
 import mpifed as mf
 from mpifed.core.errors import Interrupted
 from mpifed.core.record import leaves
-from mpifed.data.store import open_federation
+from mpifed.data.partition import Partition
+from mpifed.data.scaling import IDENTITY
+from mpifed.data.store import make_federation, open_federation
 from mpifed.files.history import read_history
 from mpifed.files.model_file import model_sha256, read_model
 from mpifed.files.run_folder import summary
@@ -73,6 +77,34 @@ def test_the_block_is_of_the_job_alone(digits: Path, given: dict[str, Any], numb
     task = job(digits, **given | {"data": {"path": str(digits)} | given.get("data", {})})
     assert block_of(task, open_federation(digits)) == number
     assert prepare(task, Solo()).job == task.resumed({"data": {"block": number}})
+
+
+CLIENTS = 10**5
+
+
+@pytest.mark.parametrize(("most", "each"), [(1, 30), (2, 40)])
+def test_a_hosted_client_takes_few_bytes_beside_its_rows(most: int, each: int, tmp_path: Path) -> None:
+    """Placed and ready for the first round, in blocks of one; with as many rows as the others, and with more."""
+    counts = np.arange(CLIENTS) % most + 1
+    rows = np.split(np.arange(counts.sum()), np.cumsum(counts)[:-1])
+    who = Partition("rows", rows, [np.arange(1)], np.stack([np.arange(CLIENTS), np.zeros(CLIENTS, int)], axis=1))
+    y, X = np.arange(counts.sum()) % 2, np.zeros((counts.sum(), 1), "u1")
+    make_federation(who, y, X, IDENTITY, tmp_path, classes=2, seed=0, provenance={})
+    table = job_table(
+        tmp_path, data={"path": str(tmp_path), "block": 1}, participation={"clients_per_round": 5},
+        algorithm=fedavg(1, local_steps=1),
+    )  # fmt: skip
+    task = checked(table)
+    prepare(task, Solo())  # what it imports is no client's
+    tracemalloc.start()
+    ready = prepare(task, Solo())
+    assert ready.algorithm.problem.weights[1] == counts[1] / counts.mean()
+    gc.collect()
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    of_a_row = 1 + 8  # its value and its label
+    assert taken - of_a_row * counts.sum() < each * CLIENTS
+    assert len(ready.ranks.blocks) == CLIENTS
 
 
 # --- the disk --------------------------------------------------------------------------------------------------------
@@ -202,9 +234,6 @@ def test_a_process_that_ends_is_not_killed_by_a_second_signal(digits: Path, tmp_
     assert ended.value.code == 75 and handlers() == [*3 * [signal.SIG_IGN], before[3]]
     for number, handler in zip(NUMBERS[:3], before, strict=False):
         signal.signal(number, handler)
-    with pytest.raises(Interrupted):
-        run(job(digits), Solo(), tmp_path / "other", max_hours=0)
-    assert handlers() == before
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         trained(digits, tmp_path / "third", signal.SIGHUP)

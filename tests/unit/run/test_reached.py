@@ -24,20 +24,20 @@ def job(folder: Path, stop: dict[str, Any], **changes: Any) -> Job:
     return checked(job_table(folder, **({"rounds": 40, "algorithm": method, "record": record, "stop": stop} | changes)))
 
 
-def ended(folder: Path, stop: dict[str, Any], out: Path, rounds: int = 40, **how: Any) -> dict[str, Any]:
+def ended(folder: Path, stop: dict[str, Any], out: Path, resume: bool = False, **changes: Any) -> dict[str, Any]:
     """The history of a run."""
-    run(job(folder, stop, rounds=rounds), Solo(), out, **how)
+    run(job(folder, stop, **changes), Solo(), out, resume=resume)
     return read_history(out)
 
 
 def test_the_first_row_that_reaches_all(digits: Path, tmp_path: Path) -> None:
+    """And with --resume the run goes on where the job asks for more."""
     stop = {"reached": ["test_accuracy>=80%", "train_loss <= 0.9"]}
     whole, found = ended(digits, {}, tmp_path / "whole"), ended(digits, stop, tmp_path / "run")
     first = np.flatnonzero((whole["test_accuracy"] >= 0.8) & (whole["train_loss"] <= 0.9))[0]
     assert 0 < first < len(whole["round"]) - 1
-    assert found["round"].tolist() == whole["round"][: first + 1].tolist()
-    assert found["test_loss"].tolist() == whole["test_loss"][: first + 1].tolist()
-    # it goes on with --resume where the job asks for more
+    for name in ("round", "test_loss"):
+        assert found[name].tolist() == whole[name][: first + 1].tolist()
     more = ended(digits, {}, tmp_path / "run", resume=True)
     assert more["test_loss"].tolist() == whole["test_loss"].tolist()
 
@@ -49,66 +49,58 @@ def test_patience(column: str, sign: int, digits: Path, tmp_path: Path) -> None:
     values, rounds = sign * whole[column], whole["round"]
     best = np.minimum.accumulate(values)
     since = rounds - [rounds[np.flatnonzero(values == value)[0]] for value in best]
-    patience = int(since.max())
-    assert patience >= 2
-    end = int(rounds[np.argmax(since)])
+    patience, end = int(since.max()), int(rounds[np.argmax(since)])
     stop = {"patience": {column: patience}}
-    assert ended(digits, stop, tmp_path / "run")["round"][-1] == end
-    for part, how in ((end - 2, {}), (40, {"resume": True})):
-        found = ended(digits, stop, tmp_path / "parts", rounds=part, **how)
-    assert found["round"][-1] == end
-    # it has no more; with more, it goes on
-    assert ended(digits, stop, tmp_path / "parts", resume=True)["round"][-1] == end
+    assert patience >= 2 and ended(digits, stop, tmp_path / "run")["round"][-1] == end
+    for last, how in ((end - 2, {"rounds": end - 2}), (end, {"resume": True}), (end, {"resume": True})):
+        assert ended(digits, stop, tmp_path / "parts", **how)["round"][-1] == last
+    # with more, it goes on
     assert ended(digits, {"patience": {column: 50}}, tmp_path / "parts", resume=True)["round"][-1] == 40
 
 
 def test_patience_by_columns_of_a_certificate(digits: Path, tmp_path: Path) -> None:
     """They are measured at every evaluated round; and one that never has a value is refused."""
     method = fedavg(batch_size=10, learning_rate=0.1, local_steps=2, rho=1.0) | {"name": "fedpdm"}
-    run(job(digits, {"patience": {"optimality": 8}}, rounds=10, algorithm=method), Solo(), tmp_path / "run")
-    found = read_history(tmp_path / "run")
+    found = ended(digits, {"patience": {"optimality": 8}}, tmp_path / "run", rounds=10, algorithm=method)
     assert np.isfinite(found["optimality"]).all() and len(found["round"]) > 2
     for column in ("duality_gap", "lower_bound"):
         with pytest.raises(UsageError, match=rf"\[stop\] reached, patience: {column}: a lower bound needs"):
-            run(job(digits, {"patience": {column: 2}}, model={"name": "mlp"}), Solo(), tmp_path / column)
+            ended(digits, {"patience": {column: 2}}, tmp_path / column, model={"name": "mlp"})
 
 
+NO_TESTS, NOISY = {"record": {"evaluate_every": 0}}, {"privacy": PRIVATE}
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"reached": ["test_accuracy"]}, {}, "reached, value 1 = .*expected COLUMN>=NUMBER or COLUMN<=NUMBER"),
     ({"reached": ["test_accuracy>=90"]}, {}, "between 0 and 1; give a share"),
     ({"patience": {"test_loss": 0}}, {}, "patience.test_loss = 0: expected a number above 0"),
     ({"patience": {"elapsed_s": 2}}, {}, "elapsed_s: no value of it says that a model is better"),
-    ({"patience": {"round": 2}}, {}, "round: no value of it says"),
-    ({"reached": ["test_loss<=1"]}, {"record": {"evaluate_every": 0}}, "test_loss: .record. evaluate_every = 0"),
-    ({"reached": ["train_loss<=1"]}, {"privacy": PRIVATE}, "train_loss: is computed from training data without noise"),
-    ({"patience": {"objective": 3}}, {"privacy": PRIVATE}, "objective: is computed from training data"),
-    ({"patience": {"client_test_loss_mean": 3}}, {"privacy": PRIVATE}, "client_test_loss_mean: is computed from"),
-    ({"reached": ["own<=1"]}, {"privacy": PRIVATE}, "own: is computed from training data"),
-]  # fmt: skip
+    ({"reached": ["test_loss<=1"]}, NO_TESTS, "test_loss: .record. evaluate_every = 0"),
+    ({"reached": ["train_loss<=1"]}, NOISY, "train_loss: is computed from training data without noise"),
+    ({"patience": {"client_test_loss_mean": 3}}, NOISY, "client_test_loss_mean: is computed from"),
+    ({"reached": ["own<=1"]}, NOISY, "own: is computed from training data"),
+]
 
 
 def test_what_is_refused(digits: Path, tmp_path: Path) -> None:
     for stop, changes, said in WRONG:
         with pytest.raises(UsageError, match=said):
             job(digits, stop, **changes)
-    for stop in ({"reached": ["accuracy>=0.5"]}, {"patience": {"test_auc": 3}}):
-        name = re.escape(next(iter(stop.get("patience", {"accuracy": 0}))))
-        with pytest.raises(UsageError, match=rf"\[stop\] {name}: this run measures no such column; it has round, "):
-            run(job(digits, stop), Solo(), tmp_path / name)
+    for name, stop in (("accuracy", {"reached": ["accuracy>=0.5"]}), ("test_auc", {"patience": {"test_auc": 3}})):
+        with pytest.raises(UsageError, match=rf"\[stop\] {re.escape(name)}: this run measures no such column; it has"):
+            ended(digits, stop, tmp_path / name)
 
 
 def test_gradients_are_counted_where_minibatches_are_drawn(digits: Path, halves: Path, tmp_path: Path) -> None:
-    found = ended(digits, {}, tmp_path / "a", rounds=6)
-    assert found["gradients"].tolist() == [t * 8 * 2 * 10 for t in (0, 2, 4, 6)]
-    some = job(digits, {}, rounds=6, participation={"clients_per_round": 3}, data={"path": str(digits), "block": 3})
-    run(some, Solo(), tmp_path / "b")
-    assert read_history(tmp_path / "b")["gradients"].tolist() == [t * 3 * 2 * 10 for t in (0, 2, 4, 6)]
     own = {"batch_size": 10, "client_optimizer": {"learning_rate": 0.1}, "local_steps": 2}
-    for name, each in (("fedsam", 4), ("delta-sgd", 3)):  # two gradients a step, of Delta-SGD one in the first
-        run(job(digits, {}, rounds=6, algorithm={"name": name, **own}), Solo(), tmp_path / name)
-        assert read_history(tmp_path / name)["gradients"].tolist() == [t * 8 * each * 10 for t in (0, 2, 4, 6)]
+    some = {"participation": {"clients_per_round": 3}, "data": {"path": str(digits), "block": 3}}
+    for name, clients, each, changes in (
+        ("all", 8, 2, {}), ("some", 3, 2, some),
+        # two gradients a step, of Delta-SGD one in the first
+        ("fedsam", 8, 4, {"algorithm": {"name": "fedsam", **own}}),
+        ("delta-sgd", 8, 3, {"algorithm": {"name": "delta-sgd", **own}}),
+    ):  # fmt: skip
+        found = ended(digits, {}, tmp_path / name, rounds=6, **changes)  # type: ignore[arg-type]
+        assert found["gradients"].tolist() == [t * clients * each * 10 for t in (0, 2, 4, 6)]
     model = {"name": "logistic", "bias": False, "l2": 1e-3}
-    bundle = job(halves, {}, rounds=2, algorithm={"name": "bundle"}, model=model)
-    run(bundle, Solo(), tmp_path / "c")
-    assert not read_history(tmp_path / "c")["gradients"].any()
-    assert (read_history(tmp_path / "c")["rss_bytes"] > 2**20).all()
+    found = ended(halves, {}, tmp_path / "bundle", rounds=2, algorithm={"name": "bundle"}, model=model)
+    assert not found["gradients"].any() and (found["rss_bytes"] > 2**20).all()
