@@ -114,13 +114,12 @@ test-gpu: $(VENV)/test,torch,gpu.done ## every algorithm on a CUDA device agains
 	$(LAUNCH) $(BIN)/python -m pytest tests/device -m gpu
 
 # CASES='2 columns': of these names or families, without the gate; QUICK=1: the gate, and that the loops by hand run;
-# DEVICE=cuda: seconds a round on one core, on all cores, and there; RIVALS=1: Flower and others, which it installs
+# DEVICE=cuda: seconds a round on one core, on all cores, and there; RIVALS=1: Flower and pfl-research, which it installs
 bench: $(VENV)/data,$(if $(DEVICE),torch$(comma)gpu,$(if $(RIVALS),plot,encrypted$(comma)plot$(comma)torch)).done ## ends with 1 if slower than the commit in benchmarks/base; speed against a hand-written loop
 ifdef DEVICE
 	$(LAUNCH) $(BIN)/python benchmarks/device.py --device $(DEVICE)
 else ifdef RIVALS
-	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --verify
-	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py --installed $(if $(QUICK),--quick)
+	$(LAUNCH) $(BIN)/python benchmarks/rivals/rivals.py $(if $(QUICK),--quick)
 else
 	@if ! command -v valgrind >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; \
 	then set -x; apt-get update --quiet && apt-get install --yes --quiet valgrind; fi

@@ -1,14 +1,13 @@
-"""Speed, CPU time and memory of mpifed against the hand-written loop and against the commit that `base` names.
+"""Speed, CPU time and memory of mpifed against loops by hand and against the commit that `base` names.
 
     python benchmarks/bench.py [--quick] [--cases 2 columns]
 
 First the gate, six cases on one rank (gate.py; not with --cases). Then the rows of each case as soon as it is done,
-every run of mpifed beside one of base (not with --quick), what is accepted, and the times of private rounds (not with
---quick or --cases). Ends with 1 where something is slower than base.
-Every repetition is written to .cache/results.jsonl when it ends, and at the end to results.json beside this file, or,
-where not all was run in full, to .cache/results.json. The data are MNIST from $MPIFED_DATA/mnist, or synthetic of its
-shape; they are prepared once, in .cache beside this file. Every rank has one BLAS thread. $MPIEXEC names another
-launcher. Let nothing else run meanwhile; ratios are what lasts, no single times.
+every run of mpifed beside one of base (not with --quick). Ends with 1 where something is slower than base.
+Every repetition is written to .cache/results.jsonl when it ends; of a run of all cases in full the medians are written
+to docs/benchmarks/results.csv. The data are MNIST from $MPIFED_DATA/mnist, or synthetic of its shape; they are prepared
+once, in .cache beside this file. Every rank has one BLAS thread. $MPIEXEC names another launcher. Let nothing else run
+meanwhile; ratios are what lasts, no single times.
 """
 
 from __future__ import annotations
@@ -16,27 +15,68 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shlex
 import sys
 import tempfile
-import time
-from datetime import datetime, timezone
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from cases import BY_ROWS, CASES, FAMILIES, NUMBERS, QUICK, Planned, chosen, planned
 from gate import gate, job_path
-from prepared import CACHE, HERE, ROOT, base, prepared, prepared_cells, prepared_clients, prepared_small, run
-from private_rounds import private_rounds, shown
-from report import BASE, accepted, grouped, slower, table
-from topk import slow_topk
+from prepared import CACHE, HERE, ROOT, arrays, base, prepared, run
+from report import BASE, grouped, slower, table
 
-from mpifed.files.json_file import read_json, write_json
+from mpifed.files.json_file import read_json
 from mpifed.files.run_folder import summary
-from mpifed.run.environment import commit, versions
 
-WHOLE = HERE / "results.json"  # of a run of all cases in full
+REPETITIONS = 3  # two of them tell what is slower
+WHOLE = ROOT / "docs" / "benchmarks" / "results.csv"
+PRIVACY = "privacy={delta=1e-5,clip=1.0,noise_multiplier=1.0}"
+VARIANTS = {  # what is changed in the job
+    "blocks": ["aggregation.arithmetic=exact-blocks"],
+    "private": [PRIVACY],
+    "masked": ['aggregation.security="masked"', "server.dedicated=false"],
+    "encrypted": ['aggregation.security="encrypted"', "server.dedicated=false"],
+}
+
+
+class Case(NamedTuple):
+    """How much of a case is run; what it is stands in its job file and in loops.py."""
+
+    family: str
+    job: str
+    clients: int
+    rounds: int
+    loop: Sequence[str] = ()  # by hand: its name, and the batch
+    variants: Sequence[str] = ("exact",)
+    changes: Sequence[str] = ()  # to the job
+    data: str = "rows"
+    ranks: Sequence[int] = ()  # instead of those asked for
+
+
+CASES = {
+    "1": Case("rows", "case1", 10, 200, ("ssca", "100"), ("blocks", "exact")),
+    "1-fedsgd": Case("rows", "case1-fedsgd", 10, 200, ("fedsgd", "100")),
+    "2": Case("local", "case2", 100, 120, ("fedavg", "30")),
+    "3": Case("rows", "case3", 1000, 12, ("fedsgd", "10"), ("blocks", "exact")),
+    "alg3-b1000": Case("columns", "alg3", 10, 200, ("columns", "1000"), data="columns"),
+    "alg3-b100": Case(
+        "columns", "alg3", 10, 200, ("columns", "100"), changes=["algorithm.batch_size=100"], data="columns", ranks=[2]
+    ),
+    "fedpdm": Case("states", "fedpdm", 1000, 150, ("states", "10"), ("exact", "private")),
+    "torch-cnn": Case("networks", "torch", 8, 10, ("small_cnn", "20")),
+    "torch-2nn": Case("networks", "torch", 8, 60, ("mlp", "20"), changes=["model.build=mpifed.models:mlp"]),
+    "channels": Case("channels", "case1", 10, 30, variants=("exact", "masked", "encrypted")),
+    "hyfdca": Case("cells", "hyfdca", 16, 20, ("cells", "0"), ("exact", "encrypted"), data="cells", ranks=[1]),
+    "newcomer": Case("clients", "newcomer", 20, 1000, ("naive", "5"), data="newcomer", ranks=[1]),
+    "clients": Case("clients", "clients", 1000, 40, variants=("few", "many"), data="small"),
+    "clients-states": Case(
+        "clients", "clients", 1000, 40, variants=("few", "many"), data="small",
+        changes=['algorithm={name="fedpdm",batch_size=5,rho=2.0,local_steps=2,start="own"}'],
+    ),
+}  # fmt: skip
+MANY = 100_000  # clients of the variant `many`
+QUICK = ("2", "alg3-b100")  # that the loops by hand run
 
 
 def launched(ranks: int, *command: str, root: Path = ROOT) -> str:
@@ -44,33 +84,16 @@ def launched(ranks: int, *command: str, root: Path = ROOT) -> str:
     return run([*shlex.split(os.environ.get("MPIEXEC", "mpiexec")), "-n", str(ranks), sys.executable, *command], root)
 
 
-BY_HAND = {"hand": "", "hand-exact": "-exact", "products": "-products"}  # and how these loops are called
-
-
-def by_hand(case: str, variant: str, ranks: int, rounds: int, data: Path) -> dict[str, Any]:
-    """One repetition of a hand-written loop, of one with exact sums, or of its matrix products alone."""
-    loop = [str(HERE / "handwritten.py"), case + BY_HAND[variant]]
-    if CASES[case].loop:
-        program, *settings = CASES[case].loop
-        loop = [str(HERE / program), *settings]
-    elif floor := CASES[case].floor:
-        loop = [str(HERE / "handwritten_columns.py"), "products" if variant == "products" else floor[0], *floor[1:]]
-    folder = data if CASES[case].data else data / "npz"
-    result: dict[str, Any] = json.loads(launched(ranks, *loop, str(rounds), str(folder)))
-    return result
-
-
-def job_of(case: str, rounds: int, data: Path, numbers: str, root: Path = ROOT) -> list[str]:
-    """The job of a case, and the settings that a variant changes, as arguments of `mpifed run`."""
-    changes = [*CASES[case].changes, f"--set=rounds={rounds}", f"--set=data.path={data}"]
-    changes += NUMBERS[numbers]
-    return [job_path(CASES[case].job or f"case{case}.toml", root), *changes]
-
-
-def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str, root: Path = ROOT) -> dict[str, Any]:
+def by_mpifed(case: Case, ranks: int, rounds: int, variant: str, root: Path = ROOT) -> dict[str, Any]:
+    """One repetition of a job by the mpifed of a state."""
+    data = prepared(case.data, MANY if variant == "many" else case.clients, root)
+    changes = [*case.changes, *VARIANTS.get(variant, ()), f"rounds={rounds}", f"data.path={data}"]
     with tempfile.TemporaryDirectory() as temporary:
         out = Path(temporary, "run")
-        launched(ranks, "-m", "mpifed", "run", *job_of(case, rounds, data, numbers, root), "--out", str(out), root=root)
+        settings = [f"--set={change}" for change in changes]
+        launched(
+            ranks, "-m", "mpifed", "run", job_path(f"{case.job}.toml", root), *settings, "--out", str(out), root=root
+        )
         found = summary(out)
         return {
             "seconds_per_round": found["seconds_per_round"],
@@ -79,98 +102,54 @@ def by_mpifed(case: str, ranks: int, rounds: int, data: Path, numbers: str, root
         }
 
 
-def data_of(case: str, variant: str, root: Path = ROOT) -> Path:
-    """The folder of a variant's data, prepared where it is not there yet."""
-    if CASES[case].data == "clients":
-        return prepared_clients(100_000 if variant == "many" else CASES[case].clients, root)
-    if CASES[case].data == "small":
-        return prepared_small(CASES[case].clients, root)
-    if CASES[case].data:
-        return prepared_cells(CASES[case].data, root)
-    return prepared(CASES[case].clients, "columns" if CASES[case].floor else "rows", root)
-
-
-def repetition(case: str, ranks: int, rounds: int, variant: str, beside: Path | None) -> dict[str, Any]:
+def repetition(case: Case, ranks: int, rounds: int, variant: str, beside: Path | None) -> Mapping[str, Any]:
     """One repetition; of mpifed with one of the state in the folder `beside` right after it."""
-    data = data_of(case, variant)
-    if variant == "streams":
-        result = json.loads(launched(ranks, str(HERE / "streams.py"), str(rounds)))
-    elif variant in BY_HAND:
-        result = by_hand(case, variant, ranks, rounds, data)
-    elif variant == "rows":
-        data = prepared(CASES[case].clients, "rows")
-        result = by_mpifed(BY_ROWS[case], ranks, rounds, data, "exact")
-    else:
-        result = by_mpifed(case, ranks, rounds, data, variant)
-        if beside is not None:
-            then = by_mpifed(case, ranks, rounds, data_of(case, variant, beside), variant, beside)
-            result |= {BASE: then["seconds_per_round"]}
-    return result | {"data": data.name}
+    if variant == "hand":
+        data = str(arrays(case.data, case.clients))
+        found: Mapping[str, Any] = json.loads(launched(ranks, str(HERE / "loops.py"), *case.loop, str(rounds), data))
+        return found
+    result = by_mpifed(case, ranks, rounds, variant)
+    if beside is not None:
+        result[BASE] = by_mpifed(case, ranks, rounds, variant, beside)["seconds_per_round"]
+    return result
 
 
-def machine() -> dict[str, Any]:
-    """What kind of machine this is."""
-    model = platform.processor()
-    if (cpuinfo := Path("/proc/cpuinfo")).exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    return {"system": platform.platform(), "architecture": platform.machine(), "cpu": model, "cores": os.cpu_count()}
-
-
-def measured(plan: list[Planned], beside: Path | None, about: dict[str, Any]) -> list[dict[str, Any]]:
-    """The results of all that is planned, each written when it ends; says what is done."""
-    results: list[dict[str, Any]] = []
-    cases = list(dict.fromkeys(repetition.case for repetition in plan))
-    with open(CACHE / "results.jsonl", "w", encoding="utf-8") as log:
-        print(json.dumps(about), file=log, flush=True)
-        for number, case in enumerate(cases, 1):
-            began, of_case = time.monotonic(), []
-            for each in (one for one in plan if one.case == case):
-                result = repetition(case, each.ranks, each.rounds, each.variant, beside) | each._asdict()
-                of_case.append(result)
-                print(json.dumps(result), file=log, flush=True)
-            results += of_case
-            print(table(grouped(of_case)))
-            print(f"case {case}, {number} of {len(cases)}: {time.monotonic() - began:.0f} s", flush=True)
+def measured(name: str, sizes: Sequence[int], quick: bool, beside: Path | None) -> list[dict[str, Any]]:
+    """All repetitions of a case, what is compared one right after the other; quick: one, a fifth as long."""
+    case, results = CASES[name], []
+    rounds = max(case.rounds // 5, 1) if quick else case.rounds
+    for ranks in case.ranks or sizes:
+        for number in range(1 if quick else REPETITIONS):
+            for variant in (["hand"] if case.loop else []) + list(case.variants):
+                told = {"case": name, "ranks": ranks, "variant": variant, "repetition": number}
+                results.append(told | repetition(case, ranks, rounds, variant, beside))
+                with open(CACHE / "results.jsonl", "a", encoding="utf-8") as log:
+                    print(json.dumps(results[-1]), file=log)
     return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    several = ", ".join(QUICK)
-    parser.add_argument("--quick", action="store_true", help=f"the gate; cases {several} once, without base")
-    parser.add_argument("--cases", nargs="*", help=f"of these names, or of families: {', '.join(FAMILIES)}")
+    families = {case.family for case in CASES.values()}
+    parser.add_argument("--quick", action="store_true", help=f"the gate; cases {', '.join(QUICK)} once, without base")
+    parser.add_argument("--cases", nargs="*", choices=[*CASES, *sorted(families)], help="of these names, or families")
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     given = parser.parse_args()
-    about = {"started": datetime.now(timezone.utc).isoformat(timespec="seconds"), "machine": machine()}
-    about |= {"versions": versions(), "commit": commit()}
-    try:
-        cases = chosen(given.cases) if given.cases is not None else list(QUICK if given.quick else CASES)
-    except ValueError as error:
-        parser.error(str(error))
-    plan = planned(cases, given.ranks, given.quick)
+    wanted = given.cases or (QUICK if given.quick else CASES)
     CACHE.mkdir(exist_ok=True)
-    failed = [*gate(), *slow_topk()] if given.cases is None else []
-    print(
-        "base: its time / this variant's; hand, exact, floor: those by hand, of exact sums by hand, of the bare\n"
-        f"products / this variant's; {len(plan)} repetitions",
-        flush=True,
-    )
-    results = measured(plan, None if given.quick else base(), about)
-    parts: dict[str, Any] = {}
-    if not given.quick and given.cases is None:
-        private = private_rounds()
-        parts = {"private_rounds_s": {f"{name} {count}": one._asdict() for (name, count), one in private.items()}}
-        print(*shown(private), sep="\n")
-    written = WHOLE if parts and given.ranks == [1, 2] else CACHE / "results.json"
-    write_json(written, about | {"results": results} | parts)
+    failed = gate() if given.cases is None else []
+    beside, results = None if given.quick else base(), []
+    for name, case in CASES.items():
+        if name in wanted or case.family in wanted:
+            of_case = measured(name, given.ranks, given.quick, beside)
+            print(table(grouped(of_case)).to_string(index=False), flush=True)
+            results += of_case
+    if wanted is CASES:
+        table(grouped(results)).to_csv(WHOLE, index=False)
     failed += slower(grouped(results))
-    print(*accepted(grouped(results)), f"every repetition: {written}", *failed, sep="\n")
+    print(f"every repetition: {CACHE / 'results.jsonl'}", *failed, sep="\n")
     raise SystemExit(bool(failed))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        raise SystemExit(f"interrupted; what is done: {CACHE / 'results.jsonl'}") from None
+    main()

@@ -20,13 +20,22 @@ from mpifed.data.store import open_federation
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 CACHE = HERE / ".cache"
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 ENVIRONMENT = os.environ | {
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
+    **dict.fromkeys(THREADS, "1"),
 }
-SYNTHETIC = "synthetic --samples 60000 --features 784 --task classification --classes 10 --dtype uint8 --scale none"
+MADE = "synthetic --task classification --samples"
+IMAGES = (
+    "mnist" if "MPIFED_DATA" in os.environ else f"{MADE} 60000 --features 784 --classes 10 --dtype uint8 --scale none"
+)
+DATA = {  # of so many clients
+    "rows": f"{IMAGES} --split rows --clients {{0}} --scale unit --seed 1",
+    "columns": f"{IMAGES} --split columns --clients {{0}} --scale unit --seed 1",
+    "cells": f"{IMAGES} --labels even-odd --split grid --grid 4x4 --scale unit-rows",
+    "small": f"{MADE} {{0}}0 --features 20 --split rows --clients {{0}} --seed 1",
+    "newcomer": f"{MADE} 1400 --features 64 --classes 10 --split rows --clients {{0}} --seed 1",
+}
 
 
 def run(command: Sequence[str], root: Path = ROOT, **variables: str) -> str:
@@ -67,71 +76,27 @@ def base() -> Path:
     return folder
 
 
-def cache(root: Path) -> Path:
-    """Where the data of a state are: another may not read them."""
-    return root / "benchmarks" / ".cache"
-
-
-def prepared_cells(kind: str, root: Path = ROOT) -> Path:
-    """The folder with 4 x 4 cells of MNIST, even against odd, or of sparse text; rows of norm 1."""
-    data = Path(os.environ.get("MPIFED_DATA", ""))
-    texts = data / "libsvm" / "20news-binary.train.svm.bz2"
-    source = {"grid": ["mnist", "--labels", "even-odd"], "text": ["svmlight", str(texts)]}[kind]
-    if "MPIFED_DATA" not in os.environ:
-        if kind == "text":
-            raise SystemExit("case hyfdca-text: needs libsvm/20news-binary.train.svm.bz2 in $MPIFED_DATA; leave it out")
-        source = [*SYNTHETIC.split(), "--labels", "even-odd"]
-    folder = cache(root) / f"{source[0]}-{kind}"
-    if not (folder / "federation.h5").exists():
-        how = [*["--split", "grid", "--grid", "4x4", "--scale", "unit-rows", "--force", "--out"], str(folder)]
-        run([sys.executable, "-m", "mpifed", "data", *source, *how], root)
+def prepared(kind: str, clients: int, root: Path = ROOT) -> Path:
+    """The folder with data for so many clients, which another state may not read."""
+    what = DATA[kind].format(clients).split()
+    folder = root / "benchmarks" / ".cache" / f"{what[0]}-{kind}-{clients}"
+    if not (folder / "federation.json").exists():
+        run([sys.executable, "-m", "mpifed", "data", *what, "--force", "--out", str(folder)], root)
     return folder
 
 
-def prepared_clients(clients: int, root: Path = ROOT) -> Path:
-    """The folder with 10 rows of 20 features for each of so many clients, 1,000 clients a file."""
-    return _made(f"clients-{clients}", f"synthetic --samples {10 * clients} --features 20 --clients {clients}", root)
-
-
-def prepared_small(clients: int, root: Path = ROOT) -> Path:
-    """The folder with 70 rows of 64 features for each client, also in `npz`."""
-    what = f"synthetic --samples {70 * clients} --features 64 --classes 10 --clients {clients}"
-    return with_npz(_made(f"small-{clients}", what, root), root)
-
-
-def _made(name: str, what: str, root: Path) -> Path:
-    folder = cache(root) / name
-    if not (folder / "federation.h5").exists():
-        how = [*["--task", "classification", "--seed", "1", "--split", "rows", "--force", "--out"], str(folder)]
-        run([sys.executable, "-m", "mpifed", "data", *what.split(), *how], root)
+def arrays(kind: str, clients: int) -> Path:
+    """The folder with one .npz a client, for the loops by hand."""
+    data = prepared(kind, clients)
+    folder, new = data / "npz", data / "npz.new"
+    if not folder.exists():
+        shutil.rmtree(new, ignore_errors=True)  # of a conversion that was interrupted
+        new.mkdir()
+        federation = open_federation(data)
+        for client in range(federation.clients):
+            shard = shard_of(federation, client)
+            x = np.empty((shard.samples, shard.features), np.float32)
+            shard.take(np.arange(shard.samples), x)
+            np.savez(new / f"shard-{client:05d}.npz", x=x, y=shard.y)
+        new.rename(folder)
     return folder
-
-
-def prepared(clients: int, split: str, root: Path = ROOT) -> Path:
-    """The folder with the data of so many clients, as shards for mpifed and, in `npz`, for the hand-written loops."""
-    source = ["mnist"] if "MPIFED_DATA" in os.environ else SYNTHETIC.split()
-    folder = cache(root) / "-".join([source[0], *([split] if split != "rows" else []), str(clients)])
-    if not (folder / "federation.h5").exists():
-        how = [*f"--split {split} --clients {clients} --scale unit --seed 1 --force --out".split(), str(folder)]
-        run([sys.executable, "-m", "mpifed", "data", *source, *how], root)
-    return with_npz(folder, root)
-
-
-def with_npz(folder: Path, root: Path) -> Path:
-    """The folder, of this state with its shards in `npz` too."""
-    if root == ROOT and not (folder / "npz").exists():
-        convert(folder, folder / "npz.new")
-        (folder / "npz.new").rename(folder / "npz")
-    return folder
-
-
-def convert(data: Path, out: Path) -> None:
-    """Writes the shards of a federation as one .npz a client."""
-    shutil.rmtree(out, ignore_errors=True)  # of a conversion that was interrupted
-    out.mkdir()
-    federation = open_federation(data)
-    for client in range(federation.clients):
-        shard = shard_of(federation, client)
-        x = np.empty((shard.samples, shard.features), np.float32)
-        shard.take(np.arange(shard.samples), x)
-        np.savez(out / f"shard-{client:05d}.npz", x=x, y=shard.y)

@@ -1,177 +1,140 @@
-"""Speed, processor time, memory and start-up of mpifed beside other software that simulates federated learning.
+"""Time and memory of mpifed beside other software that simulates federated learning, on the same verified work.
 
-    python benchmarks/rivals/rivals.py [--installed] [--quick] [--cases 1 2 3 cnn] [--only NAME ...]
-                                       [--leave-out VARIANT ...] [--verify]
+    python benchmarks/rivals/rivals.py [--quick] [--cases 1 2 3]
 
-Installs every rival in an environment of its own (benchmarks/.cache/rivals/NAME, from requirements/NAME.txt), compares
-their models with NumPy's (reference.py), and measures all variants one after the other within each repetition.
-README.md beside this file tells what is run, and how it is fair. Let nothing else run meanwhile.
+Installs each rival in an environment of its own (benchmarks/.cache/rivals/NAME, from requirements/NAME.txt; what stands
+in NAME-alone.txt without its needs), compares its model after 4 rounds with NumPy's, and measures it beside mpifed with
+exact sums, in turns, each on two processes of one thread; rows and steps are counted. No rival is changed. Let nothing
+else run meanwhile. Another one is an adapter like these, and its requirements.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from datetime import datetime, timezone
+from collections import defaultdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[1])]
+sys.path.insert(0, str(HERE.parent))
 
-from common import CASES, PENALTY, shards, start_model  # noqa: E402
-from launch import ENVIRONMENTS, environment_of, run  # noqa: E402
-from reference import federated_averaging  # noqa: E402
-from show import markdown, text  # noqa: E402
-from variants import OFTEN, VARIANTS, Variant, measured  # noqa: E402
+import loops  # noqa: E402
+from bench import CASES, by_mpifed  # noqa: E402
+from prepared import CACHE, ENVIRONMENT, arrays  # noqa: E402
 
+RIVALS = ("pfl", "flower")
+WORK = {  # case of bench.py; rounds of each; rows and local steps of a round
+    "1": ("1-fedsgd", {"mpifed": 300, "pfl": 100, "flower": 20}, 1000, 10),
+    "2": ("2", {"mpifed": 60, "pfl": 40, "flower": 15}, 3000, 100),
+    "3": ("3", {"mpifed": 60, "pfl": 6, "flower": 2}, 10_000, 1000),
+}
+COMPARED = {"step": (70, 0.5, 1), "epoch": (30, 0.1, 3)}  # batch, step and local steps of 6 clients of 70 rows
 TOLERANCE = 1e-6  # of any weight after 4 rounds in float32; the largest weights are near 0.2
-SAMPLES = 70  # of each of 6 clients, where models are compared
 
 
-def install(rival: str) -> None:
-    """Make a rival's environment, unless it is complete; ends with its error where that fails."""
-    folder, done = environment_of(rival), environment_of(rival) / "installed"
-    if done.exists():
-        return
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    commands = [[sys.executable, "-m", "venv", str(folder)]]
-    for wanted in ("", "-alone"):  # -alone: without what the packages say they need, which the other file lists
-        if (HERE / "requirements" / f"{rival}{wanted}.txt").exists():
-            more = ["--no-deps"] if wanted else []
-            commands.append([*pip, *more, "--requirement", str(HERE / "requirements" / f"{rival}{wanted}.txt")])
-    for command in commands:
-        print(f"{rival}: {' '.join(command[-3:])}", flush=True)
-        subprocess.run(command, check=True)
-    done.touch()
+def python_of(rival: str) -> str:
+    """The Python of a rival's environment, which is made where it is not complete."""
+    folder = CACHE / "rivals" / rival
+    python, done = str(folder / "bin" / "python"), folder / "installed"
+    if not done.exists():
+        commands = [[sys.executable, "-m", "venv", str(folder)]]
+        for wanted, more in ((rival, []), (f"{rival}-alone", ["--no-deps"])):
+            if (listed := HERE / "requirements" / f"{wanted}.txt").exists():
+                commands.append([python, "-m", "pip", "install", "--quiet", *more, "--requirement", str(listed)])
+        for command in commands:
+            print(*command[-3:], flush=True)
+            subprocess.run(command, check=True)
+        done.touch()
+    return python
 
 
-def installed(rival: str) -> bool:
-    """Whether a rival's environment is complete; ours always is."""
-    return not rival or (environment_of(rival) / "installed").exists()
-
-
-def prepared(case: str) -> Path:
-    """The folder with the clients' data of a case, one .npz each."""
-    if not CASES[case].shuffle:
-        folder = ENVIRONMENTS / "compared"
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            for client, (x, y) in enumerate(shards(prepared("2"), range(CASES[case].clients))):
-                np.savez(folder / f"shard-{client:05d}.npz", x=x[:SAMPLES], y=y[:SAMPLES])
-        return folder
-    from prepared import prepared as made
-
-    return made(CASES[case].clients, "rows") / "npz"
-
-
-def verify(variant: Variant, case: str) -> dict[str, Any]:
-    """A variant's model after 4 rounds of a small case, against NumPy's: the largest difference, or an error."""
-    asked, data = CASES[case], prepared(case)
-    with tempfile.TemporaryDirectory() as folder:
+def played(rival: str, case: str, rounds: int, data: Path, rows: int, steps: int) -> dict[str, Any]:
+    """What an adapter tells, with the memory of its largest process, and its model; ends where it did other work."""
+    python = python_of(rival)
+    with tempfile.TemporaryDirectory() as folder, open(Path(folder, "out"), "w+") as out:
         model = Path(folder, "model.npy")
-        found = run(variant, case, 3, data, ["--warm-up", "1", "--model", str(model)])
-        if "error" in found:
-            return {"case": case, "variant": variant.name, "error": found["error"]}
-        w = np.load(model)
-    start = start_model(784, asked.network)
-    clients = [(x.astype(np.float64), y) for x, y in shards(data)]
-    expected = federated_averaging(clients, start, asked.batch, asked.step, 4, PENALTY)
-    counted = found["rows"] == 4 * asked.clients * SAMPLES and found["steps"] == 4 * asked.local_steps(SAMPLES)
-    difference = float(np.abs(w - expected).max())
-    agrees = counted and difference < TOLERANCE
-    return {"case": case, "variant": variant.name, "difference": difference, "counted": counted, "agrees": agrees}
+        path = os.pathsep.join([str(Path(python).parent), ENVIRONMENT["PATH"]])
+        command = [python, str(HERE / f"{rival}_case.py"), case, str(rounds), str(data), str(model)]
+        started = subprocess.Popen(command, env=ENVIRONMENT | {"PATH": path}, stdout=out, stderr=out, cwd=folder)
+        _, status, usage = os.wait4(started.pid, 0)
+        out.seek(0)
+        lines = out.read().splitlines()
+        told = [line for line in lines if line.startswith('{"seconds')]
+        if status or not told:
+            raise SystemExit(f"{rival}, case {case}: ended with {status}:\n" + "\n".join(lines[-20:]))
+        found: dict[str, Any] = json.loads(told[-1])
+        if (found["rows"], found["steps"]) != (rows, steps):
+            raise SystemExit(f"{rival}, case {case}: {found['rows']} rows of {rows}, {found['steps']} steps of {steps}")
+        return found | {"peak_rss_bytes": 1024 * usage.ru_maxrss, "model": np.load(model)}
 
 
-def verified(rivals: list[str]) -> list[dict[str, Any]]:
-    """All comparisons, each printed when it is done."""
-    results = []
-    for variant in VARIANTS:
-        if variant.rival not in rivals:
-            continue
-        compared = ("step", "epoch", "cnn-epoch") if "cnn" in variant.rounds else ("step", "epoch")
-        for case in ("step",) if variant.setting == "joined" else compared:
-            result = verify(variant, case)
-            results.append(result)
-            said = result.get("error") or f"largest difference {result['difference']:.1e}, rows {result['counted']}"
-            print(f"{variant.name}, {case}: {'agrees' if result.get('agrees') else 'DIFFERS'}; {said}", flush=True)
-    return results
+def expected(clients: list[Any], batch: int, step: float) -> Any:
+    """The flat model after 4 rounds of an epoch of FedAvg by loops.py; shares no code with the adapters."""
+    w = loops.start(784)
+    local, change = np.empty((2, w.size), np.float32)
+    for _ in range(4):
+        total = np.zeros_like(w)
+        for X, y in clients:
+            local[:] = w
+            for first in range(0, len(y), batch):
+                x, labels = X[first : first + batch], y[first : first + batch]
+                network = loops.Network(len(x), 784)
+                slopes = loops.layers(change, 784)
+                network.gradient(loops.layers(local, 784), x, labels, -step / len(x), slopes)
+                loops.descend(local, change, step)
+            total += local
+        w = total / len(clients)
+    return np.concatenate([layer.T.ravel() for layer in loops.layers(w, 784)])
 
 
-def counted(case: str, found: dict[str, Any], samples: int) -> bool | None:
-    """Whether a run read the rows and took the steps that its rounds have; None where it counts none."""
-    if found["rows"] is None:
-        return None
-    rounds, asked = found["rounds_counted"], CASES[case]
-    expected = rounds * asked.rows(samples), rounds * asked.local_steps(samples)
-    return (found["rows"], found["steps"]) == expected
-
-
-def repetitions(
-    cases: list[str], rivals: list[str], without: list[str], times: int, share: float
-) -> list[dict[str, Any]]:
-    """Every repetition of every variant; in each, all of a case one right after the other, from another one on."""
-    results, failed = [], set()
-    for case in cases:
-        data, asked = prepared(case), [one for one in measured(case) if one.rival in ("", *rivals)]
-        variants = [one for one in asked if one.name not in without]
-        samples = len(shards(data, range(1))[0][1])
-        for number in range(times):
-            first = number * 5 % len(variants)
-            for variant in variants[first:] + variants[:first]:
-                if (case, variant.name) in failed or number >= variant.repetitions(case, times):
-                    continue
-                rounds = max(int(variant.rounds[case] * share), 2)
-                found = run(variant, case, rounds, data, ["--warm-up", "3" if rounds >= OFTEN else "1"])
-                if "error" in found:
-                    failed.add((case, variant.name))
-                else:
-                    found["counted"] = counted(case, found, samples)
-                results.append(found | {"case": case, "variant": variant.name, "repetition": number})
-                said = found.get("error") or f"{1e3 * found['seconds_per_round']:.2f} ms a round"
-                print(f"case {case}, repetition {number}, {variant.name}: {said}", file=sys.stderr, flush=True)
-    return results
+def verify(rival: str) -> None:
+    """Ends the benchmark where a rival does other work than NumPy."""
+    with tempfile.TemporaryDirectory() as folder:
+        clients = []
+        for path in sorted(arrays("rows", 100).glob("shard-*.npz"))[:6]:
+            with np.load(path) as shard:
+                clients.append((shard["x"][:70], shard["y"][:70]))
+            np.savez(Path(folder, path.name), x=clients[-1][0], y=clients[-1][1])
+        for case, (batch, step, steps) in COMPARED.items():
+            found = played(rival, case, 3, Path(folder), 4 * 6 * 70, 4 * 6 * steps)
+            difference = np.abs(found["model"] - expected(clients, batch, step)).max()
+            print(f"{rival}, {case}: largest difference of a weight {difference:.1e}", flush=True)
+            if difference > TOLERANCE:
+                raise SystemExit(f"{rival} did other work")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--installed", action="store_true", help="run what is installed, and install nothing")
-    parser.add_argument("--quick", action="store_true", help="1 repetition of a fifth of the rounds")
-    parser.add_argument("--cases", nargs="+", choices=["1", "2", "3", "cnn"], default=["1", "2", "3", "cnn"])
-    known = list(dict.fromkeys(one.rival for one in VARIANTS if one.rival))
-    parser.add_argument("--only", nargs="+", choices=known, default=known, help="these rivals")
-    names = sorted({one.name for one in VARIANTS})
-    parser.add_argument("--leave-out", nargs="+", choices=names, default=[], help="say, what takes minutes")
-    parser.add_argument("--verify", action="store_true", help="compare models, and measure nothing")
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one repetition of a fifth of the rounds")
+    parser.add_argument("--cases", nargs="+", choices=WORK, default=list(WORK))
     given = parser.parse_args()
-    from bench import machine
-
-    from mpifed.run.environment import commit
-
-    if not given.installed:
-        for rival in given.only:
-            install(rival)
-    rivals = [rival for rival in given.only if installed(rival)]
-    about = {"started": datetime.now(timezone.utc).isoformat(timespec="seconds"), "machine": machine()}
-    times, share = (1, 0.2) if given.quick else (given.repetitions, 1.0)
-    compared = verified(rivals) if given.verify else []
-    results = [] if given.verify else repetitions(given.cases, rivals, given.leave_out, times, share)
-    ENVIRONMENTS.mkdir(parents=True, exist_ok=True)
-    written = ENVIRONMENTS / ("verified.json" if given.verify else "results.json")
-    written.write_text(json.dumps(about | {"commit": commit(), "results": results or compared}, indent=1))
-    if results:
-        (ENVIRONMENTS / "results.md").write_text(markdown(results, about))
-        print(text(results))
-    missing = [rival for rival in given.only if rival not in rivals]
-    print(f"everything: {written}" + (f"; not installed: {', '.join(missing)}" if missing else ""))
-    if any(not one.get("agrees") for one in compared) or any(one.get("counted") is False for one in results):
-        raise SystemExit("not all did the same work: see above")
+    for rival in RIVALS:
+        verify(rival)
+    for name in given.cases:
+        ours, rounds, rows, steps = WORK[name]
+        case, found = CASES[ours], defaultdict[str, list[dict[str, Any]]](list)
+        for _ in range(1 if given.quick else 3):
+            for who, whole in rounds.items():
+                count = max(whole // (5 if given.quick else 1), 2)
+                if who == "mpifed":
+                    found[who].append(by_mpifed(case, 2, count, "exact"))
+                else:
+                    shards, played_rounds = arrays("rows", case.clients), count + 1  # with the one that warms up
+                    found[who].append(played(who, name, count, shards, played_rounds * rows, played_rounds * steps))
+        for who, runs in found.items():
+            pairs = zip(runs, found["mpifed"], strict=True)
+            times = median(one["seconds_per_round"] / two["seconds_per_round"] for one, two in pairs)
+            ms = 1e3 * median(run["seconds_per_round"] for run in runs)
+            mib = max(run["peak_rss_bytes"] for run in runs) / 2**20
+            print(f"case {name}  {who:8}{ms:12.2f} ms a round {times:8.1f} times {mib:8.0f} MiB", flush=True)
 
 
 if __name__ == "__main__":
