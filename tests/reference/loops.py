@@ -17,7 +17,6 @@ from jobs_in_python import checked
 from records import record_of, together
 
 from mpifed.core.record import leaves
-from mpifed.core.round import Round, uniform
 from mpifed.data.shards import shard_of
 from mpifed.data.store import open_federation
 from mpifed.testing import Job, participants, rounds
@@ -154,20 +153,3 @@ def present(task: Job, t: int) -> list[int]:
     """Who takes part in round t = 1, 2, ..."""
     who: list[int] = participants(task, t).tolist()
     return who
-
-
-def away(task: Job, clients: int) -> Callable[[int], set[int]]:
-    """(period) -> who is there by `availability` and `mean_absence`: two states, one period after the other."""
-    network, periods = task.simulated_network, list[Any]()
-    assert network is not None
-    a, absence = network.availability, network.mean_absence or 1 / network.availability
-
-    def there(period: int) -> set[int]:
-        while len(periods) <= period:
-            turn = Round(len(periods), task.seed, np.zeros(0, bool))
-            u = uniform(turn.words_of_clients("availability", np.arange(clients)).view(np.uint64))
-            goes = (1 - a) / a / absence
-            periods.append(np.where(periods[-1], u < 1 - goes, u < 1 / absence) if periods else u < a)
-        return set(np.flatnonzero(periods[period]).tolist())
-
-    return there

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from lengths import long_unless
-from loops import Objective, away, close, local_job, played, present, rows_of, step_size
+from loops import Objective, close, local_job, played, present, rows_of, step_size
 from whole_runs import run
 
 import mpifed as mf
@@ -48,7 +48,17 @@ class Simulated:
             rows_of(task.data.path),
             Objective(task),
         )
-        self.gradient, self.start, self.there = objective.gradient, objective.start, away(task, len(self.data))
+        self.gradient, self.start, self.periods = objective.gradient, objective.start, list[Any]()
+
+    def there(self, period: int) -> set[int]:
+        """Who is there by `availability` and `mean_absence`: two states, one period after the other."""
+        a, absence = self.network.availability, self.network.mean_absence or 1 / self.network.availability
+        while len(self.periods) <= period:
+            turn = Round(len(self.periods), self.task.seed, np.zeros(0, bool))
+            u = uniform(turn.words_of_clients("availability", np.arange(len(self.data))).view(np.uint64))
+            stays, comes = u < 1 - (1 - a) / a / absence, u < 1 / absence
+            self.periods.append(np.where(self.periods[-1], stays, comes) if self.periods else u < a)
+        return set(np.flatnonzero(self.periods[period]).tolist())
 
     def walk(self, i: int, t: int, x: Any, step: float, rho: float = 0.0) -> Any:
         """Where client i's steps of round t end that begin at x."""

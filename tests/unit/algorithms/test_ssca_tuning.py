@@ -7,7 +7,6 @@ import pytest
 
 from mpifed.algorithms.ssca_tuning import (
     MOST,
-    ROOM,
     SURE,
     WIDEST,
     Margins,
@@ -16,7 +15,6 @@ from mpifed.algorithms.ssca_tuning import (
     next_costs,
     recent,
     steer,
-    typical,
 )
 from mpifed.maths.dual import multipliers
 
@@ -47,18 +45,6 @@ def test_multiplying_a_function_moves_no_solution(scale: list[float]) -> None:
     assert len(np.unique(costs.round(6))) > 60  # they do change
     np.testing.assert_allclose(other, costs * units[0] / units[1:], rtol=1e-8)
     np.testing.assert_allclose(same, points, rtol=0, atol=1e-8 * np.abs(points).max())
-
-
-def test_the_typical_multiplier_is_the_one_at_which_moves_cancel() -> None:
-    """Moves -(g_0 + nu_t g_1) / (2 T_t) that add up to none, with g_0 = -3 g_1 + noise of the multipliers alone."""
-    rng, costs, moved = np.random.default_rng(2), SlackCosts(*np.zeros((5, 1))), 0.0
-    for t in range(1, 4001):
-        nu = 100.0 if moved > 0 else rng.uniform(0, 3)  # whatever brings it back
-        total = 1 + 0.5 * nu
-        moved += (3 - nu) / total
-        costs = after_round(costs, t, np.ones(1), np.ones(1), np.array([nu]), total)
-    assert typical(costs)[0] == pytest.approx(3, rel=0.02)
-    assert next_costs(costs, np.array([1.0, 0.5]))[0][0] == ROOM * typical(costs)[0]
 
 
 @pytest.mark.long

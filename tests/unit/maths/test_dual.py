@@ -56,16 +56,13 @@ def random_problem(seed: int, regime: str, constraints: int, decades: float) -> 
             f[m], tau[m] = 0, float(kinds[m] == "norm")
     f[0] *= rng.random() > 0.2
     best = -f[0] / (2 * tau[0])  # of the objective alone
-    there = rng.standard_normal(d) * (np.linalg.norm(best) + 0.1)
+    at = rng.standard_normal(d) * (np.linalg.norm(best) + 0.1) if regime == "feasible" else best
     size = np.abs(f[1:] @ best) + tau[1:] * (best @ best) + 0.1 * np.linalg.norm(f[1:], axis=1)
-    at = there if regime == "feasible" else best
     noise = {
-        "inactive": -0.5 * rng.random(M),
-        "feasible": -0.3 * rng.random(M) * rng.integers(0, 2),
-        "mixed": rng.standard_normal(M),
-        "far": 10 * rng.standard_normal(M),
-    }
-    a = noise[regime] * size - (f[1:] @ at + tau[1:] * (at @ at))
+        "inactive": -0.5 * rng.random(M), "feasible": -0.3 * rng.random(M) * rng.integers(0, 2),
+        "mixed": rng.standard_normal(M), "far": 10 * rng.standard_normal(M),
+    }[regime]  # fmt: skip
+    a = noise * size - (f[1:] @ at + tau[1:] * (at @ at))
     return Problem(a, f, tau, 10 ** rng.uniform(-2, 6))
 
 
