@@ -100,7 +100,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("fedavg", {}, late(99, 3), "[asynchrony] buffer = 99: "),
     ("scaffold", {}, late(), "[asynchrony]: what clients of this method keep"),
     ("fedlin", {}, late(), "[asynchrony]: what clients of this method keep"),
-    ("test_refused:Longer", {}, late(), "`in_round`, or send and hear"),
+    ("test_refused_methods:Longer", {}, late(), "`in_round`, or send and hear"),
     ("ssca", SSCA, late(), '[asynchrony]: "ssca" takes no local steps'),
     ("fedavg", {}, late(delay_spread=11.0), "delay_spread = 11.0: expected a number of at most 10"),
     ("fedavg", {}, late(loss=0.999), "loss = 0.999: expected a number of at most 0.99"),
