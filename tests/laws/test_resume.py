@@ -132,15 +132,39 @@ class Disturbed(RuleBasedStateMachine):
             same_runs(self.out, self.folder / "whole")
 
 
-@pytest.mark.parametrize("examples", [5, pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
-def test_whatever_happens_to_a_run(examples: int, undisturbed: Any, launch: Any, skewed: Path) -> None:
+@pytest.fixture
+def machine(undisturbed: Any, launch: Any, skewed: Path) -> type[Disturbed]:
     Disturbed.undisturbed, Disturbed.launch = staticmethod(undisturbed), staticmethod(launch)
     Disturbed.other = skewed
+    return Disturbed
+
+
+@pytest.mark.parametrize(("signal", "ranks"), [("SIGUSR1", 3), ("SIGTERM", 2)])
+def test_everything_once(signal: str, ranks: int, machine: type[Disturbed]) -> None:
+    """In an order in which it can happen."""
+    run = machine()
+    run.begin("own")
+    run.have_no_time(ranks)
+    run.go_on(ranks, 2)
+    for change in OTHER:
+        run.be_mistaken_for_another(None, change)
+    run.be_mistaken_for_another(ranks, OTHER[0])
+    for number in range(3):
+        run.lose_a_part_of_the_newest_checkpoint(number, 0.5, cut=number == 0, ranks=None)
+    run.have_trouble(ranks, "raise")
+    run.die_at_a_step_on_the_disk(30)
+    run.have_trouble(ranks, "SIGKILL")
+    run.have_trouble(ranks, signal)
+    run.teardown()
+
+
+@pytest.mark.parametrize("examples", [4, pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
+def test_whatever_happens_to_a_run(examples: int, machine: type[Disturbed]) -> None:
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
     run_state_machine_as_test(
-        Disturbed,
+        machine,
         settings=settings(
-            max_examples=examples, stateful_step_count=6, derandomize=examples < 10, suppress_health_check=slow,
+            max_examples=examples, stateful_step_count=8, derandomize=examples < 10, suppress_health_check=slow,
             database=None,
         ),
     )  # fmt: skip
