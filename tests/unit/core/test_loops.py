@@ -49,23 +49,27 @@ def test_they_are_compiled_where_that_is_possible(loops_by: str) -> None:
         assert (loops._loaded() is not None) and (loops.compiled is not None) == (loops_by == "compiled")
 
 
+def combined(factors: Any, arrays: Any) -> Any:
+    """One product added after the other."""
+    number = arrays[0].dtype.type
+    total = number(factors[0]) * arrays[0]
+    for factor, array in zip(factors[1:], arrays[1:], strict=True):
+        total = total + number(factor) * array.astype(number)
+    return total
+
+
 @dtypes
 @pytest.mark.parametrize("terms", [1, 2, 3, 4, 8, 9])
 @np.errstate(all="ignore")
 def test_combinations(dtype: str, terms: int) -> None:
+    """In a new array, and in the place of any of them."""
     arrays = [numbers(2050, dtype, seed) for seed in range(terms)]
-    factors = [float(x) for x in np.random.default_rng(9).standard_normal(terms)]
-    number, wanted = np.dtype(dtype).type, np.empty(2050, dtype)
-    for j in range(2050):
-        total = number(factors[0]) * arrays[0][j]
-        for factor, array in zip(factors[1:], arrays[1:], strict=True):
-            total = total + number(factor) * array[j]
-        wanted[j] = total
-    same(loops.combination(factors, arrays), wanted)
-    for k in range(terms):  # in the place of any of them
+    factors = np.random.default_rng(9).standard_normal(terms).tolist()
+    same(loops.combination(factors, arrays), combined(factors, arrays))
+    for k in range(terms):
         here = [array.copy() for array in arrays]
         assert loops.combination(factors, here, out=here[k]) is here[k]
-        same(here[k], wanted)
+        same(here[k], combined(factors, arrays))
         for i in set(range(terms)) - {k}:
             same(here[i], arrays[i])
 
@@ -77,15 +81,11 @@ def test_combinations(dtype: str, terms: int) -> None:
 def test_steps_in_place(dtype: str, at: int, push: str | None) -> None:
     """Of two clients, with two factors: what is penalized stands first."""
     x, change, each, common = (numbers(2050, dtype, seed).reshape(2, -1) for seed in range(4))
-    added = {
-        None: None, "each": each, "common": common[0], "wide": each.astype("f8"), "strided": each.T.copy().T,
-    }[push]  # fmt: skip
-    moved = change.copy()
-    if added is not None:
-        moved += added
-    keep = np.where(np.arange(1025) < at, 0.7, 1.0).astype(dtype)
-    arrays, ones = [change, x] if added is None else [change, added, x], [1.0] * (1 if added is None else 2)
-    wanted = moved + x * keep
+    pushes = {"each": each, "common": common[0], "wide": each.astype("f8"), "strided": each.T.copy().T}
+    arrays = [change, *([pushes[push]] if push else []), x]
+    ones = [1.0] * (len(arrays) - 1)
+    parts = [[array[..., part] for array in arrays] for part in (slice(at), slice(at, None))]
+    wanted = np.hstack([combined([*ones, factor], part) for factor, part in zip((0.7, 1.0), parts, strict=True)])
     assert loops.combination([*ones, 0.7], arrays, x, (at, [*ones, 1.0])) is x
     same(x, wanted)
 
@@ -96,10 +96,10 @@ def test_steps_in_place(dtype: str, at: int, push: str | None) -> None:
 @np.errstate(all="ignore")
 def test_first_steps_from_a_common_model(dtype: str, keep: float, shape: tuple[int, ...]) -> None:
     change, model = (numbers(5000, dtype, seed)[-math.prod(shape) :].reshape(shape) for seed in range(2))
-    changes = np.stack([change, change[::-1]])
+    changes, factors = np.stack([change, change[::-1]]), (1.0, keep - 1, 1.0)
     model[~np.isfinite(model)] = 0  # a factor of 0 would make them NaN
-    wanted = (changes + model * np.dtype(dtype).type(keep - 1)) + model
-    assert loops.combination((1.0, keep - 1, 1.0), (changes, model, model), changes) is changes
+    wanted = combined(factors, (changes, model, model))
+    assert loops.combination(factors, (changes, model, model), changes) is changes
     same(changes, wanted)
 
 
