@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,27 +152,17 @@ def test_the_warning_names_the_exchange_and_the_end_is_not_reached(
     assert "mpifed data ... --scale standard" in warning
 
 
+@pytest.mark.launch
 @pytest.mark.parametrize("scale", [1e-14, 1e-8, 1.0])
 @pytest.mark.parametrize("name", ["bundle, grid", "accelerated, grid"])
-def test_masked_sums_say_the_same(
-    name: str, scale: float, scaled: Callable[[str, float], Path], tmp_path: Path
+def test_masked_sums_and_two_ranks_say_the_same(
+    name: str, scale: float, scaled: Callable[[str, float], Path], launch: Any, tmp_path: Path
 ) -> None:
-    folder, ends = scaled(METHODS[name].split, scale), []
-    for security in ("plain", "masked"):
-        table = {"security": security, "min_clients": 2}
-        with suppress(NotCertified):
-            run(job(name, folder, scale, aggregation=table, rounds=4), Solo(), tmp_path / security)
-        row = last_row(tmp_path / security)
-        ends.append((row["objective"], row["duality_gap"], said(tmp_path / security)))
-    assert ends[0] == ends[1]
-
-
-def test_two_ranks_say_the_same(scaled: Callable[[str, float], Path], launch: Any, tmp_path: Path) -> None:
-    ends: list[Any] = []
-    for ranks in (None, 2):
-        out, file = tmp_path / f"on-{ranks}", tmp_path / "job.toml"
-        file.write_text(job("line-search, grid", scaled("grid", 1e-14), 1e-14, rounds=4).text(), encoding="utf-8")
-        assert launch(ranks, "run", file, "--out", out).code == 0
-        ends.append((last_row(out)["duality_gap"], said(out)))
-    assert ends[0] == ends[1]
-    assert ends[0][0] is None and len(ends[0][1]) == 1
+    ends, path = list[Any](), tmp_path / "job.toml"
+    for ranks, security in ((None, "plain"), (None, "masked"), (2, "plain")):
+        out, sums = tmp_path / f"{security}-{ranks}", {"security": security, "min_clients": 2}
+        task = job(name, scaled(METHODS[name].split, scale), scale, aggregation=sums, rounds=4)
+        path.write_text(task.text(), encoding="utf-8")
+        assert launch(ranks, "run", path, "--out", out).code == 0
+        ends.append((last_row(out)["objective"], last_row(out)["duality_gap"], said(out)))
+    assert ends[0] == ends[1] == ends[2]
