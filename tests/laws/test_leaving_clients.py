@@ -60,6 +60,15 @@ def gossip(folder: Path, **changes: Any) -> dict[str, Any]:
     return table(folder, {"name": "channel_algorithms:Gossip"}, **(base | changes))
 
 
+EVERYBODY = LEAVING | {"clients_per_round": CLIENTS}
+
+
+def averaging(folder: Path, **changes: Any) -> dict[str, Any]:
+    avg = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
+    record = {"evaluate_every": 1, "checkpoint_every": 1}
+    return table(folder, avg, **({"rounds": 4, "seed": 3, "record": record} | changes))
+
+
 # --- a loop by hand ----------------------------------------------------------------------------------------------
 
 
@@ -169,9 +178,7 @@ def test_no_round_is_played_again_once_a_sum_was_opened(channel: str, skewed: Pa
 
 def test_interrupted_between_attempts(skewed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on with the next attempt: nothing is sent, spent or counted twice."""
-    avg = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
-    record = {"evaluate_every": 1, "checkpoint_every": 0}
-    job = checked(table(skewed, avg, rounds=4, seed=2, participation=LEAVING, record=record, **private(level="client")))
+    job = checked(averaging(skewed, seed=2, participation=LEAVING, **private(level="client")))
     run(job, Solo(), tmp_path / "whole")
     plays = len(ledger(tmp_path / "whole"))
     assert plays > job.rounds
@@ -228,10 +235,8 @@ def ledger(out: Path) -> list[int]:
 @pytest.mark.parametrize("noise", ["secure", "test"])
 def test_void_rounds_count_in_the_ledger(noise: str, skewed: Path, tmp_path: Path) -> None:
     """What was sent was sent: its noise is spent, whether or not anybody opened the sum."""
-    tables = private(level="client", noise=noise)
-    avg = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
-    base = table(skewed, avg, rounds=4, seed=3, record={"evaluate_every": 1, "checkpoint_every": 1}, **tables)
-    job = checked(base | {"participation": LEAVING | {"clients_per_round": CLIENTS}})
+    base = averaging(skewed, participation=EVERYBODY, **private(level="client", noise=noise))
+    job = checked(base)
     attempts = []
     for index in range(job.rounds):
         tries = (leaving(job, round_of(job, CLIENTS, index), 1, attempt).at(0).void for attempt in range(10))
@@ -239,8 +244,7 @@ def test_void_rounds_count_in_the_ledger(noise: str, skewed: Path, tmp_path: Pat
     assert sum(attempts) > job.rounds
     run(job, Solo(), tmp_path / "run")
     assert ledger(tmp_path / "run") == [index for index, count in enumerate(attempts) for _ in range(count)]
-    longer = checked(base | {"rounds": sum(attempts)})
-    run(longer, Solo(), tmp_path / "longer")
+    run(checked(base | {"participation": {}, "rounds": sum(attempts)}), Solo(), tmp_path / "longer")
     column = "epsilon" if noise == "secure" else "epsilon_if_secret"
     found, expected = (read_history(tmp_path / name)[column] for name in ("run", "longer"))
     assert found.tolist() == expected[np.cumsum([0, *attempts])].tolist()
@@ -253,11 +257,9 @@ def test_void_rounds_count_in_the_ledger(noise: str, skewed: Path, tmp_path: Pat
 
 def test_void_rounds_do_not_exceed_the_epsilon_that_noise_was_computed_for(skewed: Path, tmp_path: Path) -> None:
     """The run ends before; with a larger budget of its own it goes on to its end."""
-    tables = private(level="client", noise_multiplier=None, epsilon=8.0)["privacy"]
-    tables = {name: value for name, value in tables.items() if value is not None}
-    avg = {"name": "fedavg", "batch_size": 5, "client_optimizer": {"learning_rate": 0.3}}
-    base = table(skewed, avg, rounds=4, seed=3, record={"evaluate_every": 1, "checkpoint_every": 1}, privacy=tables)
-    job = checked(base | {"participation": LEAVING | {"clients_per_round": CLIENTS}})
+    privacy = private(level="client", epsilon=8.0)["privacy"]
+    del privacy["noise_multiplier"]
+    job = checked(averaging(skewed, participation=EVERYBODY, privacy=privacy))
     with pytest.raises(BudgetSpent, match=r"\[privacy\] epsilon = 8: "):
         run(job, Solo(), tmp_path / "run")
     told = summary(tmp_path / "run")
