@@ -68,6 +68,7 @@ VERTICAL = {"model": network(16), "algorithm": SSCA | {"batch_size": 2, "label_h
 SENT_ALONE = ["gradients", "slopes", "all-losses", "certificate-slopes", "certificate-gradients"]
 PRIVATE = {"privacy": {"delta": 1e-5, "clip": 0.5, "noise_multiplier": 1.0, "noise": "test"}}
 PLAIN, MASKED, ENCRYPTED = ({"aggregation": {"security": name}} for name in ("plain", "masked", "encrypted"))
+OWN = {"name": "own_reveals:ServerMomentum", "batch_size": 20, "learning_rate": 0.1}
 CELLS = {"rounds": 60, "model": HINGE, "algorithm": ONE_DUAL}
 # data, rounds, tables, findings, and of attacks: rows recovered, and of how many; None: does not apply
 FOUND: dict[str, tuple[str, int, dict[str, Any], list[str], dict[tuple[str, str], tuple[int, int] | None]]] = {
@@ -102,7 +103,7 @@ FOUND: dict[str, tuple[str, int, dict[str, Any], list[str], dict[tuple[str, str]
         {("inner-products", EACH): None, ("linear-system", EACH): None},
     ),
     "own gradients": (
-        "digits", 2, {"model": SOFTMAX, "algorithm": {"name": "own_reveals:Said"}}, ["answers", "reconstruction"],
+        "digits", 2, {"model": SOFTMAX, "algorithm": OWN | {"batch_size": 1}}, ["answers", "reconstruction"],
         {("reconstruction", EACH): (16, 16)},
     ),
     "coordinates that were not sent": (  # TAMUNA's clients send five of eight each: nobody says what they reveal
@@ -177,20 +178,11 @@ def test_an_upload_is_divided_by_the_steps_of_its_client(
 @pytest.mark.parametrize(("kind", "channel"), [("Raw", "plain"), ("Raw", "masked"), ("Cubed", "plain")])
 def test_who_declares_nothing_is_named(kind: str, channel: str, digits: Path, audit: Callable[..., Audit]) -> None:
     """Also whose upload is no known multiple of a change; and what is not declared is not attacked."""
-    own = {"name": f"own_reveals:{kind}", "batch_size": 20} | (fedavg(20) if kind == "Cubed" else {})
-    own["name"] = f"own_reveals:{kind}"
+    own = (fedavg(20) if kind == "Cubed" else OWN) | {"name": f"own_reveals:{kind}"}
     found = audit(digits, 1, model=SOFTMAX, algorithm=own, aggregation={"security": channel})
     assert found.leaks[0] == "undeclared"
-    exchange = "changes" if kind == "Cubed" else "what-i-saw"
+    exchange = "changes" if kind == "Cubed" else "gradients"
     assert found.findings[0].text.startswith(f'{kind} declares nothing in "{exchange}": give it `reveals`')
-
-
-def test_the_example_says_it(digits: Path, audit: Callable[..., Audit], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[3])
-    own = {"name": "jobs.examples.own_algorithm:ServerMomentum", "batch_size": 1, "learning_rate": 0.1}
-    found = audit(digits, model=SOFTMAX, algorithm=own)
-    assert attack(found, "reconstruction").recovered == 16
-    assert "undeclared" not in {one.name for one in found.findings}
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -208,10 +200,10 @@ def invoke(*arguments: object) -> Result:
 def test_a_wrong_declaration(
     says: str, said: str, digits: Path, write_job: Callable[..., Path], tmp_path: Path
 ) -> None:
-    own = {"model": SOFTMAX | {"bias": False}, "algorithm": {"name": "own_reveals:Said", "says": says}}
+    own = {"model": SOFTMAX | {"bias": False}, "algorithm": OWN | {"name": "own_reveals:Said", "says": says}}
     ended = invoke(write_job(tmp_path / "job.toml", table(digits, **own)), "--rounds", "1")
     assert ended.exit_code == 2 and "Traceback" not in ended.output, ended.output
-    assert "Said.reveals of client " in ended.stderr and f'in "what-i-saw": {said}' in ended.stderr
+    assert "Said.reveals of client " in ended.stderr and f'in "gradients": {said}' in ended.stderr
 
 
 @pytest.mark.parametrize(("setting", "code", "said"), [
