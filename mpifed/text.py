@@ -10,6 +10,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
+from decimal import ROUND_CEILING, Context
 from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
@@ -134,3 +135,8 @@ def prose(text: str, width: int) -> str:
         else:
             parts.append(fitted("\n".join(lines), width))
     return "\n".join(parts)
+
+
+def rounded_up(bound: float) -> float:
+    """An upper bound with six digits."""
+    return float(Context(prec=6, rounding=ROUND_CEILING).create_decimal(repr(float(bound))))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpifed.core.tables import ReadOnlyTable
 from mpifed.maths.privacy.settings import Privacy
+from mpifed.text import rounded_up
 
 if TYPE_CHECKING:
     from mpifed.job.job import Job
@@ -135,5 +136,5 @@ def table(noise_multiplier: float, delta: float, spent: ReadOnlyTable) -> Iterat
         yield "infinite: there is too little noise"
     for name, adversary in ADVERSARIES.items():
         if (value := spent.get(name)) is not None:
-            yield f"{value:<8.6g} {adversary.format(*spent.get('colluding', ()))}"
+            yield f"{rounded_up(value):<8.6g} {adversary.format(*spent.get('colluding', ()))}"
     yield f"at delta = {delta:g}, of the client who spent most, by dp-accounting's losses; test rows are public"

@@ -8,6 +8,7 @@ from typing import TypeGuard
 
 from mpifed.files import columns
 from mpifed.files.ends import end_of
+from mpifed.text import rounded_up
 
 
 def human_bytes(count: float) -> str:
@@ -44,6 +45,8 @@ def value_of(key: str, value: object, digits: int = 6) -> str:
         return f"{value:.2%}"
     if not isinstance(value, float):
         return str(value)
+    if key.startswith("epsilon"):
+        value = rounded_up(value)
     text = f"{value:.{digits}g}"
     return f"{value:.0f}" if "e+" in text and abs(value) < 1e15 else text
 

@@ -28,6 +28,7 @@ from mpifed.job.participation import round_of
 from mpifed.maths.privacy import accounting
 from mpifed.results.show import run_text
 from mpifed.testing import Job, Solo
+from mpifed.text import rounded_up
 
 CLIENTS, DELTA = 8, 1e-4
 CALIBRATED = {"delta": DELTA, "clip": 1.0, "epsilon": 2.0, "noise": "test"}
@@ -254,7 +255,7 @@ def test_a_kill_takes_nothing_back(
     assert ended.code not in (0, 75), ended.text
     assert lines_of(out) == list(range(6))
     assert spent_in(out) == plain(5)  # of the last measured round
-    assert f"{plain(6):<8.6g} against" in run_text(out)  # also of that in which it was killed
+    assert f"{rounded_up(plain(6)):<8.6g} against" in run_text(out)  # also of that in which it was killed
     ended = launch(None, "run", path, "--out", out, "--resume")
     assert ended.code == 0, ended.text
     history = read_history(out)
@@ -306,5 +307,5 @@ def test_what_is_not_private_says_so(changes: dict[str, Any], said: str | None, 
         assert spent_in(out) is None and "infinite: there is no noise" in text
         assert np.isnan(read_history(out)["epsilon"][-1])
     else:
-        assert f"{plain(most(job, 2)):<8.6g} against " in text
+        assert f"{rounded_up(plain(most(job, 2))):<8.6g} against " in text
         assert (told["epsilon"] is None) == (told["epsilon_if_secret"] is not None) == (said is not None)
