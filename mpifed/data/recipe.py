@@ -90,14 +90,14 @@ class Public:
             raise UsageError(f"--given {path}: {error}; expected TOML, with [columns.NAME]") from error
 
 
-@dataclass(frozen=True)
-class Encoding:
-    """What becomes of a column."""
+@dataclass(frozen=True, kw_only=True)
+class Encoding(Stated):
+    """What becomes of a column: one of 0 and 1 for each of its categories, or without these the numbers.
+
+    Without a `fill` gaps are refused; 0 of categories makes all zeros of them.
+    """
 
     name: str
-    categories: tuple[str, ...] | None = None  # of texts: a column of 0 and 1 for each; None: numbers
-    fill: float | str | None = None  # in place of gaps; None: they are refused; 0 of categories: all zeros
-    range: tuple[float, float] | None = None  # what becomes 0 and 1
 
     def names(self) -> list[str]:
         """Of the columns of numbers: `colour=red` for a category."""
@@ -193,7 +193,7 @@ def fit_recipe(raw: RawColumns, X: Array) -> Recipe:
     given = [f"{key} of {name}" for name, stated in raw.public.columns.items() for key, value in vars(stated).items()
              if value is not None]  # fmt: skip
     for (name, texts), x in zip(raw.texts.items(), X.T, strict=True):
-        here, column = x[~np.isnan(x)], Encoding(name, **vars(raw.public.columns.get(name, Stated())))
+        here, column = x[~np.isnan(x)], Encoding(name=name, **vars(raw.public.columns.get(name, Stated())))
         fill: float | str | None = column.fill
         fits = isinstance(fill, float) if texts is None else fill == 0
         counts = np.bincount(here.astype(np.int64), minlength=1) if texts else np.zeros(1)

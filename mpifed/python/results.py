@@ -431,7 +431,7 @@ def frame(columns: Mapping[str, object] | Sequence[Mapping[str, object]]) -> Dat
 def _rows(X: Values, data: Applied, what: str) -> Array:
     """[s, p] raw rows of samples: of a frame by the names of its columns, of an array by position."""
     if is_frame(X):
-        names = [Encoding(name) for name in data.names or ()]
+        names = [Encoding(name=name) for name in data.names or ()]
         if not names:
             raise UsageError(
                 f"{what}: a frame, and the data have no names of columns; give an array, as of .to_numpy()"
