@@ -31,11 +31,9 @@ class ClientScores(NamedTuple):
 
 def write_clients(run_dir: Path, scores: ClientScores, task: str, names: Sequence[str] = ()) -> None:
     """Write clients.csv; `task`: what y are; `names` of all clients, where they have some."""
-    lines = [["client", "rows", QUALITY[task], "loss"]]
-    lines += [list(map(cell_of, row)) for row in zip(*map(np.ndarray.tolist, scores), strict=True)]
-    if names:
-        shown = ["name", *(names[client] for client in scores.client.tolist())]
-        lines = [[*line, name] for line, name in zip(lines, shown, strict=True)]
+    lines = [["client", "rows", QUALITY[task], "loss", *["name"] * bool(names)]]
+    for row in zip(*map(np.ndarray.tolist, scores), strict=True):
+        lines.append([*map(cell_of, row), *names[row[0] : row[0] + 1]])
     replace_text(run_dir / CLIENTS, as_csv(lines))
 
 
