@@ -372,9 +372,9 @@ def _check_written(column: Cells, texts: Collection[str]) -> None:
     codes = len(digits) == len(texts) if not others else any(re.match(r"0\d", text) for text in texts)
     if numbers and not codes and (not others or len(numbers) > max(10, 3 * others)):
         raise column.not_a_number(
-            f"{len(numbers)} others are, or nearly: where fractions have a comma, give --decimal ','; take what is "
-            "between thousands, and units, out of numbers; empty it if it is a gap; leave dates out; or state "
-            "categories, or classes, in a file of --given"
+            f"{len(numbers)} of {len(texts)} texts are, or nearly: where fractions have a comma, give --decimal ','; "
+            "take what is between thousands, and units, out of numbers; empty it if it is a gap; leave dates out; or "
+            "state categories, or classes, in a file of --given"
         )
 
 
