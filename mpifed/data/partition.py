@@ -60,16 +60,15 @@ def by_rectangles(held: Iterable[tuple[Integers, Integers]]) -> Partition:
 
 def check_partition(partition: Partition, samples: int, features: int) -> None:
     """Raise DataError unless one client holds each cell, a pair of one of the rows and one of the columns."""
-    held, said = np.zeros((samples, features), np.bool_), "expected each with one client"
+    holders = np.zeros((samples, features), np.uint8)  # of each cell: none, one, or more
     for client, members in enumerate(map(partition.of, range(partition.clients))):
-        for group, size in zip(members, held.shape, strict=True):
+        for group, size in zip(members, holders.shape, strict=True):
             if not len(group) or group[0] < 0 or group[-1] >= size or (np.diff(group) <= 0).any():
                 raise DataError(f"partition: client {client}: expected indices from 0 to {size - 1}, ascending")
-        if held[np.ix_(*members)].any():
-            raise DataError(f"partition: client {client} holds a row and column that another one holds; {said}")
-        held[np.ix_(*members)] = True
-    for row, column in np.argwhere(~held)[:1].tolist():
-        raise DataError(f"partition: row {row} and column {column} are held by no client; {said}")
+        holders[np.ix_(*members)] += holders[np.ix_(*members)] < 2
+    for row, column in np.argwhere(holders != 1)[:1].tolist():
+        who = "several clients" if holders[row, column] else "no client"
+        raise DataError(f"partition: row {row} and column {column} are held by {who}; expected each with one")
 
 
 def training_rows(partition: Partition, keep: Flags) -> Partition:

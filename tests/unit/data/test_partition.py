@@ -110,7 +110,7 @@ def test_a_partition_of_ones_own_gives_each_cell_to_one_client() -> None:
     assert (holders(partition, 4, 3) == 1).all() and len(partition.rows) == 2  # two clients share their group of rows
     check_partition(partition, 4, 3)
     for change, words in {
-        (0, (2, 3), (0, 2)): "client 1 holds a row and column that another one holds",
+        (0, (2, 3), (0, 2)): "row 2 and column 0 are held by several clients",
         (0, (2, 3), (2,)): "row 2 and column 1 are held by no client",
         (2, (0, 4), (0, 1, 2)): "client 2: expected indices from 0 to 3, ascending",
         (2, (1, 0), (0, 1, 2)): "client 2: expected indices from 0 to 3, ascending",
