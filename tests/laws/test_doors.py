@@ -275,6 +275,40 @@ def table(**columns: Any) -> pd.DataFrame:
     return pd.DataFrame({**content, **columns})
 
 
+GAPS = np.random.default_rng(2).random(30) < 0.2
+DRAWN: dict[str, Callable[[np.random.Generator], Any]] = {  # columns, of which some are refused
+    "fractions": lambda rng: np.where(GAPS, np.nan, rng.normal(size=30).round(3)),
+    "integers": lambda rng: pd.array(np.where(GAPS, None, rng.integers(0, 9, 30)), "Int64"),
+    "truth values": lambda rng: pd.array(np.where(GAPS, None, rng.random(30) < 0.5), "boolean"),
+    "texts": lambda rng: np.where(GAPS, None, rng.choice(["u", " v", "e\u0301"], 30)),
+    "categories": lambda rng: pd.Categorical(rng.choice(["p", "q"], 30), ["r", "q", "p"]),
+    "codes": lambda rng: rng.choice(["01", "1", "10"], 30),
+    "percentages": lambda rng: rng.choice(["1%", "2.5%"], 30),
+    "large": lambda rng: 2**40 + rng.integers(0, 2**20, 30),
+}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drawn_tables_are_the_same_by_every_door_or_refused_by_all(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    frame = table(**{name: DRAWN[name](rng) for name in rng.choice([*DRAWN], 2, replace=False)})
+    words = {"label": "ill", "by": "ward", "categorical": "one-hot", "scale": str(rng.choice(["minmax", "standard"]))}
+    words["missing"] = str(rng.choice(["error", "zero", "drop", "mean", "median"]))
+    frame.to_csv("t.csv", index=False)
+    frame.to_parquet("t.parquet")
+    found = set[str]()
+    for door in (
+        lambda: From.from_dataframe(frame, **words),
+        lambda: by_command("csv", "t.csv", **words),
+        lambda: by_command("parquet", "t.parquet", **words),
+    ):
+        try:
+            found.add(open_federation(door().path).sha256)
+        except mf.DataError:
+            found.add("refused")
+    assert len(found) == 1
+
+
 def test_what_is_left_out_may_differ_in_each_file(here: Path) -> None:
     """Such as identifiers that are numbers in one hospital, and texts in another."""
     for name, ids in {"a": "1 2", "b": "u v"}.items():
