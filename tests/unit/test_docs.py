@@ -228,7 +228,7 @@ def test_local_steps_written_out(launch: Launch, digits: Path, tmp_path: Path) -
         assert np.abs(leaf).max() > 0.1
         np.testing.assert_allclose(leaf, fedavg[name], atol=1e-5)  # float32, in another order
     changes = ["--set", f"data.path={digits}", "--set", "client_optimizer.momentum=0.5"]
-    ended = launch(None, "run", EXAMPLES / "own_local_steps.toml", *changes, cwd=ROOT)
+    ended = launch(None, "run", EXAMPLES / "own_local_steps.toml", *changes, "--out", tmp_path / "refused", cwd=ROOT)
     assert (ended.code, "the clients of this method take plain steps" in ended.text) == (2, True), ended.text
 
 
