@@ -68,12 +68,6 @@ def test_the_bytes_of_every_channel(job: Path, tmp_path: Path, channel: str, cha
     assert (found["keys"]["up_bytes"] > 0) == (channel != "plain")
 
 
-def test_mpi_is_not_loaded(job: Path, launch: Callable[..., Any]) -> None:
-    program = f"import sys; from mpifed.cli import main; main(['check', {str(job)!r}], standalone_mode=False)"
-    ended = launch(0, program=("-c", f"{program}; print('mpi4py' in sys.modules)"))
-    assert ended.code == 0 and ended.out.endswith("False\n"), ended.text
-
-
 def test_memory_has_its_parts(job: Path, digits: Path) -> None:
     """Against runs: tests/laws/test_memory.py."""
     data = store.open_federation(digits)
