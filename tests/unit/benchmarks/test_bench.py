@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +63,3 @@ def test_a_base_that_the_clone_lacks_is_named_with_what_to_do(tmp_path: Path, mo
     monkeypatch.setattr(prepared, "HERE", tmp_path)
     with pytest.raises(SystemExit, match=r"benchmarks/base: commit 0{40}, .* git fetch --unshallow"):
         prepared.base()
-
-
-def test_a_case_of_the_gate_is_played_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import gate
-
-    monkeypatch.setattr(gate, "TURNS", 3)
-    how = gate.SPLITS["rows"].split()
-    gate.run([sys.executable, "-m", "mpifed", "data", "digits", *how, "--out", str(tmp_path / "rows")])
-    found = gate.speeds("network", [(gate.ROOT, tmp_path), (gate.ROOT, tmp_path)])
-    assert len(found) == gate.TURNS and min(found) > 0
