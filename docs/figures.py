@@ -115,6 +115,48 @@ CASES = {  # of benchmarks/bench.py, in the words of the page: those with a loop
 SUMS = {"exact": "exact sums", "blocks": "exact sums of blocks"}
 
 
+METHODS = ("HyFDCA", "FedAvg", "HyFEM", "bundle")
+KINDS = ("compute", "encryption", "latency", "transfer", "server")
+
+
+def hyfdca() -> None:
+    """Figure 3: relative loss by rounds, a panel for each data set; Figure 4: mean seconds of a round by kind."""
+    rows = table("reproductions/hyfdca.csv")
+    panels = list(dict.fromkeys(row["data"] for row in rows))
+    _, axes = plt.subplots(1, len(panels), figsize=(11, 3), layout="constrained")
+    for axis, data in zip(axes, panels, strict=True):
+        for color, method in zip(COLORS, METHODS, strict=False):
+            points = [row for row in rows if (row["data"], row["method"]) == (data, method)]
+            rounds, loss = ([float(row[key]) for row in points] for key in ("round", "relative"))
+            axis.plot(rounds, loss, color=color, label=method)
+        axis.set(yscale="log", xlabel="round", title=data)
+    axes[0].set_ylabel("(P - P*) / P*")
+    axes[0].legend(fontsize=7, frameon=False)
+    save("reproductions/hyfdca.svg")
+    rows = table("reproductions/hyfdca-costs.csv")
+    _, axes = plt.subplots(1, 2, figsize=(9, 2.4), sharey=True, layout="constrained")
+    titles = {"here": "encryption as measured here (BFV)", "published": "encryption at published times (Paillier)"}
+    for axis, (times, title) in zip(axes, titles.items(), strict=True):
+        means = {
+            method: [
+                np.mean([float(row[kind]) for row in rows if (row["method"], row["times"]) == (method, times)])
+                for kind in KINDS
+            ]
+            for method in METHODS[:3]
+        }
+        left = np.zeros(3)
+        for color, kind, seconds in zip(COLORS, KINDS, zip(*means.values(), strict=True), strict=True):
+            axis.barh(METHODS[:3], seconds, left=left, color=color, label=kind)
+            left += seconds
+        for place, total in enumerate(left):
+            axis.text(total, place, f" {total:.3g} s", va="center", fontsize=7)
+        axis.set(xlabel="seconds a round", title=title, xlim=(0, 1.15 * left.max()))
+        axis.grid(axis="y", visible=False)
+    axes[0].invert_yaxis()
+    axes[0].legend(fontsize=7, frameon=False)
+    save("reproductions/hyfdca-costs.svg")
+
+
 def speed() -> None:
     """Time by hand / time by mpifed, on one rank and on two."""
     rows = [row for row in table("benchmarks/results.csv") if row["floor"] == "hand" and row["variant"] in SUMS]
@@ -159,5 +201,6 @@ if __name__ == "__main__":
         ssca()
         fedpdm()
         mcmahan()
+        hyfdca()
         speed()
         rivals()
