@@ -58,7 +58,7 @@ class Network(torch.nn.Module):
         for layer in self.parameters():  # the start of loops.py
             outputs, inputs = layer.shape
             drawn = rng.uniform(-1, 1, (inputs, outputs)) * (6 / (inputs + outputs)) ** 0.5
-            layer.data = torch.from_numpy(drawn.T.astype("f4"))
+            layer.data = torch.from_numpy(drawn.T.astype("f4", order="C"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.rows += len(x)
