@@ -63,18 +63,16 @@ def of_clients(
     clients : what all of them are called
     shape : of a sample, if that of X is another one
     """
-    owners, stored = distinct_names(clients, str(what)), list[Samples]()
+    owners = distinct_names(clients, str(what))
     there = [part for part in parts if np.shape(part[3])[:1] != (0,)]
-    for _, place, X, y in there:
-        rows = Samples(X, y, shape=shape)
-        # of a few rows it can't be said whether their many integers are classes
-        rows = stored_rows(place, rows, rows, None if task == "auto" else task)
-        stored.append(rows)
-    if not stored:
+    if not there:
         raise DataError(f"{what}: no rows of any client")
+    known = None if task == "auto" else task  # of a few rows it can't be said whether their many integers are classes
+    given = [(place, Samples(X, y, shape=shape)) for _, place, X, y in there]
+    stored = [stored_rows(place, rows, rows, known) for place, rows in given]
     first = next((rows for rows in stored if rows.y.dtype.kind == "i"), stored[0])
-    stored = [as_trained(place, first, rows) for (_, place, *_), rows in zip(there, stored, strict=True)]
-    sizes = {f"{place}: y": len(rows.y) for (_, place, *_), rows in zip(there, stored, strict=True)}
+    stored = [as_trained(place, first, rows) for (place, _), rows in zip(given, stored, strict=True)]
+    sizes = {f"{place}: y": len(rows.y) for (place, _), rows in zip(given, stored, strict=True)}
     ids = np.repeat([client for client, *_ in there], [*sizes.values()])
     X, y = stack_rows([rows.X for rows in stored]), np.concatenate([rows.y for rows in stored])
     return replace(stored[0], X=X, y=y, ids=ids, owners=tuple(owners), places=Places(sizes))
