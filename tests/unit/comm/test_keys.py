@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import pickle
 import struct
 from typing import Any
@@ -12,7 +13,19 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from masking import on_ranks
 
 from mpifed.comm.channels.base import ChannelSetting
-from mpifed.comm.channels.keys import PIECE_BYTES, Keyring, Pad, Stream, Turns, agree, derive, nonce, seal, unseal
+from mpifed.comm.channels.keys import (
+    PIECE_BYTES,
+    PROTOCOL,
+    Keyring,
+    Pad,
+    Stream,
+    Turns,
+    agree,
+    derive,
+    nonce,
+    seal,
+    unseal,
+)
 from mpifed.comm.costs import Account
 from mpifed.core.errors import BrokenProtocol
 
@@ -28,6 +41,8 @@ def made(stream: Stream, count: int) -> bytes:
 def test_derived_keys_sealed_messages_and_streams() -> None:
     """RFC 5869, test case 3; RFC 8439, section 2.8.2; NIST SP 800-38A, F.5.1; RFC 3686, section 6, test vector 1."""
     assert derive(b"\x0b" * 22, b"").hex().startswith("8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879e")
+    pseudorandom = hmac.digest(bytes(32), b"secret", "sha256")
+    assert derive(b"secret", b"info") == hmac.digest(pseudorandom, b"info\x01", "sha256")
     key, once, context = bytes(range(0x80, 0xA0)), ASKED("070000004041424344454647"), ASKED("50515253c0c1c2c3c4c5c6c7")
     sealed = seal(key, once, b"Ladies and Gentl", context)
     assert sealed.hex().startswith("d31a8d34648e60db7b86afbc53ef7ec2") and len(sealed) == 32
@@ -84,7 +99,7 @@ def test_pairs_agree_and_a_server_without_clients_knows_no_secret(hosted: list[l
     assert all(keys[i, j, at] == keys[j, i, at] for i, j, at in keys)
     assert len(set(keys.values())) == 3 * 10 and {len(key) for key in keys.values()} == {16, 32}
     secrets = [home[0].group, home[1].group, *(home[i].pair(i, j) for i, j in ((0, 1), (1, 4)))]
-    assert secrets[0] == secrets[1]
+    assert secrets[0] == secrets[1] and len(set(secrets)) == 3
     server, heard = rings[0]
     assert not any(secret in heard for secret in secrets) and all(key in heard for key in server.public.values())
     with pytest.raises(TypeError, match="pickle"):
@@ -94,6 +109,16 @@ def test_pairs_agree_and_a_server_without_clients_knows_no_secret(hosted: list[l
             _ = server.group
         with pytest.raises(KeyError):
             server.key(0, 1, b"message", 1)
+
+
+def test_no_two_clients_share_a_key_and_secrets_name_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Keyring(ChannelSetting(on_ranks(1, lambda comm: comm)[0], np.arange(3), 3), Account())
+    ring.introduce(np.arange(2))
+    agreed = agree(ring._private[0], ring.public[1])
+    assert ring.pair(0, 1) == derive(agreed, PROTOCOL + b", pair" + ring.public[0] + ring.public[1])
+    monkeypatch.setattr(X25519PrivateKey, "generate", lambda: ring._private[0])
+    with pytest.raises(BrokenProtocol, match="3 clients have 2 different public keys"):
+        ring.introduce(np.arange(3))
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,8 @@ def test_sums_in_any_order_and_grouping_are_those_of_exact_rationals(
 def test_grids() -> None:
     assert grid(*ONE_LIMB, clients=1000).limbs == 1
     assert grid(*TWO_LIMBS, clients=1000).limbs == 2
-    assert grid(2.0**-40, 2.0**10, clients=2**13).limbs == 2  # 2^50 steps of 2^13 clients do not fit 2^62
+    for limbs, steps, clients in ((1, 2**50, 2**12 - 1), (2, 2**50, 2**12), (1, 2**51 - 1, 1), (2, 2**51, 1)):
+        assert grid(2.0**-40, steps * 2.0**-40, clients).limbs == limbs  # below 2^51 steps, and 2^62 of all clients
     assert grid(2.0**-40, 2.0**10, 10) == grid(2.0**-40, 2.0**10, 100)
     assert grid(0.25, 1.0, 1).limb_scales == (0.25,)
     assert grid(*TWO_LIMBS, clients=2).limb_scales == (2.0**-8, 2.0**-40)
@@ -98,6 +99,7 @@ REFUSED = [
     *((1.0, bound, 1, "must be positive and finite") for bound in (0.0, -1.0, nan, inf)),
     (2.0**-60, 2.0**30, 1, "must stay below"),
     (2.0**-50, 2.0**30, 2**20, "must stay below"),
+    (1.0, 2.0**83, 1, "must stay below"),
 ]
 
 
@@ -121,7 +123,7 @@ def test_everybody_at_the_bound(clients: int, sign: int) -> None:
 def test_sums_above_the_bound_of_one_value(form: SumGrid) -> None:
     rng, encoder = np.random.default_rng(1), Encoder(form)
     found: Any = np.empty(50 * form.limbs, np.int64)
-    totals = [(rng.uniform(-1, 1, 50) * form.bound * times).astype("f4") for times in (1, 30, 0.01, 9)]
+    totals = [(rng.uniform(-1, 1, 50) * form.bound * times).astype("f4") for times in (1, 30, 0.01, 9, 3)]
     for i, total in enumerate(totals):
         assert encoder.add(total[None], found, anew=i == 0, clients=30)
     wanted = [sum(rounded(x, form.scale) for x in column) for column in zip(*totals, strict=True)]
