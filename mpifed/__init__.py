@@ -79,7 +79,7 @@ sys.modules[__name__].__class__ = _Package
 
 def __getattr__(name: str) -> object:
     if name not in _WHERE:
-        meant = import_module("mpifed.core.nearest").nearest(name, __all__)
+        meant = import_module("mpifed.text").nearest(name, __all__)
         raise AttributeError(f"module 'mpifed' has no attribute {name!r}{meant}")
     module, _, there = _WHERE[name].partition(":")
     value: object = getattr(import_module(module), there or name)

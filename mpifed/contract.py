@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import nearest
+from mpifed.text import nearest
 
 SESSION = "session"  # in the place of a module: what only this process knows
 NO_DATACLASS = "must be a dataclass; its fields are the keys of the table"

@@ -9,7 +9,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 from typing_extensions import Self
 
-from mpifed.core.nearest import nearest
+from mpifed.text import nearest
 
 # beyond them numbers overflow, or memory and time would never suffice
 Weight = Annotated[float, Ge(0), Le(1e30)]  # float32 ends at 3.4e38, and products with data must not overflow

@@ -12,9 +12,8 @@ import click
 
 from mpifed.contract import attribute_docs, fields_of, own_class, own_module
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
-from mpifed.text import on_screen
+from mpifed.text import nearest, on_screen
 
 if TYPE_CHECKING:
     from mpifed.data.sources import Source

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import nearest
 from mpifed.data.source_files import check_choices
 from mpifed.data.sources import Source
+from mpifed.text import nearest
 
 SCALES = ("none", "unit", "minmax", "standard", "unit-rows")
 # by what divides the data: why other options say nothing, the one that is needed, and others that are read

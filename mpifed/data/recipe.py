@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.data.natural import plain, text_of
 from mpifed.data.places import Places
 from mpifed.data.scaling import Scaling
 from mpifed.files.expected import Checked
 from mpifed.files.reading import reading
-from mpifed.text import listed, shown
+from mpifed.text import listed, nearest, shown
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -18,7 +18,6 @@ import numpy as np
 
 from mpifed.core.errors import DataError, UsageError
 from mpifed.core.io_errors import open_regular
-from mpifed.core.nearest import nearest
 from mpifed.core.record import Array, Flags
 from mpifed.data.natural import distinct_names, identifiers, plain
 from mpifed.data.places import Places
@@ -26,7 +25,7 @@ from mpifed.data.recipe import GAPS, NONE, Cells, Public, RawColumns, Stated, ch
 from mpifed.data.samples import Samples, Source, Task
 from mpifed.data.source_files import check_choices, open_packed
 from mpifed.files.reading import reading
-from mpifed.text import listed, shown, wrong_line
+from mpifed.text import listed, nearest, shown, wrong_line
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,6 @@ from pydantic_core.core_schema import DataclassSchema, ModelSchema, NullableSche
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.contract import attribute_docs, fields_of, own_class, own_module
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.columns import column_of
 from mpifed.files.columns import shown as shown_columns
@@ -30,7 +29,7 @@ from mpifed.maths.regularizers import Regularizer
 from mpifed.maths.schedules import SCHEDULES
 from mpifed.maths.terms import Term
 from mpifed.observers import Observer
-from mpifed.text import shown
+from mpifed.text import nearest, shown
 
 _MANY = 10**6  # from which upper bounds are left out of the help
 _BOUNDS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}

@@ -16,7 +16,6 @@ from mpifed.algorithms.algorithm import Algorithm
 from mpifed.contract import own_module
 from mpifed.core.errors import UsageError
 from mpifed.core.exchange import Exchange
-from mpifed.core.nearest import nearest
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.job.combinations import wrong_fit, wrong_together
 from mpifed.job.reading import listed_errors, refuse
@@ -27,6 +26,7 @@ from mpifed.job.schema import ALGORITHM, CLIENT, SERVER, JobSettings, Security
 from mpifed.job.settings import Wrong, errors_of, hints_of, table_of
 from mpifed.maths.optimizers import OPTIMIZERS
 from mpifed.maths.problem import Problem
+from mpifed.text import nearest
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter

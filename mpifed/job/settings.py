@@ -32,7 +32,6 @@ from mpifed.algorithms import ALGORITHMS
 from mpifed.algorithms.algorithm import Algorithm
 from mpifed.contract import fields_of, named, own_class, own_module
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.expected import expected
@@ -46,7 +45,7 @@ from mpifed.maths.regularizers import REGULARIZERS, Regularizer
 from mpifed.maths.schedules import SCHEDULES
 from mpifed.maths.terms import TERMS, Term
 from mpifed.observers import OBSERVERS, Observer
-from mpifed.text import shown
+from mpifed.text import nearest, shown
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, ValidationInfo

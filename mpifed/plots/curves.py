@@ -14,9 +14,9 @@ import numpy as np
 from pandas import DataFrame, Series, concat
 
 from mpifed.core.errors import DataError, UsageError
-from mpifed.core.nearest import nearest
 from mpifed.plots.style import COLOURS, DASHES, HORIZONTAL, MARKERS, PANELS, Size, finish, plain, style_of
 from mpifed.results.frames import listed, read
+from mpifed.text import nearest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

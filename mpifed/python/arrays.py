@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.record import Array
 from mpifed.core.tables import Table
 from mpifed.data import store
@@ -26,7 +25,7 @@ from mpifed.files.reading import reading
 from mpifed.python.ranks import alike, spoken, together
 from mpifed.python.values import Pair, check_index, integer, is_frame
 from mpifed.run.agreement import begin_call
-from mpifed.text import listed
+from mpifed.text import listed, nearest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

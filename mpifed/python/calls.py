@@ -22,7 +22,6 @@ from mpifed.core.errors import (
     TooFewClients,
     UsageError,
 )
-from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.data.store import open_federation
 from mpifed.job.job import Job, read_table
@@ -45,7 +44,7 @@ from mpifed.run.agreement import settings as settings_of
 from mpifed.run.observation import checked_observers
 from mpifed.run.progress import reporter
 from mpifed.run.sweep import Runs, on_server
-from mpifed.text import counted, say
+from mpifed.text import counted, nearest, say
 
 if TYPE_CHECKING:
     from mpifed.results.tuning import Tuning

@@ -18,13 +18,13 @@ import pandas as pd
 from pandas import DataFrame, Series
 
 from mpifed.core.errors import UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.tables import Table
 from mpifed.files.columns import HistoryTarget, column_of, of_kind, shown, target_of
 from mpifed.privacy.protection import SWEPT
 from mpifed.results.frames import FAILED, RunFrames, listed, read, table_text
 from mpifed.results.run_warnings import DIVERGED
 from mpifed.results.text import value_of
+from mpifed.text import nearest
 from mpifed.text import shown as printable
 
 LEAST = 3  # seeds: with 2 an interval is 13 times as wide as the standard deviation of differences

@@ -11,7 +11,6 @@ from pathlib import Path
 from pandas import DataFrame
 
 from mpifed.core.errors import NumericalError, UsageError
-from mpifed.core.nearest import nearest
 from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.data.store import open_federation
 from mpifed.files.columns import column_of, shown
@@ -25,6 +24,7 @@ from mpifed.results.choose import changes, edges
 from mpifed.results.compare import sign_of
 from mpifed.results.points import BEST, TRIALS
 from mpifed.results.text import line_of
+from mpifed.text import nearest
 
 _FEW = 10  # values, of which fewer are far from the ends of their range, and one of them has to be the largest
 _COST = "cost"  # of a row: the excess over a limit, and the metric to be minimized
