@@ -183,10 +183,10 @@ class Pass:
             return (), PassUpload(Statistics(ABSENT, ABSENT), clients.tally)
         features, (head, slopes) = block.take_alike(clients.broadcast.rows[0]), clients.slopes
         _, functions, size, width = slopes.shape
-        # a single product for all functions: [b, K h] to [p_i, K h]
-        wide = slopes.swapaxes(1, 2).reshape(-1, 1, size, functions * width)
+        # those of all clients, and a single product for all functions: [b, K h] to [p_i, K h]
+        wide = slopes[0].swapaxes(0, 1).reshape(1, size, functions * width)
         pull, by_function = self.problem.linear.pull, (-1, functions, width)
-        values = [pull(X, own)[0].reshape(by_function).swapaxes(0, 1) for own, X in zip(wide, features, strict=True)]
+        values = [pull(X, wide)[0].reshape(by_function).swapaxes(0, 1) for X in features]
         first = Placed(values, block.columns, self.problem.features, axis=1)
         return (), PassUpload(Statistics(Parameters(first, head), clients.level), clients.tally)
 
