@@ -17,8 +17,9 @@ from mpifed.algorithms.measure import Measure
 from mpifed.algorithms.refused_steps import check_rows
 from mpifed.algorithms.reveals import DualSum, DualVariables, InnerProducts, MeanGradient, Received, ScoreDerivatives
 from mpifed.algorithms.scaffold import Scaffold
-from mpifed.core.exchange import Exchange, Field, Lazy
+from mpifed.core.exchange import Exchange, Field
 from mpifed.core.holdings import Placed
+from mpifed.core.lazy import Lazy
 from mpifed.core.record import Array, beside, leaves, map_leaves
 from mpifed.core.refusals import Refusal
 from mpifed.core.round import Round

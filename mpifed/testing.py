@@ -24,7 +24,8 @@ from mpifed.comm.mpi import Solo as Solo
 from mpifed.comm.rounds import play
 from mpifed.core.device import host_record
 from mpifed.core.errors import TooFewClients, UsageError
-from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, fields_of
+from mpifed.core.exchange import Exchange, ServerRecord, States, fields_of
+from mpifed.core.lazy import Lazy
 from mpifed.core.record import Array, Record, leaves, on_host, take
 from mpifed.core.round import Round
 from mpifed.core.tables import ReadOnlyTable

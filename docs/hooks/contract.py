@@ -14,8 +14,9 @@ from mpifed.algorithms.cells import Grid
 from mpifed.algorithms.columns import Columns
 from mpifed.algorithms.local_method import Done, Local, LocalMethod, Sent, Server
 from mpifed.contract import attribute_docs
-from mpifed.core.exchange import Exchange, Field, Lazy
+from mpifed.core.exchange import Exchange, Field
 from mpifed.core.holdings import Placed
+from mpifed.core.lazy import Lazy
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block
 from mpifed.data.samples import Samples, Source

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mpifed.core.exchange import Exchange, Lazy, Method, OwnRecord
+from mpifed.core.exchange import Exchange, Method, OwnRecord
+from mpifed.core.lazy import Lazy
 from mpifed.core.record import Record, map_leaves
 
 if TYPE_CHECKING:

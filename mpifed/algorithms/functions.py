@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from mpifed.core.errors import DataError
-from mpifed.core.exchange import Exchange, Field, Lazy
+from mpifed.core.exchange import Exchange, Field
+from mpifed.core.lazy import Lazy
 from mpifed.core.record import ABSENT, AnyRecord, Array, Record, map_leaves, namespace
 from mpifed.core.round import Round
 from mpifed.data.block import Block

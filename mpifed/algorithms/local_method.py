@@ -34,7 +34,7 @@ from mpifed.maths.objectives import concave_gradient
 from mpifed.maths.optimizers import AVERAGE, ClientOptimizer, ServerOptimizer
 
 if TYPE_CHECKING:
-    from mpifed.core.exchange import Lazy
+    from mpifed.core.lazy import Lazy
     from mpifed.core.refusals import Refusal
     from mpifed.core.round import Round
     from mpifed.core.vector import Layout

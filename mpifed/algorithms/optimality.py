@@ -15,7 +15,8 @@ import numpy as np
 from mpifed.algorithms.functions import CHUNK, of_each
 from mpifed.algorithms.local_method import Local, LocalMethod, Sent, Server
 from mpifed.algorithms.measure import Columns, FirstNumbers, Measure
-from mpifed.core.exchange import Exchange, Field, Lazy
+from mpifed.core.exchange import Exchange, Field
+from mpifed.core.lazy import Lazy
 from mpifed.core.record import Array, take
 from mpifed.core.round import Round
 from mpifed.data.block import Block

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mpifed.core.exchange import Lazy, Method
+from mpifed.core.exchange import Method
+from mpifed.core.lazy import Lazy
 from mpifed.core.record import Array, beside
 from mpifed.maths.arrays import added
 from mpifed.maths.objectives import concave_gradient

@@ -42,7 +42,8 @@ from mpifed.algorithms.ssca_tuning import (
     renewed_estimate,
     steer,
 )
-from mpifed.core.exchange import Exchange, Lazy
+from mpifed.core.exchange import Exchange
+from mpifed.core.lazy import Lazy
 from mpifed.core.record import ABSENT, Array, beside, in_memory, map_leaves, on_host
 from mpifed.core.round import Round
 from mpifed.data.block import Batch, Block, Features

@@ -23,7 +23,8 @@ from mpifed.comm.mpi import Comm, Solo
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.sums import Message
 from mpifed.core.device import host_record
-from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States
+from mpifed.core.exchange import Exchange, ServerRecord, States
+from mpifed.core.lazy import Lazy
 from mpifed.core.record import Array, Flags, Integers, Record, bare_leaves, map_leaves, nbytes
 from mpifed.core.round import Round
 from mpifed.data.block import Block, ClientData

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
+
+from mpifed.comm.mpi import Comm
 
 # how numbers of the ranks become those of a run: seconds of cryptography and gradients are summed, of other seconds the
 # slowest rank's count, and of a reduction, in which ranks wait for one another, the least
@@ -56,3 +58,14 @@ class Account:
             yield
         finally:
             self.costs[what] += time.perf_counter() - start
+
+
+def of_all_ranks(
+    comm: Comm, costs: Mapping[str, Mapping[str, float]], before: Mapping[str, Mapping[str, float]]
+) -> dict[str, dict[str, float]]:
+    """This rank's costs, by exchange, with those of the others, added to `before`; complete on rank 0. Collective."""
+    rows, totals = comm.gather(costs) or [costs], {name: dict(cost) for name, cost in before.items()}
+    for name, own in costs.items():
+        cost = {**own} | {key: float(combine(row[name][key] for row in rows)) for key, combine in OVER_RANKS.items()}
+        totals[name] = {key: value + totals.get(name, {}).get(key, 0) for key, value in cost.items()}
+    return totals

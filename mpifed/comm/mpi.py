@@ -171,17 +171,11 @@ class Solo:
     def Bcast(self, array: Array) -> None:
         """Overwrite `array` on every rank by rank 0's."""
 
-    def Reduce(self, array: Array, total: Array | None) -> None:
-        """Sum `array` over ranks into `total` on rank 0; None elsewhere, where `array` may be overwritten.
+    def Reduce(self, array: Array) -> None:
+        """Sum `array` over ranks, in place, on rank 0; on others it may be overwritten."""
 
-        The two may be the same array: then MPI reduces in place, and it is overwritten on every rank.
-        """
-        if total is not None and total is not array:
-            total[...] = array
-
-    def Allreduce(self, array: Array, total: Array) -> None:
-        """Sum `array` over ranks into `total`, which may be the same array, on every rank."""
-        self.Reduce(array, total)
+    def Allreduce(self, array: Array) -> None:
+        """Sum `array` over ranks, in place, on every rank."""
 
     def raise_on_all_ranks(self, error: BaseException | None = None) -> None:
         """Raise on every rank if any rank has an error: that of the lowest such rank."""
@@ -219,11 +213,11 @@ class Intracomm:
         for piece in pieces(flat):
             self.mpi.Bcast(flat[piece])
 
-    def Reduce(self, array: Array, total: Array | None) -> None:
-        add_over(self.mpi, array, total)
+    def Reduce(self, array: Array) -> None:
+        add_over(self.mpi, array, everywhere=False)
 
-    def Allreduce(self, array: Array, total: Array) -> None:
-        add_over(self.mpi, array, total, everywhere=True)
+    def Allreduce(self, array: Array) -> None:
+        add_over(self.mpi, array, everywhere=True)
 
     def raise_on_all_ranks(self, error: BaseException | None = None) -> None:
         for failure in self.allgather(None if error is None else self._as_sent(error)):
@@ -262,18 +256,14 @@ def agreed(comm: Comm) -> Iterator[None]:
     comm.raise_on_all_ranks(error)
 
 
-def add_over(comm: Communicator, array: Array, total: Array | None, everywhere: bool = False) -> None:
+def add_over(comm: Communicator, array: Array, everywhere: bool) -> None:
     """As `Solo.Reduce`, or `Solo.Allreduce`, by the library's own calls, piece after piece."""
-    if not everywhere and array.nbytes >= LONG and is_mpich():  # a third of the time of MPI_Reduce in MPICH 5.0
-        everywhere, total = True, array if total is None else total
-    received = total if everywhere or comm.rank == 0 else None
+    everywhere |= array.nbytes >= LONG and is_mpich()  # a third of the time of MPI_Reduce in MPICH 5.0
     for piece in pieces(array):
-        sent = load().IN_PLACE if received is array else array[piece]
-        into = None if received is None else received[piece]
         if everywhere:
-            comm.Allreduce(sent, into)
+            comm.Allreduce(load().IN_PLACE, array[piece])
         else:
-            comm.Reduce(sent, into)
+            comm.Reduce(array[piece] if comm.rank else load().IN_PLACE, array[piece])
 
 
 def pieces(array: Array) -> list[slice]:

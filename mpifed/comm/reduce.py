@@ -44,7 +44,7 @@ class SharedMessage:
         node.Barrier()
         if comm.nodes > 1:
             if node.rank == 0:
-                add_over(comm.leaders, total, total, everywhere)
+                add_over(comm.leaders, total, everywhere)
             if everywhere:
                 node.Barrier()
         return total if everywhere or comm.rank == 0 else None

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mpifed.comm.channels import make_channel
 from mpifed.comm.channels.base import (
     Channel,
     ChannelSetting,
@@ -21,14 +22,16 @@ from mpifed.comm.channels.base import (
     Protection,
     refuse_small,
 )
-from mpifed.comm.costs import OVER_RANKS
+from mpifed.comm.costs import of_all_ranks
 from mpifed.comm.mpi import Comm
+from mpifed.comm.states import put
 from mpifed.comm.sums import Arithmetic, Message, names_field, note_steps
 from mpifed.core.device import Device, host_record
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Exchange, Lazy, ServerRecord, States, answering, hearing
+from mpifed.core.exchange import Exchange, ServerRecord, States, answering, hearing
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array, Integers, Record, put, take
+from mpifed.core.lazy import Lazy
+from mpifed.core.record import Array, Integers, Record, take
 from mpifed.core.round import SETUP, Round
 from mpifed.data.block import Block
 from mpifed.data.roster import Roster
@@ -91,8 +94,7 @@ class Ranks:
         Raises UsageError when a bound or `allow` names none of their fields; when a bound and scale fit no
         grid; when sums would be over fewer clients than the job allows.
         """
-        messages = [self.plan(exchange).message for exchange in exchanges]
-        known = [place.name for message in messages for place in message.places]
+        known = [place.name for exchange in exchanges for place in self.plan(exchange).message.places]
         named = {"[aggregation.bounds]": self._arithmetic.bounds, "[aggregation] allow:": self.protection.allow}
         for table, names in named.items():
             for name in names:
@@ -119,10 +121,9 @@ class Ranks:
         """What the exchange reuses whenever it is played."""
         plan = self._plans.get(exchange.name)
         if plan is None:
-            name = exchange.keeps
-            kept = self._kept.setdefault(name, Kept(self.clients)) if name else None
-            message = Message(exchange, self.clients, self._arithmetic)
+            kept = self._kept.setdefault(exchange.keeps, Kept(self.clients)) if exchange.keeps else None
             channel = self._clear if exchange.clear else self.channel
+            message = Message(exchange, self.clients, self._arithmetic)
             plan = self._plans[exchange.name] = Plan(message, channel, kept)
         plan.exchange = exchange  # whose functions may be others
         return plan
@@ -138,13 +139,7 @@ class Ranks:
         for name, sent in last_answers.items():
             self._kept[name].sent.update(sent)
         for plan in self._plans.values():
-            kept = plan.kept
-            if kept is None or kept.answered.any() or plan.exchange.answer is None:
-                continue
-            for clients in self.comm.allgather(list(kept.sent)):
-                kept.answered[clients] = True
-            if kept.answered.any():
-                plan.channel.resend(plan, Round(SETUP, 0, kept.answered.copy()))
+            plan.channel.restore(plan)
 
     # --- costs --------------------------------------------------------------------------------------------------------
 
@@ -154,12 +149,7 @@ class Ranks:
         Bytes are those that a deployment would send; measures are left out.
         """
         played = {name: plan.account.costs for name, plan in self._plans.items() if plan.account.costs["played"]}
-        costs = {"keys": self.channel.keys.costs, **played}
-        rows, totals = self.comm.gather(costs) or [costs], {name: dict(cost) for name, cost in before.items()}
-        for name, own in costs.items():
-            cost = own | {key: float(combine(row[name][key] for row in rows)) for key, combine in OVER_RANKS.items()}
-            totals[name] = {key: value + totals.get(name, {}).get(key, 0) for key, value in cost.items()}
-        return totals
+        return of_all_ranks(self.comm, {"keys": self.channel.keys.costs, **played}, before)
 
     def _count(self, plan: Plan, question: Record, now: Round) -> None:
         """Count the bytes of an exchange, on rank 0.
@@ -312,16 +302,3 @@ def play(
             server = ranks.serve(plan, exchange.absorb, server, total, here)
     states.commit()
     return server, states
-
-
-def make_channel(setting: ChannelSetting) -> Channel:
-    """The channel that the setting names; its libraries are imported here."""
-    if setting.protection.channel == "masked":
-        from mpifed.comm.channels.masked import Masked
-
-        return Masked(setting)
-    if setting.protection.channel == "encrypted":
-        from mpifed.comm.channels.encrypted import Encrypted
-
-        return Encrypted(setting)
-    return Channel(setting)

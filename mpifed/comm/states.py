@@ -25,7 +25,18 @@ import numpy as np
 
 from mpifed.core.errors import DataError
 from mpifed.core.io_errors import named_in_errors, open_regular
-from mpifed.core.record import Array, Integers, Record, bare_leaves, leaves, map_leaves, on_host
+from mpifed.core.record import (
+    AnyRecord,
+    Array,
+    Integers,
+    Record,
+    bare_leaves,
+    beside,
+    leaves,
+    map_leaves,
+    on_host,
+    writable,
+)
 
 Arrays: TypeAlias = Mapping[str, Array]  # of one block, by name
 Form: TypeAlias = tuple[tuple[str, str, Any], ...]  # of a block: (name, dtype, shape; None of a NumPy scalar)
@@ -61,6 +72,20 @@ def fitted(kind: str, like: Record, arrays: Arrays, where: str) -> Record:
         return found
 
     return map_leaves(checked, like)
+
+
+def put(record: AnyRecord, who: Array, values: AnyRecord, in_place: bool = False) -> AnyRecord:
+    """`record` with its entries `who` along the leading axis, in ascending order, replaced by `values`.
+
+    `in_place`: in the arrays of `record` wherever they can be written to.
+    """
+
+    def replaced(leaf: Array, new: Array) -> Array:
+        leaf = leaf if in_place and writable(leaf) else leaf.copy()
+        leaf[beside(leaf, who)] = beside(leaf, new)
+        return leaf
+
+    return map_leaves(replaced, record, values)
 
 
 class StateFile:

@@ -94,9 +94,7 @@ class Place:
 
         What is sent to its holders alone returns to who sent it where that is a single client, and does not count.
         """
-        if self.held is None:
-            return int(np.count_nonzero(present))
-        filled = self.held.held_by(present)
+        filled = self.filled(present)
         filled = filled[filled > self.field.to_holders]
         return int(filled.min()) if len(filled) else 0
 
@@ -129,7 +127,9 @@ class Message:
         self.exchange, self.clients = exchange, clients
         self.places = _places(exchange, clients, how)
         self.size = self.places[-1].stop if self.places else 0
-        self.positions, self.units_of = cache(self._positions_of), cache(self._units_of)
+        self.positions = cache(self._positions_of)
+        # by client, the numbers of the units that it fills
+        self.units_of = cache(lambda client: tuple(n for n, unit in enumerate(self.units) if unit.who[client]))
 
     @property
     def nbytes(self) -> int:
@@ -164,10 +164,6 @@ class Message:
                 unit = units.setdefault((who.tobytes(), to_holders), Unit(who, [], to_holders))
                 unit.at.append(place.positions(at))
         return [unit for unit in units.values() if unit.at]
-
-    def _units_of(self, client: int) -> tuple[int, ...]:
-        """The numbers of the units that the client fills."""
-        return tuple(number for number, unit in enumerate(self.units) if unit.who[client])
 
     def _positions_of(self, numbers: tuple[int, ...]) -> Positions:
         """Positions of the units of these numbers, ascending."""
@@ -263,7 +259,7 @@ class Sum:
                 self._move(self._shared.mine)
         if self._shared is not None:
             return self._shared.reduce(everywhere)
-        (comm.Allreduce if everywhere else comm.Reduce)(self.numbers, self.numbers)
+        (comm.Allreduce if everywhere else comm.Reduce)(self.numbers)
         return self.numbers if everywhere or comm.rank == 0 else None
 
 

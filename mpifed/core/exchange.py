@@ -7,7 +7,7 @@ summed, in the clear or not, where clients live and how many ranks there are is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, TypeAlias, cast
 
@@ -15,7 +15,7 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from mpifed.core.holdings import Holdings
-from mpifed.core.record import Array, InPlaceOfArray, Integers, Record, leaves, map_leaves, namespace
+from mpifed.core.record import Array, InPlaceOfArray, Integers, Record, leaves
 from mpifed.core.round import Round
 
 Block: TypeAlias = Any  # mpifed.data.block.Block, which stands above
@@ -93,38 +93,6 @@ OwnRecord: TypeAlias = Any  # [n, ...], a record of a method's own class
 def fields_of(exchange: Exchange) -> dict[str, Field]:
     """By dotted name, the fields of an exchange."""
     return {name: cast("Field", field) for name, field in leaves(exchange.fields)}  # no array, though its class says so
-
-
-@dataclass(eq=False)
-class Lazy(InPlaceOfArray):
-    """Uploads of a block's clients, made by who adds them: a few at a time, while they are in the cache, or as one sum.
-
-    Who looks at one of its fields has all uploads, which are then what is added. (A class of its own and no NamedTuple,
-    because it stands in place of a record.)
-
-    Parameters
-    ----------
-    parts : () -> (positions of some clients in the block, their uploads, leaves [m, ...]), all of them in the end
-    total : () -> the sum of all uploads, by fewer and larger products; where there is such a way
-    apart : () -> as `parts`, or without what is common to all uploads, which is third; where that is quicker
-    """
-
-    parts: Callable[[], Iterator[tuple[Array, Record]]]
-    total: Callable[[], Record] | None = None
-    apart: Callable[[], Iterator[tuple[Any, ...]]] | None = None  # parts, or with a third
-
-    def made(self) -> Record:
-        """All the uploads, leaves [n, ...]."""
-        who, parts = zip(*self.parts(), strict=True)
-        order = np.argsort(np.concatenate(who))
-        record: Record = map_leaves(lambda *some: namespace(some[0]).concatenate(some)[order], *parts)
-        self.__init__(lambda: iter([(np.arange(len(order)), record)]))  # type: ignore[misc]  # neither total nor apart
-        return record
-
-    def __getattr__(self, name: str) -> Any:  # what the record has
-        if name.startswith("__"):  # of Python's own protocols there are none
-            raise AttributeError(name)
-        return getattr(self.made(), name)
 
 
 @dataclass(frozen=True)

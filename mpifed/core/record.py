@@ -126,20 +126,6 @@ def take(record: AnyRecord, who: Array) -> AnyRecord:
     return map_leaves(lambda leaf: leaf if len(who) == len(leaf) else leaf[beside(leaf, who)], record)
 
 
-def put(record: AnyRecord, who: Array, values: AnyRecord, in_place: bool = False) -> AnyRecord:
-    """`record` with its entries `who` along the leading axis, in ascending order, replaced by `values`.
-
-    `in_place`: in the arrays of `record` wherever they can be written to.
-    """
-
-    def replaced(leaf: Array, new: Array) -> Array:
-        leaf = leaf if in_place and writable(leaf) else leaf.copy()
-        leaf[beside(leaf, who)] = beside(leaf, new)
-        return leaf
-
-    return map_leaves(replaced, record, values)
-
-
 def writable(leaf: Array) -> bool:
     """Whether it can be written to; CuPy does not keep from writing to what was broadcast, where rows share memory."""
     if namespace(leaf) is np:

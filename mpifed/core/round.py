@@ -258,10 +258,7 @@ class Round(NamedTuple):
         [n, count] positions in each client's shard, a function of (seed, purpose, round, client, size, count): the
         same call gives the same rows again.
         """
-        keyed, size = None if secret and self.secure else purpose, int(sizes[0]) if len(sizes) else 0
-        if 0 < size < _FEW * count and size <= _SMALL and (sizes == size).all():
-            # the same as below, by fewer calls
-            return np.ascontiguousarray(self._by_sorting(keyed, clients, size, count))
+        keyed = None if secret and self.secure else purpose
         rows, few = np.empty((len(clients), count), dtype=np.int64), sizes >= _FEW * count
         if few.any():
             rows[few] = self._by_rejection(keyed, clients[few], sizes[few], count)

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from mpifed.algorithms.measure import Measure
+from mpifed.comm.channels import make_channel
 from mpifed.comm.channels.base import Plan
 from mpifed.comm.mpi import Solo
-from mpifed.comm.rounds import Ranks, make_channel, play
+from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
 from mpifed.core.errors import MpifedError
 from mpifed.core.exchange import Exchange, ServerRecord, States

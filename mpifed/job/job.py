@@ -24,7 +24,7 @@ from mpifed.job.reading import read_table as read_table
 from mpifed.job.reading import set_value as set_value
 from mpifed.job.schema import ALGORITHM, CLIENT, SERVER, JobSettings, Security
 from mpifed.job.settings import Wrong, errors_of, hints_of, table_of
-from mpifed.maths.optimizers import OPTIMIZERS
+from mpifed.maths.adaptive import OPTIMIZERS
 from mpifed.maths.problem import Problem
 from mpifed.text import nearest
 

@@ -37,10 +37,10 @@ from mpifed.core.tables import ReadOnlyTable, Table
 from mpifed.files.expected import expected
 from mpifed.hyperparameters import MadeByKeywords
 from mpifed.job.reading import listed_errors, where_is
-from mpifed.maths.adaptive import CLIENT_OPTIMIZERS, SERVER_OPTIMIZERS
+from mpifed.maths.adaptive import CLIENT_OPTIMIZERS, OPTIMIZERS, SERVER_OPTIMIZERS
 from mpifed.maths.compression import COMPRESSORS, Compression
 from mpifed.maths.objectives import OBJECTIVES, Objective
-from mpifed.maths.optimizers import OPTIMIZERS, ClientOptimizer, ServerOptimizer
+from mpifed.maths.optimizers import ClientOptimizer, ServerOptimizer
 from mpifed.maths.regularizers import REGULARIZERS, Regularizer
 from mpifed.maths.schedules import SCHEDULES
 from mpifed.maths.terms import TERMS, Term

@@ -123,6 +123,7 @@ class ServerAdagrad(Adaptive):
         return v + square
 
 
+OPTIMIZERS = ("client_optimizer", "server_optimizer")  # tables of a job, and fields of algorithms that take them
 CLIENT_OPTIMIZERS: dict[str, type[ClientOptimizer]] = {"sgd": SGD, "adamw": AdamW}
 SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
     "sgd": ServerSGD,

@@ -197,5 +197,3 @@ class ServerSGD(ServerOptimizer):
 
 
 AVERAGE = ServerSGD()  # of the clients' models
-
-OPTIMIZERS = ("client_optimizer", "server_optimizer")  # tables of a job, and fields of algorithms that take them

@@ -85,8 +85,7 @@ class TestRows(NamedTuple):
 
     def _summed(self, table: Array) -> Array:
         """The table with the lines of all ranks, on rank 0. Collective."""
-        flat = table.reshape(-1)
-        self.comm.Reduce(flat, flat)
+        self.comm.Reduce(table.reshape(-1))
         return table
 
     def _quality(self, matches: Array, rows: Array) -> Array:

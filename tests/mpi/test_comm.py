@@ -37,17 +37,10 @@ def test_arrays_are_sent_and_summed(dtype: str, long: int, monkeypatch: pytest.M
     monkeypatch.setattr(module, "LONG", long)
     for comm in worlds():
         for size in sizes(dtype):
-            mine, total = part(comm.rank, size, dtype), np.full(size, 77, dtype=dtype)
             expected = sum(part(rank, size, dtype) for rank in range(comm.size))
-            comm.Allreduce(mine, total)
-            np.testing.assert_array_equal(total, expected)
-            np.testing.assert_array_equal(mine, part(comm.rank, size, dtype))
-            total[:] = 77
-            comm.Reduce(mine, total if comm.rank == 0 else None)
-            np.testing.assert_array_equal(total, expected if comm.rank == 0 else 77)
             for add in (comm.Reduce, comm.Allreduce):
                 mine = part(comm.rank, size, dtype)
-                add(mine, mine)
+                add(mine)
                 if comm.rank == 0 or add == comm.Allreduce:
                     np.testing.assert_array_equal(mine, expected)
             mine = part(comm.rank, size, dtype)
@@ -58,7 +51,7 @@ def test_arrays_are_sent_and_summed(dtype: str, long: int, monkeypatch: pytest.M
 def test_integers_are_added_modulo_2_to_the_64() -> None:
     for comm in worlds():
         mine = np.array([2**62, -(2**62)])
-        comm.Allreduce(mine, mine)
+        comm.Allreduce(mine)
         assert mine.tolist() == [(comm.size * x + 2**63) % 2**64 - 2**63 for x in (2**62, -(2**62))]
 
 
@@ -134,9 +127,8 @@ def test_more_than_2_gib_and_2_to_the_31_values() -> None:
     comm.Bcast(array)
     assert array[marks].tolist() == list(range(10, 10 + len(marks)))
     assert np.count_nonzero(array) == len(marks)
-    total = np.empty_like(array) if comm.rank == 0 else None
-    comm.Reduce(array, total)
-    if total is not None:
-        assert total[marks].tolist() == [2 * mark for mark in range(10, 10 + len(marks))]
-        assert np.count_nonzero(total) == len(marks)
+    comm.Reduce(array)
+    if comm.rank == 0:
+        assert array[marks].tolist() == [2 * mark for mark in range(10, 10 + len(marks))]
+        assert np.count_nonzero(array) == len(marks)
     half.Free()

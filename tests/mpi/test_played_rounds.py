@@ -17,8 +17,9 @@ from mpifed.comm.channels.base import Protection
 from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import Arithmetic
-from mpifed.core.exchange import Exchange, Field, Lazy
+from mpifed.core.exchange import Exchange, Field
 from mpifed.core.holdings import Holdings, Placed
+from mpifed.core.lazy import Lazy
 from mpifed.core.record import leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Block

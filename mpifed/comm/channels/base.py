@@ -145,10 +145,17 @@ class Channel:
         """Add a client's upload to the partial sum of this rank."""
         plan.sum.numbers[:-1] += plan.change(upload, client)
 
-    def resend(self, plan: Plan, now: Round) -> None:
+    def restore(self, plan: Plan) -> None:
         """Have all clients upload again what they have sent, after a restart has lost the server's sum. Collective."""
-        assert plan.kept is not None
-        before, plan.kept.sent = plan.kept.sent, {}
+        kept = plan.kept
+        if kept is None or kept.answered.any() or plan.exchange.answer is None:
+            return
+        for clients in self.comm.allgather(list(kept.sent)):
+            kept.answered[clients] = True
+        if not kept.answered.any():
+            return
+        now, before = Round(SETUP, 0, kept.answered.copy()), kept.sent
+        kept.sent = {}
         self.begin(plan, now)
         for client, numbers in sorted(before.items()):
             integers = np.zeros(plan.message.size, np.int64)

@@ -130,14 +130,14 @@ class Encrypted(Channel):
         bounds.
         """
         refuse_small([(plan.message, now)], self.protection)
-        serves = self.comm.rank == 0
-        self.comm.Reduce(plan.sum.numbers[-1:], plan.reduced[-1:] if serves else None)
+        self.comm.Reduce(plan.sum.numbers[-1:])
+        plan.reduced[-1] = plan.sum.numbers[-1]  # which rank 0 reads
         receivers, counted = self._receivers(plan, now), self._counted(plan, now)
         if not counted.any():  # nothing was encrypted: the sum of no uploads is 0
             plan.reduced[:-1] = 0
             return True
         sealed = self.comm.bcast(self.comm.reduce(self._totals, op=plan.account.timed()(self._added)))
-        if plan.kept is not None and serves:
+        if plan.kept is not None and self.comm.rank == 0:
             plan.kept.total = sealed
         packing, hosted, message = self.packing(plan.message), self.hosted, None
         summed = (packing.senders & counted).any(axis=1)

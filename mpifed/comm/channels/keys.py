@@ -205,10 +205,7 @@ class Pad:
             key_stream = self._generated[: piece.nbytes].view("<i8")
             for stream, sign in masks:
                 stream.into(zeros, out)
-                if sign > 0:
-                    np.add(piece, key_stream, piece)
-                else:
-                    np.subtract(piece, key_stream, piece)
+                (np.add if sign > 0 else np.subtract)(piece, key_stream, piece)
         if not isinstance(at, slice):
             message[at] = values
 

@@ -149,20 +149,6 @@ class Masked(Channel):
         Raises TooFewClients on all ranks alike, before anything is opened: when the sum is over fewer clients than the
         job allows, or too many have left to open it; BrokenProtocol on all ranks alike, when shares were changed.
         """
-        self._refuse(plan, now)
-        to_clients = plan.exchange.hear is not None
-        received = self._reduce(plan, to_clients and self._dropouts is None)
-        if self._dropouts is not None:
-            self._dropouts.open(plan.reduced, self.tap)
-            if to_clients:
-                self.comm.Bcast(plan.reduced)
-        self._keep(plan)
-        if plan.kept is not None:
-            plan.kept.moved |= dict.fromkeys(self._movers, self._turns.now)
-        return self._hear(plan, now) if to_clients else received
-
-    def _refuse(self, plan: Plan, now: Round) -> None:
-        """Check participation before anything is reduced: where nobody may leave, the reduction opens the sum."""
         refuse_small([(plan.message, now)], self.protection)
         if self._dropouts is not None:
             self._dropouts.refuse()
@@ -173,6 +159,16 @@ class Masked(Channel):
                     "remove would stay in the sum; set [participation] max_dropouts to the number of clients that may "
                     "leave, none of them the first of an exchange in which absent clients go on counting"
                 )
+        to_clients = plan.exchange.hear is not None
+        received = self._reduce(plan, to_clients and self._dropouts is None)
+        if self._dropouts is not None:
+            self._dropouts.open(plan.reduced, self.tap)
+            if to_clients:
+                self.comm.Bcast(plan.reduced)
+        self._keep(plan)
+        if plan.kept is not None:
+            plan.kept.moved |= dict.fromkeys(self._movers, self._turns.now)
+        return self._hear(plan, now) if to_clients else received
 
     def _hear(self, plan: Plan, now: Round) -> bool:
         """Remove the clients' streams, if a client of this rank receives the sum; whether one does."""

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from mpifed.comm.channels import make_channel
 from mpifed.comm.channels.base import Channel, ChannelSetting, Kept, Plan, Protection
-from mpifed.comm.rounds import make_channel
 from mpifed.comm.sums import Message
 from mpifed.core.errors import TooFewClients
 from mpifed.core.exchange import Exchange, Field
@@ -46,13 +46,13 @@ class Threads:
     def Bcast(self, array: Any) -> None:
         array[...] = self._hear(self._meet(array.copy())[0])
 
-    def Reduce(self, array: Any, total: Any) -> None:
+    def Reduce(self, array: Any) -> None:
         found = self._meet(array.copy())
-        if total is not None and self.rank == 0:
-            total[...] = self._hear(np.sum(found, axis=0, dtype=array.dtype))
+        if self.rank == 0:
+            array[...] = self._hear(np.sum(found, axis=0, dtype=array.dtype))
 
-    def Allreduce(self, array: Any, total: Any) -> None:
-        total[...] = self._hear(np.sum(self._meet(array.copy()), axis=0, dtype=array.dtype))
+    def Allreduce(self, array: Any) -> None:
+        array[...] = self._hear(np.sum(self._meet(array.copy()), axis=0, dtype=array.dtype))
 
     def bcast(self, value: Any, root: int = 0) -> Any:
         return self._hear(self._meet(value)[root])

@@ -19,8 +19,9 @@ from mpifed.comm.rounds import Ranks, play
 from mpifed.comm.states import ClientStates
 from mpifed.comm.sums import Arithmetic, Message, Sum
 from mpifed.core.errors import NumericalError, TooFewClients, UsageError
-from mpifed.core.exchange import Exchange, Field, Lazy, fields_of
+from mpifed.core.exchange import Exchange, Field, fields_of
 from mpifed.core.holdings import Holdings, Placed
+from mpifed.core.lazy import Lazy
 from mpifed.core.record import leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.data.block import Block

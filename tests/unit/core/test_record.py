@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpifed.core.record import leaves, map_leaves, put, take
+from mpifed.comm.states import put
+from mpifed.core.record import leaves, map_leaves, take
 from mpifed.maths.arrays import repeated
 
 
