@@ -106,8 +106,8 @@ class Ranks:
         """UsageError, naming fields, where a sum of all clients or of a round's would be over fewer than allowed."""
         plans = [plan for plan in map(self.plan, exchanges) if plan.channel.name != "plain"]
         partial = any(place.held is not None for plan in plans for place in plan.message.places)
-        everybody = Round(SETUP, 0, np.ones(self.clients, dtype=bool))
-        every = chain([everybody], rounds if partial else ())  # elsewhere all who participate fill every entry
+        # all who participate fill every entry elsewhere
+        every = chain([Round(SETUP, 0, np.ones(self.clients, dtype=bool))], rounds if partial else ())
         sums = ((plan.message, plan.exchange.at(now, 0)) for now in every for plan in plans)
         refuse_small(sums, self.protection, UsageError)
 

@@ -94,7 +94,9 @@ class Place:
 
         What is sent to its holders alone returns to who sent it where that is a single client, and does not count.
         """
-        filled = self.filled(present)
+        if self.held is None:  # in every masked round
+            return int(np.count_nonzero(present))
+        filled = self.held.held_by(present)
         filled = filled[filled > self.field.to_holders]
         return int(filled.min()) if len(filled) else 0
 

@@ -46,8 +46,7 @@ class Masked(Channel):
         keyring = self.keyring = Keyring(setting, self.keys)
         self.pad, self._turns = Pad(), Turns()
         self._stream = lru_cache(_STREAMS)(lambda i, j: Stream(keyring.key(i, j, b"streams", 0)))
-        most = setting.protection.max_dropouts
-        self._dropouts = Dropouts(setting, self.keyring, self.pad) if most else None
+        self._dropouts = Dropouts(setting, keyring, self.pad) if setting.protection.max_dropouts else None
         self._turn: Turn
         self._movers: dict[int, int] = {}  # of the turn: by unit of a kept sum for clients, who moves its stream
         self._graphs: dict[str, MaskGraph] = {}
