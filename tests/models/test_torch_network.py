@@ -15,6 +15,7 @@ import nets
 import numpy as np
 import pytest
 import torch
+from lengths import covering
 from records import bare_leaves, flat
 from torch.func import functional_call
 from torch.nn import functional
@@ -100,13 +101,11 @@ def slopes_of(loss: Any, tensors: list[Any]) -> Any:
     return torch.cat([slope.flatten() for slope in slopes]).numpy()
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *RANDOM])
-@pytest.mark.parametrize("own", [False, True], ids=["one model", "own models"])
-@pytest.mark.parametrize("by_default", [False, True], ids=["as it is", "by outputs"])
+@covering({"kind": [*KINDS, *RANDOM], "own": [False, True], "by_default": [False, True]})
 def test_losses_and_gradients_are_pytorch_s(
     kind: str, own: bool, by_default: bool, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Losses in eval(), gradients in training, the same twice."""
+    """Losses in eval(), gradients in training, the same twice; by the way back through the outputs too."""
     if by_default:
         monkeypatch.setattr(TorchNetwork, "add_gradient", NeuralNetwork.add_gradient)
     objective = (KINDS | RANDOM)[kind]
