@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 import tomli_w
@@ -52,44 +51,16 @@ def objects(kind: type[Any]) -> st.SearchStrategy[Any]:
     hints, given_values = get_type_hints(kind, localns={"Problem": object}, include_extras=True), {}
     for field in fields(kind):
         if field.name not in ("problem", "name"):
-            of_type = values(hints[field.name])
+            of_type = st.from_type(hints[field.name])
             given_values[field.name] = of_type if field.default is MISSING else st.just(field.default) | of_type
     return st.builds(kind, **given_values)
 
 
-def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a type."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        marks = [(name, getattr(mark, name)) for mark in inner[1:] for name in vars(type(mark)).get("__slots__", ())]
-        bounds = dict(marks) or {name: value for mark in inner[1:] for name, value in vars(mark).items()}
-        return bounded(inner[0], bounds)
-    if origin is Literal:
-        return st.sampled_from(inner)
-    if origin in (Union, UnionType):
-        return st.one_of([values(form) for form in inner])
-    return bounded(hint, {})
-
-
-def bounded(hint: Any, bounds: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values of a type within bounds."""
-    low, high = bounds.get("gt", bounds.get("ge")), bounds.get("lt", bounds.get("le"))
-    if hint is float:
-        open_ends = {"exclude_min": "gt" in bounds, "exclude_max": "lt" in bounds}
-        return st.floats(low, high, allow_nan=False, allow_infinity=False, **open_ends)
-    if hint is int:
-        least = -(2**63) if low is None else low + ("gt" in bounds)
-        return st.integers(least, 2**63 - 1 if high is None else high - ("lt" in bounds))
-    if get_origin(hint) is tuple:
-        return st.lists(values(get_args(hint)[0]), min_size=bounds.get("min_length", 0), max_size=3).map(tuple)
-    if hint in (bool, str, type(None)):
-        return {bool: st.booleans(), str: st.text("abc. é'\"\\", max_size=5), type(None): st.none()}[hint]
-    if hasattr(hint, "_fields"):  # as StepSize
-        hints = get_type_hints(hint, include_extras=True)
-        return st.builds(hint, **{name: values(hints[name]) for name in hint._fields})
-    known = {ClientOptimizer: CLIENT_OPTIMIZERS, ServerOptimizer: SERVER_OPTIMIZERS}
-    kinds = list(known[hint].values()) if hint in known else [hint]
-    return st.one_of([objects(kind) for kind in kinds])
+st.register_type_strategy(int, st.integers(-(2**63), 2**63 - 1))
+st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
+st.register_type_strategy(str, st.text("abc. é'\"\\", max_size=5))
+st.register_type_strategy(ClientOptimizer, st.one_of(list(map(objects, CLIENT_OPTIMIZERS.values()))))
+st.register_type_strategy(ServerOptimizer, st.one_of(list(map(objects, SERVER_OPTIMIZERS.values()))))
 
 
 def in_a_job(table: str, part: Any) -> dict[str, Any]:
