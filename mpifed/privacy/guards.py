@@ -107,11 +107,11 @@ class _Private(Open):
 
     def conflicts(self) -> Iterator[Refusal]:
         problem = self.problem
-        brought = problem.objective.brought(problem.features, problem.outputs)
+        undrawn = problem.objective.undrawn_parameter(problem.features, problem.outputs)
         yield Refusal(
-            brought and not self.privacy.public_preparation,
+            undrawn and not self.privacy.public_preparation,
             "[model] build",
-            f'"{brought}" is the same whatever the seed, as weights that were trained are, and what these have learned '
+            f'"{undrawn}" is the same whatever the seed, as weights that were trained are, and what these have learned '
             "of the data is counted by no epsilon",
             "give a function that draws it, or where it is public [privacy] public_preparation = true",
         )

@@ -58,8 +58,8 @@ class Ledger:
             sync(run_dir)
         found = read_ledger(run_dir)
         lines, self._crc, self._lines = found.lines, found.crcs[-1], len(found.lines)
-        said, released = ((each.clients, each.shares, each.release) for each in (found.header, header))
-        if said != released:
+        releases = [(each.clients, each.shares, each.release) for each in (found.header, header)]
+        if releases[0] != releases[1]:
             raise DataError(f"{self._path}: line 1 says that rounds release other than this job's do; {REMEDY}")
         done, attempt, counted = saved or (0, 0, None)
         if saved:

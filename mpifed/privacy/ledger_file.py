@@ -197,8 +197,8 @@ def spent(run_dir: Path) -> Table | None:
     about = read_json(run_json) if run_json.exists() else {}  # read before the ledger, which may grow meanwhile
     if about:
         checked(run_json, RunJson, about, REMEDY)
-    told = {"delta", "ledger", "protects", *(name for name in about if name.startswith("epsilon"))}
-    if not path.exists() and "privacy" not in written and told.isdisjoint(about):
+    of_private = {"delta", "ledger", "protects", *ADVERSARIES}
+    if not path.exists() and "privacy" not in written and of_private.isdisjoint(about):
         return None
     covered = about.get("digests") is not None  # else the run goes on; run.json counts all lines, too
     rows, heads = ({}, {}) if covered else (history_so_far(run_dir), _lines_of_checkpoints(run_dir))  # before it, too

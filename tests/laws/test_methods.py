@@ -20,7 +20,7 @@ from registry import CASES, FEW, NAMES, Case, table
 from mpifed.algorithms.local_method import LocalMethod
 from mpifed.comm.rounds import play
 from mpifed.core.errors import UsageError
-from mpifed.core.exchange import Lazy
+from mpifed.core.lazy import Lazy
 from mpifed.core.holdings import of_columns
 from mpifed.core.record import bare_leaves, leaves, map_leaves
 from mpifed.core.round import Round

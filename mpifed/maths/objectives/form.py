@@ -165,7 +165,7 @@ class Objective(MadeByKeywords, ABC):
         """A record of the model's structure: True for parameters that are penalized, False for intercepts."""
         return map_leaves(lambda leaf: True, model)
 
-    def brought(self, features: int, outputs: int) -> str:
+    def undrawn_parameter(self, features: int, outputs: int) -> str:
         """The first parameter that the job's seed does not draw, and that so may have been trained; "" if unknown."""
         return ""
 

@@ -86,7 +86,7 @@ class TorchNetwork(NeuralNetwork):
             wrong = _wrong_start(*nets) or _wrong_passes(nets[0], shape, outputs)
             return [f'[model] build = "{self.build}": {wrong}'] if wrong else self._wrong_loss(outputs)
 
-    def brought(self, features: int, outputs: int) -> str:
+    def undrawn_parameter(self, features: int, outputs: int) -> str:
         shape = self.shape or (features,)
         nets = [dict(built(self.build, seed, shape, outputs).named_parameters()) for seed in (0, 1)]
         fixed = (name for name, tensor in nets[0].items() if tensor.equal(nets[1][name]) and len(tensor.unique()) > 1)
