@@ -99,6 +99,12 @@ def test_what_has_a_closed_form(sampling: str) -> None:
     assert tiny == unamplified(1.0, 100, 1e-13) > 10 * epsilon(1.0, 0.05, 100, 1e-10, sampling=sampling)
 
 
+@pytest.mark.parametrize("delta", [1e-8, 1e-9])
+@pytest.mark.parametrize("multiplier", [1e5, 1e6, 1e7, 3e7])
+def test_much_noise_is_no_reason_to_say_too_little(multiplier: float, delta: float) -> None:
+    assert textbook_delta(unamplified(multiplier, 1, delta), multiplier) <= delta
+
+
 @pytest.mark.parametrize(("mechanisms", "delta", "sampling", "least"), [
     ((0.6, 1e-4, 10**5), 1.1e-11, "fixed", 3.560), ((1.0, 1e-3, 10**5), 1.01e-11, "poisson", 2.7455),
 ])  # fmt: skip
