@@ -306,7 +306,7 @@ class Kind(Generic[Part]):
 def _of_all(schemas: Sequence[Table], handler: GetJsonSchemaHandler) -> Table:
     """What a key means in all classes that have it, and the types of its values."""
     first, *others = schemas
-    if all(first == other for other in others):
+    if "anyOf" not in first and all(first == other for other in others):  # editors list each of its forms
         return first
     forms = [handler.resolve_ref_schema(form) for schema in schemas for form in schema.get("anyOf", [schema])]
     about = dict.fromkeys(schema.get("description", "") for schema in schemas)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,14 @@ def test_without_a_name_it_lists_all() -> None:
     told = CliRunner().invoke(main, ["explain"]).output
     names = {name for line in told.splitlines() for name in line.partition(": ")[2].split(", ")}
     assert names >= {*ALGORITHMS, "softmax", "stop", "test_loss", "75", "run"}
+
+
+def test_an_editor_lists_every_key_once() -> None:
+    """It lists each form of one that has several (taplo does)."""
+    schema = json.loads(CliRunner().invoke(main, ["explain", "--json-schema"]).output)
+    keys = schema["properties"]["algorithm"]["allOf"][0]["properties"]
+    assert keys["slack_cost"]["type"] == ["array", "number", "string"]
+    assert [key for key, value in keys.items() if "anyOf" in value] == ["name"]
 
 
 @dataclass(frozen=True)
