@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from functools import cache
 from typing import Any
 
 import torch
@@ -15,16 +14,16 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
-from work import CASE, ROUNDS, WARM_UP, Network, mark, minibatches, optimizer, report, shard
+from work import CASE, ROUNDS, WARM_UP, Network, mark, minibatches, network, optimizer, report, shard
 
 
 def clients() -> ClientApp:
     """An app that trains a client; a worker keeps its network, and the data that it has met."""
-    app, data, network = ClientApp(), cache(shard), cache(Network)
+    app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        rows = data(int(context.node_config["partition-id"]))
+        rows = shard(int(context.node_config["partition-id"]))
         logging.getLogger("flwr").setLevel(logging.ERROR)
         torch.set_num_threads(1)
         model = network()

@@ -62,8 +62,9 @@ def played(rival: str, case: str, rounds: int, data: Path, rows: int, steps: int
     with tempfile.TemporaryDirectory() as folder, open(Path(folder, "out"), "w+") as out:
         model = Path(folder, "model.npy")
         path = os.pathsep.join([str(Path(python).parent), ENVIRONMENT["PATH"]])
-        command = [python, str(HERE / f"{rival}_case.py"), case, str(rounds), str(data), str(model)]
-        started = subprocess.Popen(command, env=ENVIRONMENT | {"PATH": path}, stdout=out, stderr=out, cwd=folder)
+        asked = {"PATH": path, "RIVALS_WORK": f"{case}:{rounds}:{data}:{model}"}
+        command = [python, str(HERE / f"{rival}_case.py")]
+        started = subprocess.Popen(command, env=ENVIRONMENT | asked, stdout=out, stderr=out, cwd=folder)
         _, status, usage = os.wait4(started.pid, 0)
         out.seek(0)
         lines = out.read().splitlines()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -36,10 +37,11 @@ CASES = {
     "step": Case(6, batch=70, step=0.5, present=6, shuffle=False),  # those in order are compared with NumPy
     "epoch": Case(6, batch=30, step=0.1, present=6, steps=0, shuffle=False),
 }
-case_name, rounds, folder, model_path = (sys.argv[1:] + 4 * [""])[:4]
-CASE, ROUNDS, DATA = CASES.get(case_name, CASES["1"]), int(rounds or 0), Path(folder)
+name, rounds, folder, model_path = os.environ["RIVALS_WORK"].split(":")  # which Ray's workers inherit
+CASE, ROUNDS, DATA = CASES[name], int(rounds), Path(folder)
 
 
+@cache
 def shard(client: int) -> Rows:
     """A client's rows and labels."""
     with np.load(DATA / f"shard-{client:05d}.npz") as found:
@@ -68,6 +70,12 @@ class Network(torch.nn.Module):
     def loss(self, x: torch.Tensor, y: torch.Tensor, is_eval: bool = False) -> torch.Tensor:
         """As pfl calls it."""
         return cross_entropy(self(x), y)
+
+
+@cache
+def network() -> Network:
+    """That of this process."""
+    return Network()
 
 
 def optimizer(parameters: object, lr: float = CASE.step) -> torch.optim.SGD:
