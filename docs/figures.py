@@ -131,7 +131,7 @@ def hyfdca() -> None:
             axis.plot(rounds, loss, color=color, label=method)
         axis.set(yscale="log", xlabel="round", title=data)
     axes[0].set_ylabel("(P - P*) / P*")
-    axes[0].legend(fontsize=7, frameon=False)
+    axes[-1].legend(fontsize=7, frameon=False, loc="center right")
     save("reproductions/hyfdca.svg")
     rows = table("reproductions/hyfdca-costs.csv")
     _, axes = plt.subplots(1, 2, figsize=(9, 2.4), sharey=True, layout="constrained")
