@@ -20,8 +20,8 @@ from registry import CASES, FEW, NAMES, Case, table
 from mpifed.algorithms.local_method import LocalMethod
 from mpifed.comm.rounds import play
 from mpifed.core.errors import UsageError
-from mpifed.core.lazy import Lazy
 from mpifed.core.holdings import of_columns
+from mpifed.core.lazy import Lazy
 from mpifed.core.record import bare_leaves, leaves, map_leaves
 from mpifed.core.round import Round
 from mpifed.data.store import open_federation
