@@ -105,6 +105,16 @@ def test_the_conjugate_is_the_supremum(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
+def test_towards_what_alpha_moves_is_minus_the_slope_of_the_loss(name: str) -> None:
+    """By differences, away from kinks."""
+    m, h = np.array([-3.0, -0.4, 0.0, 0.7, 2.5]), 1e-6
+    for y in 0, 1:
+        up, down = (margin_loss(name, (2 * y - 1) * (m + s)) for s in (h, -h))
+        slope = (up - down) / (2 * h)
+        np.testing.assert_allclose(DUALS[name].toward(m, np.full(5, y)), -slope, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("classes", ["int64", "uint8"])
 def test_rounding_leaves_no_domain(name: str, classes: str) -> None:
     """In single precision, over and over, with scores and curvatures of all sizes."""
