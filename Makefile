@@ -71,7 +71,7 @@ test: $(VENV)/test.done ## set up and pass the quick tests: serial, then on 4 ra
 	$(BIN)/python -m pytest $(or $(TESTS),$(addprefix --ignore ,tests/mpi $(if $(CHECKED),$(CHEAP)))) -n $(WORKERS) --dist worksteal || code=1; \
 	$(if $(TESTS),,MPIR_CVAR_ENABLE_HEAVY_YIELD=1 mpiexec -n 4 $(BIN)/python -m pytest --with-mpi tests/mpi || code=1;) exit $$code
 
-CHEAP = tests/unit/core tests/unit/maths tests/unit/algorithms tests/unit/test_sources.py
+CHEAP = tests/unit/core tests/unit/maths tests/unit/algorithms tests/unit/test_package.py
 
 check: $(VENV)/test.done $(VENV)/dev.done ## before each commit: ruff, ruff format, mypy --strict, import-linter, the cheap tests (a minute)
 	$(BIN)/ruff check .
