@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -281,8 +280,10 @@ def _lines(comparison: Comparison, width: int | None) -> Iterator[str]:
 
 
 def _texts(column: str, values: Series, digits: int = 6, sign: str = "") -> Series:
-    texts = values.map(partial(value_of, column, digits=digits), na_action="ignore")
-    return texts.where(~(values > 0), sign + texts)
+    def text(value: float) -> str:
+        return (sign if value > 0 else "") + value_of(column, value, digits=digits)
+
+    return values.map(text, na_action="ignore").astype(object)  # numbers, where all are missing
 
 
 def _of(counts: DataFrame, always: bool = False) -> Series:

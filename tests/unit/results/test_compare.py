@@ -172,8 +172,10 @@ def test_interval_and_p_are_those_of_scipy(tmp_path: Path) -> None:
 
 def test_what_is_not_compared_in_pairs_is_said(tmp_path: Path) -> None:
     """Two seeds; 21 rows; the same difference in every seed but for rounding, which a t test would divide by 0."""
-    few = compare(methods(tmp_path / "few", {"A": [0.5, 0.6], "B": [0.6, 0.7]}))
+    two = methods(tmp_path / "few", {"A": [0.5, 0.6], "B": [0.6, 0.7]})
+    few = compare(two)
     assert "Not compared in pairs: no other row shares 3 finished seeds with that of the best test_acc" in str(few)
+    assert re.search("A +2 +3 equal seeds are needed", str(compare(two, by=["test_accuracy"])))
     many = compare(grid(tmp_path / "many", {k: [{"objective": k + s / 9} for s in range(3)] for k in range(1, 22)}))
     assert "Not compared in pairs: 21 rows, more than 20" in str(many)
     same = methods(tmp_path / "same", {"A": ACCURACY["A"], "B": [value + 0.1 for value in ACCURACY["A"]]})
