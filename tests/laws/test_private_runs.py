@@ -283,6 +283,7 @@ def test_a_budget_ends_every_rank(digits: Path, launch: Callable[..., Any], writ
         ended = launch(ranks, "run", path, "--out", out, *more)
         assert ended.code == 70 and "Traceback" not in ended.text, ended.text
         assert ended.text.count(said) == 1, ended.text
+        assert ("is spent after" in ended.text) == (ranks == 3)
     costs = [cost(5.0, 3 / 8, t, 1e-3, sampling="poisson") for t in range(1, 8)]
     rounds = sum(one <= 0.5 for one in costs)
     assert summary(out)["rounds"] == rounds > 1 and summary(out)["epsilon"] == costs[rounds - 1]
