@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -165,6 +166,9 @@ class Recipe(NamedTuple):
                     f"{column.places.at(row)} is a missing value; training rows had none, or were left out with it: "
                     "fill it in, or leave the row out"
                 )
+            if strange := {*(known or ())}.difference(categories or known or ()):
+                said = f"{what}: column {name!r}: no training row had {min(strange)!r:.80}, which counts as no category"
+                warnings.warn(said, stacklevel=4)
             texts.append(known)
             X.append(x.astype(np.float32))
         return self.encode(texts, X)

@@ -410,7 +410,8 @@ def test_what_was_trained_from_a_frame_is_applied_to_a_frame(here: Path) -> None
     assert np.array_equal(run.predict(pa.Table.from_pandas(TABLE)), labels)
     one = TABLE[2:3].drop(columns=["ill", "ward"])
     assert np.array_equal(run.predict(one), labels[2:3])
-    unknown = run.predict_proba(one.assign(sex="x"))  # is neither: zeros, as a category that no training row has
+    with pytest.warns(UserWarning, match="X: column 'sex': no training row had 'x'"):
+        unknown = run.predict_proba(one.assign(sex="x"))  # is neither: zeros
     assert unknown.shape == (1, 2)
     for wrong, named in (
         (TABLE.drop(columns="sex"), "predict: X: no column 'sex'"),
