@@ -26,7 +26,7 @@ from mpifed.files.model_file import read_model
 from mpifed.files.run_folder import summary
 from mpifed.job.participation import round_of
 from mpifed.maths.privacy import accounting
-from mpifed.results.show import run_text
+from mpifed.results.show import run_summary, run_text
 from mpifed.testing import Job, Solo
 from mpifed.text import rounded_up
 
@@ -203,6 +203,8 @@ def test_a_torn_last_line_is_a_round(noise: str, counted: int, digits: Path, tmp
     assert ended_with(job, out) == 0
     with open(out / "ledger.jsonl", "ab") as file:
         file.write(b'{"round": 1')
+    told = run_summary(out)  # what `mpifed show` prints
+    assert plain(7 if noise == "secure" else 6) in (told["epsilon"], told.get("epsilon_if_secret"))
     for _ in range(2):  # it is mended once, and stays mended
         assert ended_with(job | {"rounds": 10}, out, resume=True) == 0
         assert spent_in(out) == plain(counted)
