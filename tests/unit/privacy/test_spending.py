@@ -70,6 +70,19 @@ def test_the_worst_is_the_worst_of_all(seed: int) -> None:
     assert spending.worst(amplified=False) == max(unamplified(m, n) for m, _, n in clients)
 
 
+@pytest.mark.parametrize("target", [1.0, 3.0])
+def test_noise_covers_every_client(target: float) -> None:
+    """Much noise and no sampling beside little noise and rare sampling: now the one, now the other spends most."""
+    multiplier, rate = np.array([4.0, 0.5]), np.array([1.0, 0.02])
+
+    def worst(z: float) -> float:
+        return nothing(z * multiplier, rate, clients=2).after(True).worst()
+
+    z = accounting.calibrate(worst, target)
+    costs = [by_hand(z * m, q, 1) for m, q in zip(multiplier, rate, strict=True)]
+    assert worst(z) == max(costs) <= target < 1.001 * max(costs)
+
+
 # --- noise that clients share, by the channel that their uploads travel in --------------------------------------------
 
 
