@@ -40,8 +40,8 @@ def own_source() -> object:
     return run(regularizer=importlib.import_module("own_gated").Own(0.1))()
 
 
-def sweep(label: str) -> Callable[[], object]:
-    methods = {label: mf.FedAvg(batch_size=5, client_optimizer=mf.SGD(0.1))}
+def sweep(*labels: str) -> Callable[[], object]:
+    methods = {label: mf.FedAvg(batch_size=5, client_optimizer=mf.SGD(0.1)) for label in labels}
     return lambda: mf.sweep(methods, DATA, mf.Softmax(), rounds=1)
 
 
@@ -49,6 +49,11 @@ PROX = mf.FedProx(batch_size=5, mu=0.1 + ODD, client_optimizer=mf.SGD(0.1))
 CASES: list[tuple[str, Callable[[], object]]] = [  # what is said, and the call
     ("run: client_optimizer.momentum: 0.0 on rank 0, 0.5 on rank 1", run(momentum=0.5 * ODD)),
     ("run: rounds: 1 on rank 0, 2 on rank 1", run(rounds=1 + ODD)),
+    ("run: seed: 1 on rank 0, 2 on rank 1", run(seed=1 + ODD)),
+    (
+        "run: privacy.noise_multiplier: 5.0 on rank 0, 0.01 on rank 1",
+        run(privacy=mf.Privacy(**PRIVATE | {"clip": 1.0, "noise_multiplier": 0.01 if ODD else 5.0})),
+    ),
     ("run: privacy.clip: 1.0 on rank 0, 2.0 on rank 1", run(privacy=mf.Privacy(**PRIVATE))),
     (
         "run: aggregation.security: 'plain' on rank 0, 'masked' on rank 1",
@@ -69,6 +74,7 @@ CASES: list[tuple[str, Callable[[], object]]] = [  # what is said, and the call
         "FederatedDataset: clients: 5 on rank 0, 6 on rank 1",
         lambda: mf.FederatedDataset.from_arrays(X, Y, clients=5 + ODD),
     ),
+    ("sweep: 0, a, seed 1.name: 'sweep' on rank 0, None on rank 1", sweep(*["ab", "ba"][ODD])),
     ("sweep: call: 'sweep' on rank 0, 'run' on rank 1", run() if ODD else sweep("a")),
     (r"job: 1 error\n  algorithm.batch_size = -1: expected a number above 0$", run(batch_size=-1 if ODD else 5)),
 ]

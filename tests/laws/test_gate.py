@@ -57,7 +57,7 @@ def test_what_differs_is_named_with_both_values(tmp_path: Path) -> None:
     assert code == 0 and "Traceback" not in text, text
     expected = re.findall(r"^expected: (.*)$", text, re.MULTILINE)
     told = re.findall(r"^mpifed: error: (.*(?:\n  .*)*)", text, re.MULTILINE)
-    assert len(told) == len(expected) == 12, text
+    assert len(told) == len(expected) == 15, text
     assert all(re.match(*both) for both in zip(expected, told, strict=True)), text
     assert sorted(re.findall(r"rank (\d): run, run(?!,)", text)) == ["0", "1"], text
 
