@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from documents import ROOT
 from jobs_in_python import fedavg, job_table
 from whole_runs import run
+from written_files import read_json
 
 from mpifed.cli import main
 from mpifed.core.errors import DataError
@@ -194,6 +195,15 @@ def test_python_says_nothing_more_at_its_end(made: Path) -> None:
             done = subprocess.run(words, stdout=full, stderr=stderr, check=False)
             assert done.returncode == 3
     assert len(done.stderr.splitlines()) == 1
+
+
+@needs_full
+def test_a_run_that_cannot_say_how_it_ended_has_its_exit_code(made: Path, tmp_path: Path) -> None:
+    change = ("--set", "client_optimizer.learning_rate=1e30", "--progress", "none")
+    words = [sys.executable, "-m", "mpifed", "run", made / "job.toml", "--out", tmp_path / "run", *change]
+    with FULL.open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=full, check=False)
+    assert done.returncode == read_json(tmp_path / "run/run.json")["exit"] == 68
 
 
 # --- an installation from a clone ------------------------------------------------------------------------------------

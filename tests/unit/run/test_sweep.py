@@ -120,6 +120,7 @@ def test_points_alone_and_interrupted(sweep: Sweep, out: Path) -> None:
     (alone,) = (row["model_sha256"] for row in rows(out) if row["model_sha256"])
     ended = sweep("--overwrite", "--max-hours", 0)
     assert ended.exit_code == 75 and [row["exit"] for row in rows(out)] == ["75", "", "", ""], ended.output
+    assert "go on with the same command and --resume\n" in ended.output and "--out" not in ended.output  # the sweep's
     ended = sweep("--resume")
     found = rows(out)
     assert ended.exit_code == 0 and {row["exit"] for row in found} == {"0"}, ended.output
