@@ -267,6 +267,7 @@ BAD: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (forge(names=[*"abcdefg"], recipe=[{"name": name, "fill": "x"} for name in "abcdefg"]), "recipe in"),
         (forge("rows/bounds", put(1, 0)), "bounds in"),
         (forge("rows/bounds", put(1, 80)), "bounds in"),
+        (forge("rows/bounds", put(1, -1)), "bounds in"),
         (forge("holds", put((0, 0), 77)), "arrays: .*index 77"),
         (forge("holds", np.array([[0, 0], [1, 1], [2, 0], [3, 1]])), "holds in"),
         (forge("y", put(0, 200)), "labels"),
@@ -282,6 +283,8 @@ BAD: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (forge("indptr", np.array([0, 2**15 - 1, *[-(2**15)] * 89], "i2")), "indptr does not ascend"),
         (forge("test/indptr", put(slice(1, None, 2), 2**20)), "the test set: .*indptr does not ascend"),
         (forge("test/indptr", np.zeros(3, "i8")), r"arrays: .*\(10,\)"),
+        (forge("test/indices", put(0, 10**6)), "the test set: .*indices must be < 7"),
+        (forge("test/indptr", put(-1, 2**40)), "the test set: "),
         (forge("data", put(0, np.nan)), "not finite"),
     ],
     "their own tests": [

@@ -190,6 +190,8 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: arrays(STAMPS), r"X\[:, 0\]: 60 different numbers, such as 1.7.*, are 1 in float32; .* identifiers"),
     (lambda: arrays(X[:, 0]), r"expected numbers \[samples, ...\]; one sample x is x\[None\]"),
     (lambda: arrays(clients=[None, *WHO[1:]]), "clients: 1 rows have no value"),
+    (lambda: arrays(clients=np.ma.masked_equal(np.arange(60) % 3, 1)), "20 masked entries"),  # 37
+    (lambda: arrays(clients=[" ", "nan ", *["x", "y"] * 29]), "clients: 2 rows have no value"),  # 22
     (lambda: arrays(clients=X[:, 0]), "clients: float32, such as .*; expected integers or texts"),
     (lambda: arrays(clients=WHO[:4]), r"ids of shape \(4,\); expected one for each of 60 rows"),
     (lambda: arrays(y=np.array(["a", "b", None] * 20, object)), r"y\[2\]: the label None is "),
@@ -220,6 +222,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: of_frame(FRAME.assign(e=[2**64 + 1, 1] * 30)), "int too (large|big) to convert"),
     (lambda: arrays(X, Y, clients=2.5), "clients = 2.5: expected an integer"),
     (lambda: run(arrays(IMAGES)).predict(LAST), f"predict: X: .*{LAYOUT}"),  # 35
+    (lambda: arrays(IMAGES, Y, test=(LAST, Y)), f"test: samples.*{LAYOUT}"),  # 35
     (lambda: run(arrays(X, np.eye(3, dtype=int)[Y])), r"several labels of each row; .* y.argmax\(axis=1\)"),
     (lambda: run(arrays(X, Y.astype(float))), r"give integer labels, as by y.astype\(int\)"),
     (lambda: From.from_clients([(X, Y)] * 2, client_test=[(X, Y)] * 3), "3 pairs for 2 clients; 2 differ"),
