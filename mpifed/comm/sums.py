@@ -89,15 +89,15 @@ class Place:
             return nbytes
         return nbytes // self.held.length * self.held.widths(clients)
 
-    def fewest(self, present: Flags) -> int:
-        """Smallest number of participating clients behind any entry of the field; 0 where nobody fills one.
+    def fewest(self, present: Flags, least: int = 1) -> int:
+        """Smallest number of participating clients, from `least`, behind any entry of the field; 0 where nobody is.
 
         What is sent to its holders alone returns to who sent it where that is a single client, and does not count.
         """
         if self.held is None:  # in every masked round
             return int(np.count_nonzero(present))
         filled = self.held.held_by(present)
-        filled = filled[filled > self.field.to_holders]
+        filled = filled[filled >= max(least, 1 + self.field.to_holders)]
         return int(filled.min()) if len(filled) else 0
 
     def filled(self, present: Flags) -> Integers:

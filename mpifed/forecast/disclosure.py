@@ -70,10 +70,14 @@ def _sum(exchange: Exchange, places: Sequence[Place], view: View) -> str:
     """What a sum consists of."""
     if exchange.hear is not None and all(place.field.to_holders for place in places):
         return _of_rows(places, bool(exchange.keeps))
-    counts = {
-        place.name.partition(".")[2].removeprefix("statistics."): place.fewest(view.now.present) or 1  # 0: one holder
-        for place in places
-    }
+    counts = dict[str, int]()
+    for place in places:
+        withheld = exchange.withholds and not view.protection.allows(place)
+        fewest = place.fewest(view.now.present, view.protection.min_clients if withheld else 1)
+        if fewest or not withheld:  # 0: one holder
+            counts[place.name.partition(".")[2].removeprefix("statistics.")] = fewest or 1
+    if not counts:
+        return "no change of the sum over all clients"
     single = ", ".join(name for name, count in counts.items() if count == 1)
     fewer = ", ".join(f"{name} of {count}" for name, count in counts.items() if 1 < count < view.clients)
     whole = f"the sum of {f'{view.clients - view.leave} to ' if view.leave else ''}{view.clients} uploads"
@@ -216,7 +220,7 @@ def _sealed(algorithm: Algorithm, fields: list[Field], view: View, measured: boo
             f"of these, the server's own keep the last uploads wherever fewer than {how.min_clients} participating "
             f"clients fill a position: there it learns no change{allowed}",
         ),
-        (True, f"no sum of fewer than {how.min_clients} uploads is opened{allowed}"),
+        (how.min_clients > 1, f"no sum of fewer than {how.min_clients} uploads is opened{allowed}"),
         (True, "assumed: all follow the protocol (honest but curious); the server relays public keys unchanged"),
         (
             not several,

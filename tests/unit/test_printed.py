@@ -43,6 +43,7 @@ CHECKS = [  # data, ranks, channel, changes
     *(("patches", 4, channel, "absent") for channel in ("masked", "encrypted")),
     *(("patches", 4, "masked", changes) for changes in ("sealed", "two", "two, but for one")),
 ]  # fmt: skip
+CHECK = "check {0} ({3}), {2}, ranks {1}"
 WORDS = (
     "explain fedavg.batch_size", "explain aggregation.security", "explain constraint", "explain schedule",
     "explain client_optimizer.learning_rate", "explain PowerDecay", "explain sweep", "explain kkt_residual",
@@ -79,7 +80,7 @@ def test_who_learns_what(
     ended = launch(None, "check", path, "--ranks", ranks, *given, *sums)
     assert ended.code == 0, ended.text
     parts = re.findall(r"^(?:Who learns|Warning)(?:.*\n)(?: .*\n)*", ended.out, re.MULTILINE)
-    compared(f"check {data} ({changes}), {channel}, ranks {ranks}", "".join(parts))
+    compared(CHECK.format(data, ranks, channel, changes), "".join(parts))
 
 
 @pytest.mark.parametrize("words", WORDS)
@@ -87,3 +88,8 @@ def test_words(words: str, launch: Callable[..., Any]) -> None:
     ended = launch(None, *words.split(maxsplit=1))
     assert ended.code == 0, ended.text
     compared(words, ended.out)
+
+
+def test_every_snapshot_has_a_case() -> None:
+    names = re.findall(f"^{HEAD}(.*)$", SNAPSHOTS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert names == sorted([*WORDS, *(CHECK.format(*case) for case in CHECKS)])
