@@ -198,6 +198,8 @@ _named(Wrong, {
     },
     "OneBiasMissing": {"spoiled": lambda self, slope, *_: slope._replace(
         head=slope.head._replace(output_bias=_without(slope.head.output_bias, 7)))},
+    "NextClass": {"slope": lambda self, head, scores, y, weights: Wrong.slope(
+        self, head, scores, (y + 1) % 10, weights)},
     "InPlace": {"loss": _in_place},
     "Random": {"loss": lambda self, *given: Wrong.loss(self, *given) * np.random.uniform(0.9, 1.1)},  # noqa: NPY002
     "RandomStart": {"start": lambda self, features, outputs, rng, dtype: Wrong.start(
@@ -289,6 +291,7 @@ class L1(regularizers.L1):
 
 _named(L1, {
     "HalfStep": {"prox": lambda self, model, step: self.at(model, self.weight * step / 2)},
+    "BiasesToo": {"prox": lambda self, model, step: regularizers.L1(self.weight, biases=True).prox(model, step)},
     "WideProx": {"prox": lambda self, *given: map_leaves(lambda leaf: leaf.astype("f8"), L1.prox(self, *given))},
     "RandomProx": {"prox": lambda self, model, step: self.at(
         model, self.weight * step * np.random.uniform(0.5, 1.5))},  # noqa: NPY002

@@ -61,8 +61,8 @@ MODELS = dict.fromkeys(
     (
         f"own_functions:{name}"
         for name in (
-            "OnePercent", "PositiveWeights", "MeanOfSamples", "OneBiasMissing", "InPlace", "OneHeadForAll",
-            "SumOverClients", "BatchNormalized", "NeverFinite", "NotAdjoint",
+            "OnePercent", "PositiveWeights", "MeanOfSamples", "OneBiasMissing", "NextClass", "InPlace",
+            "OneHeadForAll", "SumOverClients", "BatchNormalized", "NeverFinite", "NotAdjoint",
         )
     ),
     SLOPE,
@@ -85,6 +85,7 @@ TERMS = {
 }
 REGULARIZERS = {
     "HalfStep": "is no minimizer",
+    "BiasesToo": "is no minimizer",
     "OutOfTheBox": "is no minimizer",
     "WideProx": "prox() gives {'first': ((64, 10), 'float64')",
     "ProxInPlace": "prox(): its function changes what it is given",

@@ -109,7 +109,7 @@ def test_what_the_run_would_refuse_is_refused(job: Path, tmp_path: Path) -> None
             forecast(job, (change,), ranks=1)
 
 
-def test_who_learns_what_as_data(job: Path, patches: Path) -> None:
+def test_who_learns_what_as_data(job: Path, patches: Path, sides: Path) -> None:
     """The words: tests/unit/printed.txt."""
     cells = 'algorithm={name = "hyfdca", rule = "damped", primal = "clear"}', "client_optimizer={}"
     changes = (f"data.path={patches}", *cells, 'model={name = "hinge", l2 = 5e-3}', "aggregation.security=masked")
@@ -120,6 +120,15 @@ def test_who_learns_what_as_data(job: Path, patches: Path) -> None:
     some = ("aggregation.security=masked", "participation.clients_per_round=3")
     changed = {"server": "the sum of 3 uploads", "clients": "nothing"}
     assert forecast(job, some, 4)["exchanges"][0]["learns"] == changed
+    leaving = ("participation.max_dropouts=2", "participation.dropout_rate=0.1", "aggregation.min_clients=4")
+    learns = forecast(job, ("aggregation.security=masked", *leaving), 4)["exchanges"][0]["learns"]
+    assert learns["server"] == "the sum of 6 to 8 uploads"
+    vertical = 'algorithm={name = "ssca", batch_size = 20, rho = [0.9, 0.3], gamma = [0.9, 0.35], label_holder = 1}'
+    changes = (f"data.path={sides}", vertical, "client_optimizer={}", "aggregation.security=masked")
+    allow = 'aggregation.allow=["slopes", "gradients", "certificate-slopes", "certificate-gradients", "all-losses"]'
+    learns = {one["name"]: one["learns"] for one in forecast(job, (*changes, allow), 4)["exchanges"]}
+    assert learns["scores"] == {"server": "nothing", "client 1 alone": "the sum of 5 uploads"}
+    assert learns["slopes"] == {"server": "nothing", "clients": "single clients' own slopes"}
 
 
 def test_the_smallest_client_decides_the_noise(
