@@ -253,9 +253,10 @@ class Run:
 
     @spoken()
     def predict_proba(self, X: Values) -> Array:
-        """Probabilities [s, classes], or [s, L] of several labels being 1, in the order of `data.classes`, in float64.
+        """Probabilities [s, classes] in float64, or [s, L] of several labels being 1, in their order.
 
-        X is as for `predict`. Outputs of a network count as logits, whatever its own loss is.
+        Classes ascend, integers by value and texts as they sort, unless they were stated in another order. X is as for
+        `predict`. Outputs of a network count as logits, whatever its own loss is.
         """
         objective, head, scores, _ = self._scored(X, "predict_proba")
         found = objective.sample_loss.probabilities(objective.class_scores(head, scores)[0].astype(np.float64))
