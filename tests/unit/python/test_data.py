@@ -125,6 +125,14 @@ def test_labels_of_a_frame_are_scored_by_their_names() -> None:
         trained.score(frame, frame[["p"]])
 
 
+def test_real_targets_of_a_frame_with_texts_are_scored() -> None:
+    frame = NAMED.assign(sex=RNG.choice(["m", "f"], 60)).assign(dose=lambda rows: 3 * rows["a"] + (rows["sex"] == "f"))
+    trained = run(of_frame(frame, label="dose", categorical="one-hot"), mf.LeastSquares(), rounds=20)
+    assert trained.score(frame[::-1], frame["dose"][::-1]) > 0.95
+    with pytest.raises(mf.UsageError, match="LeastSquares has no probabilities"):
+        trained.predict_proba(frame)
+
+
 def test_a_run_is_applied_without_its_data(tmp_path: Path) -> None:
     """Its folder alone says how samples become inputs, of bytes and frames too, and after what was done for good."""
     for samples, settings in (

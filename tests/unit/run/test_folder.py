@@ -162,7 +162,7 @@ def test_a_link_at_a_name_that_a_run_writes_is_refused(
 
 
 def test_so_it_is_in_a_sweep_in_an_audit_and_where_runs_are_read(
-    out: Path, job: Callable[..., Path], tmp_path: Path, run: Run, launch: Callable[..., Any]
+    out: Path, job: Callable[..., Path], tmp_path: Path, run: Run, launch: Callable[..., Any], digits: Path
 ) -> None:
     (victim := tmp_path / "victim").mkdir()
     (out / "audit").symlink_to(victim)
@@ -178,6 +178,10 @@ def test_so_it_is_in_a_sweep_in_an_audit_and_where_runs_are_read(
         (folder / name).symlink_to(tmp_path / "nowhere")
         ended = run(folder)
         assert ended.code == 2 and f"{name}: is a link" in ended.err and {*contents(folder)} == {name}, ended.text
+    folder = tmp_path / "sweep sweep.csv"
+    with pytest.raises(mf.UsageError, match=r"sweep\.csv: is a link"):
+        mf.sweep({"a": mf.SSCA(batch_size=4)}, digits, mf.Softmax(), rounds=1, out=folder)
+    assert {*contents(folder)} == {"sweep.csv"}
 
 
 # --- a run takes the place of another, and of nothing else -----------------------------------------------------------
