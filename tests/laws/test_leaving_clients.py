@@ -94,6 +94,24 @@ def test_the_same_bits_as_by_hand(channel: str, block: int, skewed: Path, tmp_pa
         assert (history["up_bytes"][-1], history["down_bytes"][-1]) == (expected.up_bytes, expected.down_bytes)
 
 
+@pytest.mark.launch
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_same_bits_as_by_hand_on_several_ranks(
+    ranks: int, skewed: Path, launch: Any, write_job: Any, tmp_path: Path
+) -> None:
+    """With a server that is alone, and with one beside clients."""
+    jobs = {
+        (channel, dedicated): gossip(skewed, server={"dedicated": dedicated}, **tables)
+        for channel, tables in CHANNELS.items()
+        for dedicated in (True, False)
+    }
+    paths = [write_job(tmp_path / f"{channel}, {dedicated}.toml", job) for (channel, dedicated), job in jobs.items()]
+    ended = launch(ranks, tmp_path, *paths, program=(str(Path(__file__).with_name("sweeps.py")),))
+    assert ended.code == 0, ended.text
+    for path, ((channel, _), job) in zip(paths, jobs.items(), strict=True):
+        same_as_by_hand(path.with_suffix(""), by_hand(checked(job), CLIENTS), channel)
+
+
 def test_where_nobody_leaves_room_for_it_changes_nothing(skewed: Path, tmp_path: Path) -> None:
     for name, tables in CHANNELS.items():
         hashes = set()
