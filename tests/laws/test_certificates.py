@@ -312,6 +312,11 @@ def test_every_rank_ends_alike(
             read_history(tmp_path / name)["round"].tolist() == last == with_certificate(read_history(tmp_path / name))
         )
         assert (tmp_path / name / "model.safetensors").exists()
+    assert launch(None, "run", job, "--out", tmp_path / "run", "--resume").code == 0  # and on another number of ranks
+    assert launch(None, "run", job, "--out", tmp_path / "alone").code == 0
+    one, other = (summary(tmp_path / name) for name in ("run", "alone"))
+    for name in ("exit", "model_sha256", "rounds", "kkt_residual", "up_bytes"):
+        assert one[name] == other[name], name
 
 
 @pytest.mark.parametrize("split", ["rows", "columns"])
