@@ -55,7 +55,7 @@ def local(name: str, rate: Any, **more: Any) -> dict[str, Any]:
 
 SOME = {"participation": {"clients_per_round": 3}}
 TIGHT = {"data": {"state_gib": 1e-6, "memory_gib": 1e-6}}  # about one client's: the rest is out of core
-FALLING = {"initial": 0.3, "exponent": 0.2}
+FALLING = {"name": "power", "initial": 0.3, "exponent": 0.2}
 COSINE = {"name": "cosine", "initial": 0.3, "rounds": 7, "final": 0.01}
 STEPWISE = {"name": "step", "initial": 0.3, "factor": 0.5, "every": 2}
 PDM = local("fedpdm", FALLING, rho=2.0, local_steps=2, start="own")
@@ -66,6 +66,13 @@ NETWORK = {
 TASKS = {
     "states out of core": Task(PDM, SOME | TIGHT, every=2),
     "private": Task(PDM, SOME | PEOPLE, every=2),
+    "compressed": Task(
+        PDM,
+        SOME | PEOPLE | {
+            "compression": {"name": "rand-k", "fraction": 0.2, "memory": "error-feedback"},
+            "regularizer": {"name": "l1", "weight": 1e-3},
+        },
+    ),
     "control variates": Task(
         local("scaffold", COSINE, local_steps=2, server_optimizer={"learning_rate": STEPWISE}), SOME
     ),

@@ -15,7 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from jobs_in_python import in_text
-from written_files import contents
+from written_files import contents, read_json
+
+from mpifed.maths.schedules import SCHEDULES
 
 pytestmark = pytest.mark.launch
 ROUNDS = 8
@@ -99,6 +101,12 @@ class Disturbed(RuleBasedStateMachine):
             assert ended.code not in (0, 75), ended.text
         else:
             assert ended.code == (TROUBLES[trouble] if happens else 0), ended.text
+        if happens:
+            told = read_json(self.out / "run.json")
+            assert told["exit"] == (None if trouble == "SIGKILL" else TROUBLES[trouble])
+            if told["exit"] == 75:
+                assert 5 < told["rounds"] < ROUNDS and "--resume" in ended.text
+                assert ended.text.count("mpifed: interrupted") == 1, ended.text
 
     @precondition(lambda self: len(self.rounds()) > 1 and self.rounds()[-1] < ROUNDS)
     @rule(number=st.integers(0, 9), part=st.floats(0, 1, exclude_max=True), cut=st.booleans(), ranks=RANKS)
@@ -156,6 +164,18 @@ def test_everything_once(signal: str, ranks: int, machine: type[Disturbed]) -> N
     run.have_trouble(ranks, "SIGKILL")
     run.have_trouble(ranks, signal)
     run.teardown()
+
+
+def test_rounds_may_grow(machine: type[Disturbed]) -> None:
+    """With memories of clients, and steps that fall by each of the schedules."""
+    names = ("control variates", "limits", "private", "compressed")
+    assert all(f"'name': '{schedule}'" in repr([TASKS[name] for name in names]) for schedule in SCHEDULES)
+    for name in names:
+        run = machine()
+        run.begin(name)
+        run.go_on(None, 3)
+        run.go_on(2, 3)
+        run.teardown()
 
 
 @pytest.mark.parametrize("examples", [4, pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(1800)])])
