@@ -20,6 +20,7 @@ import h5py
 import numpy as np
 import pytest
 from disclosed import PUBLIC, RAW, RELEASED, TIMING, kind_of
+from ended import same_runs
 from federations import common
 from jobs_in_python import checked
 from lengths import long_unless
@@ -124,6 +125,17 @@ def test_everything_is_of_a_known_kind(name: str, digits: Path, tmp_path: Path, 
     assert read_json(out / "run.json")["private"] is True
     line = not_covered(out, launch)
     assert "raw data in checkpoint/" in line and line.endswith("times") and "measured" not in line
+
+
+@pytest.mark.parametrize("name", [name for name in JOBS if name not in SECRET])
+def test_rounds_may_grow(name: str, digits: Path, tmp_path: Path) -> None:
+    """To the bits of a run at once, where noise and times can be had again."""
+    changes = {key: value for key, value in JOBS[name].items() if key != "simulated_network"}
+    job = checked(private(digits, **changes | {"privacy": {"noise": "test"} | changes.get("privacy", {})}))
+    run(replace(job, rounds=3), Solo(), tmp_path / "grown")
+    run(job, Solo(), tmp_path / "grown", resume=True)
+    run(job, Solo(), tmp_path / "whole")
+    same_runs(tmp_path / "grown", tmp_path / "whole")
 
 
 def test_what_is_measured_without_noise_is_said(digits: Path, tmp_path: Path, launch: Any) -> None:
