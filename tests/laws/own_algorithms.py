@@ -52,6 +52,8 @@ class Troubled(FedAvg):
             sys.exit(int(trouble[-1]))
         if trouble == "abort":
             os.abort()
+        if trouble == "_exit":
+            os._exit(7)
         if trouble == "interrupt":
             raise KeyboardInterrupt
         if trouble == "file":
