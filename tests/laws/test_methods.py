@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,18 @@ from registry import CASES, FEW, NAMES, Case, table
 
 from mpifed.algorithms.local_method import LocalMethod
 from mpifed.comm.rounds import play
+from mpifed.comm.states import ClientStates
 from mpifed.core.errors import UsageError
+from mpifed.core.exchange import Exchange
 from mpifed.core.holdings import of_columns
 from mpifed.core.lazy import Lazy
 from mpifed.core.record import bare_leaves, leaves, map_leaves
-from mpifed.core.round import Round
+from mpifed.core.round import SETUP, Round
 from mpifed.data.store import open_federation
 from mpifed.files.history import read_history
 from mpifed.files.run_folder import summary
 from mpifed.job.participation import returning, round_of
+from mpifed.laws import pure
 from mpifed.maths.objectives import MLP, OBJECTIVES, LinearScores, layout_of
 from mpifed.maths.problem import fields_like
 from mpifed.run.evaluation import measure
@@ -112,6 +117,33 @@ def test_measuring_changes_nothing_and_is_keyed_to_the_seed(case: Case, even: Pa
 
 
 @one_of_every_method
+def test_measures_are_pure(case: Case, uneven: Path) -> None:
+    job = job_of(uneven, case, data={"path": str(uneven), "block": 3})
+    at, server, clients = ready(job)
+    before = bits(leaves(server))
+
+    def twice(exchange: Exchange) -> Exchange:
+        def answer(*given: Any) -> Any:
+            states, upload = exchange.answer(*given)  # type: ignore[misc]
+            return states, upload.made() if isinstance(upload, Lazy) else upload
+
+        functions = {name: getattr(exchange, name) for name in ("ask", "absorb", "hear")} | {"answer": answer}
+        there = {name: function for name, function in functions.items() if getattr(exchange, name)}
+        return replace(exchange, **{name: partial(pure, exchange.name, function) for name, function in there.items()})
+
+    for one in at.algorithm.measures:
+        begun = [one.start_clients(block, clients.take(i)) for i, block in enumerate(at.ranks.blocks)]
+        found, states = one.start(server), ClientStates(clients.first, begun.__getitem__)
+        for _ in range(one.turns):
+            found, states = play(
+                [twice(each) for each in one.exchanges], found, states, everybody(job, at), at.ranks, measured=True
+            )
+        first = one.first(server, found) if one.first else {}
+        assert one.report(server, found, first) == one.report(server, found, first)
+    assert bits(leaves(server)) == before
+
+
+@one_of_every_method
 def test_seed_matters(case: Case, even: Path) -> None:
     own = case.tables.get("model", BARE)
     zeros = {"name": "softmax", "bias": False} if own["name"] == "mlp" else own  # the same start whatever the seed
@@ -166,7 +198,7 @@ def ready(job: Job) -> tuple[Ready, Any, Any]:
 
 
 def everybody(job: Job, at: Ready) -> Round:
-    return Round(-1, job.seed, np.ones(at.ranks.clients, dtype=bool))
+    return Round(SETUP, job.seed, np.ones(at.ranks.clients, dtype=bool))
 
 
 def round_at(job: Job, at: Ready, index: int) -> Round:
@@ -179,8 +211,8 @@ def test_exchanges_have_the_fields_that_they_declare_and_totals_that_are_sums(
 ) -> None:
     job = job_of(uneven, case, data={"path": str(uneven), "block": 3}, compute={"dtype": "float64"})
     at, server, clients = ready(job)
-    now = round_at(job, at, 2)
-    for exchange in at.algorithm.exchanges:
+    setup = [(exchange, everybody(job, at)) for exchange in at.algorithm.setup]
+    for exchange, now in (*setup, *((exchange, round_at(job, at, 2)) for exchange in at.algorithm.exchanges)):
         question = exchange.ask(server, now)
         assert [n for n, _ in leaves(fields_like(question))] == [n for n, _ in leaves(question)]
         assert set(of_columns(question)) <= {n for n, _ in leaves(question)} | {"previous.first", "w"}  # may be absent
@@ -194,7 +226,7 @@ def test_exchanges_have_the_fields_that_they_declare_and_totals_that_are_sums(
                 several_steps = case.hyper.get("local_steps", 1) > 1 or "local_epochs" in case.hyper
                 each_has_its_own = any(leaves(clients.take(0))) or job.privacy is not None
                 what = f"{exchange.name}: of one step on rows, one product gives the sum: it needs `total`"
-                assert case.split != "rows" or several_steps or each_has_its_own, what
+                assert case.split != "rows" or now.index == SETUP or several_steps or each_has_its_own, what
                 break
             total = map_leaves(lambda leaf: np.sum(leaf, axis=0), rows)
             for number in (1, 1024):  # of one product: of one client after the other, and of all

@@ -72,8 +72,6 @@ RIDGE = {"model": {"name": "least-squares", "bias": False, "l2": 0.05}, "rounds"
     ("equal", ("fedavg", WHOLE), ("proxskip", WHOLE | {"p": 1.0}), RIDGE, 1e-10),  # gradient descent
     ("equal", ("proxskip", WHOLE | {"p": 0.3}), ("tamuna", WHOLE | {"p": 0.3}), RIDGE, 1e-10),  # of whole models
     ("equal", ("fedlin", STEEP), ("mime", WHOLE | {"local_steps": 4, "alpha": 1.0}), RIDGE, 1e-10),
-    *(("skewed", ("feddyn", THREE | {"alpha": 0.4, "weights": weights}),  # while all are present
-       ("fedadmm", THREE | {"rho": 0.4, "weights": weights}), {}, 1e-10) for weights in ("uniform", "rows")),
     # FedPDM of one step: (10a) from x_0 with eta = 1 / (2 rho) moves as FedAvg with the step 1 / rho
     ("equal", ("fedavg", WHOLE | {"client_optimizer": {"learning_rate": 0.5}}),
      ("fedpdm", WHOLE | {"rho": 2.0, "client_optimizer": {"learning_rate": 0.5}}), RIDGE, 1e-10),
@@ -81,6 +79,15 @@ RIDGE = {"model": {"name": "least-squares", "bias": False, "l2": 0.05}, "rounds"
 def test_to_rounding(request: Any, data: str, one: Own, other: Own, tables: dict[str, Any], atol: float) -> None:
     found, expected = (model(request.getfixturevalue(data), own, tables).server.model for own in (one, other))
     close(found, expected, atol)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "rows"])
+def test_fedadmm_is_feddyn_while_all_are_present(skewed: Path, weights: str) -> None:
+    """With h_i = -lambda_i."""
+    own = THREE | {"weights": weights}
+    dyn, admm = (model(skewed, one, {}) for one in (("feddyn", own | {"alpha": 0.4}), ("fedadmm", own | {"rho": 0.4})))
+    close(admm.server.model, dyn.server.model)
+    close(-admm.kept("dual"), dyn.kept(""))
 
 
 # --- private methods with no noise and nothing clipped ---------------------------------------------------------------
