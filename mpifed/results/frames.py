@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from os.path import realpath
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,9 +66,10 @@ def read(*folders: Path) -> RunFrames:
     """
     members: dict[Path, _Member] = {}
     for member in (member for folder in folders for member in _members(folder)):
-        before = members.setdefault(member.folder.resolve(), member)
+        place = Path(realpath(member.folder))  # `Path.resolve` raises for a link to itself
+        before = members.setdefault(place, member)
         if not before.label:
-            members[member.folder.resolve()] = before._replace(label=member.label, swept=member.swept)
+            members[place] = before._replace(label=member.label, swept=member.swept)
     single = len(folders) == 1 and is_sweep(folders[0])
     grid = [member.swept for member in members.values()] if single else []
 

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,10 @@ def test_what_is_not_compared_in_pairs_is_said(tmp_path: Path) -> None:
     few = compare(two)
     assert "Not compared in pairs: no other row shares 3 finished seeds with that of the best test_acc" in str(few)
     assert re.search("A +2 +3 equal seeds are needed", str(compare(two, by=["test_accuracy"])))
+    gone = two / "point-0000"
+    shutil.rmtree(gone)
+    gone.symlink_to(gone)
+    assert "Not run: point-0000" in str(compare(two))
     many = compare(grid(tmp_path / "many", {k: [{"objective": k + s / 9} for s in range(3)] for k in range(1, 22)}))
     assert "Not compared in pairs: 21 rows, more than 20" in str(many)
     same = methods(tmp_path / "same", {"A": ACCURACY["A"], "B": [value + 0.1 for value in ACCURACY["A"]]})
