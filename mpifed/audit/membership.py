@@ -54,5 +54,5 @@ def area(members: Array, strangers: Array) -> tuple[float, float]:
 
     auc = mannwhitneyu(members, strangers).statistic / (len(members) * len(strangers))
     with np.errstate(all="ignore"):  # without any overlap
-        found = brunnermunzel(members, strangers, alternative="greater", distribution="normal")
-    return float(auc), float(found.pvalue)
+        test = brunnermunzel(members, strangers, alternative="greater", distribution="normal")
+    return float(auc), float(test.pvalue)

@@ -191,7 +191,7 @@ def _duals(method: HyFDCA, received: Received) -> Iterator[DualVariables]:
         yield DualVariables(received.rows, received.answer.value[received.rows], steps)
 
 
-def _pulled(method: Algorithm, received: Received) -> Iterator[DualSum]:
+def _dual_sum(method: Algorithm, received: Received) -> Iterator[DualSum]:
     """X'alpha in the columns of the message."""
     yield DualSum(received.answer.pulled[received.columns])
 
@@ -206,8 +206,8 @@ _OF_ANSWERS: dict[object, Declaration] = {
     Pass.gather: _parts,
     answer_products: _products,
     HyFDCA.answer_duals: _duals,
-    HyFDCA.answer_primal: _pulled,
-    Bundle.answer_plane: _pulled,
+    HyFDCA.answer_primal: _dual_sum,
+    Bundle.answer_plane: _dual_sum,
     CoCoA.answer: lambda method, received: [DualSum(received.answer.w[received.columns])],
 }  # by the function that answers
 

@@ -166,8 +166,8 @@ class Recipe(NamedTuple):
                     f"{column.places.at(row)} is a missing value; training rows had none, or were left out with it: "
                     "fill it in, or leave the row out"
                 )
-            if strange := {*(known or ())}.difference(categories or known or ()):
-                said = f"{what}: column {name!r}: no training row had {min(strange)!r:.80}, which counts as no category"
+            for text in (known or ())[len(categories or ()) :][:1]:
+                said = f"{what}: column {name!r}: no training row had {text!r:.80}, which counts as no category"
                 warnings.warn(said, stacklevel=4)
             texts.append(known)
             X.append(x.astype(np.float32))

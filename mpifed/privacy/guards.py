@@ -107,14 +107,15 @@ class _Private(Open):
 
     def conflicts(self) -> Iterator[Refusal]:
         problem = self.problem
-        undrawn = problem.objective.undrawn_parameter(problem.features, problem.outputs)
-        yield Refusal(
-            undrawn and not self.privacy.public_preparation,
-            "[model] build",
-            f'"{undrawn}" is the same whatever the seed, as weights that were trained are, and what these have learned '
-            "of the data is counted by no epsilon",
-            "give a function that draws it, or where it is public [privacy] public_preparation = true",
-        )
+        if not self.privacy.public_preparation:  # else no network is built for it
+            undrawn = problem.objective.undrawn_parameter(problem.features, problem.outputs)
+            yield Refusal(
+                undrawn,
+                "[model] build",
+                f'"{undrawn}" is the same whatever the seed, as weights that were trained are, and what these have '
+                "learned of the data is counted by no epsilon",
+                "give a function that draws it, or where it is public [privacy] public_preparation = true",
+            )
         yield Refusal(
             self.work.several and not self.privacy.on_gradients,
             "[privacy]",

@@ -71,8 +71,8 @@ def unamplified(multiplier: float, count: float, delta: float) -> float:
     if not multiplier:
         return math.inf
     with np.errstate(divide="ignore"):  # of a delta that is 0 in doubles, as a logarithm
-        found = float(get_epsilon_gaussian(1 / math.sqrt(count / multiplier**2), delta))
-    return found * (1 + 1e-12) + 1e-12  # its search ends within 1e-12
+        searched = float(get_epsilon_gaussian(1 / math.sqrt(count / multiplier**2), delta))
+    return searched * (1 + 1e-12) + 1e-12  # its search ends within 1e-12
 
 
 def calibrate(cost: Callable[[float], float], target: float) -> float:
